@@ -1,0 +1,1 @@
+"""Channel adapters: one folder per platform, all behind `channels.base.Channel`."""

@@ -1,0 +1,123 @@
+"""The contract between a platform adapter and the gateway.
+
+An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides
+nothing about people, attention or answers, keeps nothing on disk, and knows no other adapter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from gateway.events import Address, ChannelName, MessageId, Notification, Post, Receipt
+
+
+class Emit(Protocol):
+    """The only way in."""
+
+    async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        """Return once the whole batch is durable, and `cursor` with it (one transaction).
+
+        Only then may the platform be told that the events were received. A batch may be emitted
+        again: events already known by id are dropped. May block for long (back-pressure): an adapter
+        must stop reading from its platform meanwhile rather than let a queue grow. Raises only what
+        the adapter cannot answer; it lets that pass out of `run`.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the platform can do, as far as others must know."""
+
+    platform: str
+    """For people and for the channel card, e.g. `IRC`."""
+    formatting: str
+    """One sentence for the model: which Markdown survives."""
+    replies: bool = False
+    """True: `Part.reply_to` is honoured. False: it is dropped without a trace."""
+    window: int = 1
+    """How many parts of one post may be in flight at once. Order is kept at any number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One platform message: a rendered piece of a post."""
+
+    key: str
+    """Idempotency key: the same for every attempt at this part, different for all others."""
+    to: Address
+    body: str
+    """As `Channel.split` made it."""
+    reply_to: MessageId | None = None
+    style: Literal["message", "notice"] = "message"
+
+
+class Channel(Protocol):
+    """One account on one platform."""
+
+    @property
+    def name(self) -> ChannelName:
+        """The account, e.g. `irc.libera`."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Constant for the life of the object."""
+
+    async def run(self, emit: Emit) -> None:
+        """Connect, receive, reconnect with jittered back-off; emit `Link` on every change.
+
+        Ends only by cancellation (says goodbye to the platform within a second, leaves no task
+        behind) or by raising `Denied`.
+        """
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        """Render and cut a post into bodies that each fit one platform message. Pure, no IO.
+
+        At least one body; nothing but white space is lost; no body is blank.
+        """
+
+    async def send(self, part: Part) -> Receipt:
+        """Return once the platform has certainly taken the part, else raise a `SendError`.
+
+        Parts go out in the order of the calls, also when several are in flight. Waits for the
+        platform's pace. After cancellation it is unknown whether the part was sent.
+        """
+
+
+# SendError
+# +-- Denied        stop, tell the operator
+# +-- Unreachable   surely not sent; try again when the link is up
+# +-- RateLimited   surely not sent; wait
+# +-- Rejected      surely not sent; tell the agent
+# +-- Uncertain     not known; record, never resend
+
+
+class SendError(Exception):
+    """A part was not (or perhaps not) delivered. The subclass says what to do."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Denied(SendError):
+    """Credentials or configuration are refused: stop this channel and tell the operator."""
+
+
+class Unreachable(SendError):
+    """Surely not sent, no connection: try again when the link is up."""
+
+
+class RateLimited(SendError):
+    """Surely not sent: wait `retry_after_s` seconds, then try again."""
+
+    def __init__(self, reason: str, *, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class Rejected(SendError):
+    """Surely not sent, and trying again will not help: tell the agent why."""
+
+
+class Uncertain(SendError):
+    """Nobody knows whether it was sent: record it, never send it again."""

@@ -1,0 +1,1 @@
+"""The gateway: everything between the platforms and the agent. See ARCHITECTURE.md."""

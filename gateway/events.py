@@ -1,0 +1,271 @@
+"""The vocabulary: what happens on a platform, what is said back, and the names of places and people.
+
+Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are
+opaque: only the channel that made one looks inside. Text is Markdown, free of platform markup and of
+lone surrogates (adapters replace them at the edge, because they cannot be written as UTF-8).
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Literal, NewType, Self
+
+from pydantic import AfterValidator, Field, TypeAdapter
+
+ChannelName = NewType("ChannelName", str)
+"""A platform account of ours, e.g. `irc.libera`. Letters, digits, `.`, `_` and `-` only."""
+RoomId = NewType("RoomId", str)
+"""A channel, group, guild channel or direct chat."""
+ThreadId = NewType("ThreadId", str)
+"""A forum topic or thread inside a room. A chain of replies is not a thread."""
+SenderId = NewType("SenderId", str)
+"""Stable for one person on one platform account. Never a display name or a bare nick."""
+MessageId = NewType("MessageId", str)
+EventId = NewType("EventId", str)
+"""Names one platform event; the same event seen twice has the same id."""
+PostKey = NewType("PostKey", str)
+"""Names one post of ours for ever: the idempotency key of its delivery."""
+ConversationId = NewType("ConversationId", str)
+"""`Address` in one line, e.g. `irc.libera/#python`. Made only by `Address.conversation`."""
+
+
+def _utc(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("a time needs a time zone")
+    return value.astimezone(UTC)
+
+
+Time = Annotated[datetime, AfterValidator(_utc)]
+"""Aware; UTC once read back from JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A place where something can be said. One address is one conversation."""
+
+    channel: ChannelName
+    room: RoomId
+    thread: ThreadId | None = None
+    """None: the room itself."""
+
+    def __post_init__(self) -> None:
+        if not self.channel or not self.room or self.thread == "":
+            raise ValueError("an address has no empty parts")
+
+    @property
+    def conversation(self) -> ConversationId:
+        """The same for equal addresses, different for different ones; `parse` reverses it."""
+        parts = [self.channel, self.room] + ([self.thread] if self.thread is not None else [])
+        return ConversationId("/".join(p.replace("%", "%25").replace("/", "%2F") for p in parts))
+
+    @classmethod
+    def parse(cls, conversation: str) -> Self:
+        """Reverse `conversation`. Raises ValueError for anything that it could not have made."""
+        parts = [p.replace("%2F", "/").replace("%25", "%") for p in conversation.split("/")]
+        if len(parts) not in (2, 3):
+            raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
+        thread = ThreadId(parts[2]) if len(parts) == 3 else None
+        return cls(channel=ChannelName(parts[0]), room=RoomId(parts[1]), thread=thread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who did it."""
+
+    id: SenderId
+    name: str
+    """For display only; anybody can take it."""
+    account: str | None = None
+    """The platform's account name where it has one apart from `id` (IRC services)."""
+    is_bot: bool = False
+    verified: bool = False
+    """True only if the platform vouches for `id`. A nick is never verified."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """Something beside the text. The bytes stay on the platform until somebody asks for them."""
+
+    id: str
+    form: Literal["image", "audio", "video", "file", "sticker", "location"]
+    name: str | None = None
+    """As the sender named it. Untrusted: never a path."""
+    content_type: str | None = None
+    """As the platform says, unchecked. None: not told."""
+    size_bytes: int | None = None
+    """None: not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Somebody said something. `kind` is the platform's own knowledge of whom it was said to."""
+
+    id: MessageId
+    at: Address
+    sender: Sender
+    text: str
+    sent: Time
+    kind: Literal["direct", "mention", "reply", "room"]
+    reply_to: MessageId | None = None
+    attachments: tuple[Attachment, ...] = ()
+    language: str | None = None
+    """BCP 47, where the platform tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """A message now reads differently."""
+
+    id: EventId
+    at: Address
+    sender: Sender
+    message: MessageId
+    text: str
+    sent: Time
+    kind: Literal["edited"] = "edited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """A message is gone from the platform (not from our log)."""
+
+    id: EventId
+    at: Address
+    message: MessageId
+    sent: Time
+    sender: Sender | None = None
+    """Who deleted it; None where the platform does not tell."""
+    kind: Literal["deleted"] = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reacted:
+    """A reaction was put on a message or taken off."""
+
+    id: EventId
+    at: Address
+    sender: Sender
+    message: MessageId
+    reaction: str
+    """An emoji, or the platform's name of a custom one."""
+    added: bool
+    sent: Time
+    kind: Literal["reacted"] = "reacted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A room's people or its topic changed."""
+
+    id: EventId
+    at: Address
+    sender: Sender
+    change: Literal["join", "part", "kick", "nick", "topic"]
+    sent: Time
+    subject: str | None = None
+    """The person kicked, or the new nick. None for the other changes."""
+    text: str | None = None
+    """The reason, or the new topic. None: not given."""
+    kind: Literal["membership"] = "membership"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """An administrative request: a native slash command, or text with the command prefix."""
+
+    id: EventId
+    at: Address
+    sender: Sender
+    name: str
+    args: str
+    sent: Time
+    origin: Literal["native", "text"]
+    kind: Literal["command"] = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The connection of one of our accounts came up or went down."""
+
+    id: EventId
+    channel: ChannelName
+    up: bool
+    reason: str
+    sent: Time
+    kind: Literal["link"] = "link"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """From inside: a time that somebody asked to be told of has come."""
+
+    id: EventId
+    text: str
+    sent: Time
+    at: Address | None = None
+    """Where it concerns; None: the agent itself."""
+    kind: Literal["alarm"] = "alarm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """From inside: how a post of ours ended. One per post, the last word on it."""
+
+    id: EventId
+    at: Address
+    post: PostKey
+    state: Literal["sent", "uncertain", "failed"]
+    """`uncertain`: at least one part may or may not have been seen, and is not sent again."""
+    reason: str
+    """Empty if sent."""
+    sent: Time
+    kind: Literal["delivery"] = "delivery"
+
+
+Notification = Message | Edited | Deleted | Reacted | Membership | Command | Link | Alarm | Delivery
+"""Everything that can be noticed, tagged by `kind` (a `Message` by any of its four kinds)."""
+
+NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])
+"""`dump_json` and `validate_json` are each other's inverse on every `Notification`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """Something to say. `text` is Markdown and not blank."""
+
+    key: PostKey
+    to: Address
+    text: str
+    reply_to: MessageId | None = None
+    style: Literal["message", "notice"] = "message"
+    """`notice`: said by the machine itself (IRC NOTICE, silent elsewhere); bots must not answer it."""
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("a post needs text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The platform took it."""
+
+    ids: tuple[MessageId, ...] = ()
+    """As the platform names them; empty where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens billed for one or more model requests. The three inputs do not overlap."""
+
+    input_tokens: int = 0
+    """Neither read from nor written to a cache."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )

@@ -1,0 +1,162 @@
+"""What the log holds: every notification, and what the gateway itself decided and did.
+
+A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside
+the log is a fold of them (`gateway.store.projections`).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NewType
+
+from pydantic import Field, TypeAdapter
+
+from gateway.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    Deleted,
+    Delivery,
+    Edited,
+    Link,
+    Membership,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Reacted,
+    Usage,
+)
+
+Seq = NewType("Seq", int)
+"""Position in the log: grows, unique, may have gaps. Never 0."""
+TurnId = NewType("TurnId", str)
+
+AMBIENT, LOW, NORMAL, URGENT = 0, 1, 2, 3
+"""Urgencies: context only; told at the next turn; wakes the agent at its next tick; starts a turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What access and attention said of the entry that caused this one."""
+
+    type: str
+    """Dotted, e.g. `irc.libera.mention.#python`."""
+    urgency: Literal[0, 1, 2, 3]
+    fate: Literal["due", "context", "refused", "noted"]
+    """due: a turn will cover it; context: told if a turn happens anyway; refused: by access, never told;
+    noted: needs no turn (link changes, membership)."""
+    rule: str
+    """Which rule decided, for people."""
+    role: str
+    kind: Literal["judged"] = "judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded:
+    """One turn in one conversation, whole. Written in one transaction with its post, if it has one."""
+
+    turn: TurnId
+    covers: tuple[Seq, ...]
+    """The messages shown to the model as new, oldest first."""
+    omitted: int
+    """Older unread ones that were only counted."""
+    upto: Seq
+    """Everything unread up to here is dealt with, shown or not."""
+    outcome: Literal["replied", "silent", "yielded", "failed"]
+    text: str
+    """What was said; empty for silent and yielded."""
+    reason: str
+    """Why it failed, without secrets; empty otherwise."""
+    model: str
+    """What answered, as its provider names it; empty if nothing did."""
+    usage: Usage
+    requests: int
+    """Model requests that were made."""
+    autonomous: bool
+    """Nobody asked for it."""
+    kind: Literal["turn_ended"] = "turn_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """From now on the view of this conversation begins at the turn that ended at `start`."""
+
+    start: Seq
+    reason: str
+    kind: Literal["folded"] = "folded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A post is to be delivered."""
+
+    post: Post
+    kind: Literal["post"] = "post"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """The parts `first` to `last` (inclusive, counted from 0) are about to be handed to the platform."""
+
+    post: PostKey
+    first: int
+    last: int
+    bodies: tuple[str, ...] | None
+    """All rendered parts, with the first attempt at a post; None afterwards: the cut stays as it was."""
+    kind: Literal["sending"] = "sending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartEnded:
+    """How one attempt at one part ended."""
+
+    post: PostKey
+    part: int
+    state: Literal["sent", "uncertain", "failed", "waiting"]
+    """`waiting`: surely not sent; it will be tried again."""
+    reason: str
+    ids: tuple[MessageId, ...] = ()
+    kind: Literal["part"] = "part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorMoved:
+    """How far a platform's own event queue has been taken in."""
+
+    channel: ChannelName
+    value: str
+    kind: Literal["cursor"] = "cursor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DmnSaved:
+    """The state of the Default Mode Network, as its own JSON."""
+
+    state: str
+    kind: Literal["dmn"] = "dmn"
+
+
+Fact = Notification | Judged | TurnEnded | Folded | Queued | Sending | PartEnded | CursorMoved | DmnSaved
+
+FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
+"""`dump_json` and `validate_json` are each other's inverse on every `Fact`."""
+
+
+def address_of(event: Notification) -> Address | None:
+    """Where it happened; None if it concerns no place."""
+    return None if isinstance(event, Link) else event.at
+
+
+def key_of(event: Notification) -> str:
+    """The deduplication key of a notification: equal exactly for the same event seen twice."""
+    place = address_of(event)
+    where = place.conversation if place else event.channel if isinstance(event, Link) else ConversationId("")
+    match event:
+        case Message():
+            family = "message"
+        case Edited() | Deleted() | Reacted() | Membership() | Command() | Link() | Delivery():
+            family = event.kind
+        case _:
+            family = "alarm"
+    return f"{family}:{where}:{event.id}"
