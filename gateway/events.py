@@ -60,11 +60,14 @@ class Address:
     @classmethod
     def parse(cls, conversation: str) -> Self:
         """Reverse `conversation`. Raises ValueError for anything that it could not have made."""
-        parts = [p.replace("%2F", "/").replace("%25", "%") for p in conversation.split("/")]
-        if len(parts) not in (2, 3):
+        channel, room, thread, *rest = [
+            *(part.replace("%2F", "/").replace("%25", "%") for part in conversation.split("/")),
+            None,
+            None,
+        ]
+        if not channel or not room or len(rest) > 1:
             raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
-        thread = ThreadId(parts[2]) if len(parts) == 3 else None
-        return cls(channel=ChannelName(parts[0]), room=RoomId(parts[1]), thread=thread)
+        return cls(channel=ChannelName(channel), room=RoomId(room), thread=ThreadId(thread) if thread else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
