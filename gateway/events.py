@@ -60,13 +60,11 @@ class Address:
     @classmethod
     def parse(cls, conversation: str) -> Self:
         """Reverse `conversation`. Raises ValueError for anything that it could not have made."""
-        channel, room, thread, *rest = [
-            *(part.replace("%2F", "/").replace("%25", "%") for part in conversation.split("/")),
-            None,
-            None,
-        ]
-        if not channel or not room or len(rest) > 1:
+        channel, _, rest = conversation.partition("/")
+        room, threaded, thread = rest.partition("/")
+        if not channel or not room or bool(threaded) != bool(thread) or "/" in thread:
             raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
+        channel, room, thread = (part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread))
         return cls(channel=ChannelName(channel), room=RoomId(room), thread=ThreadId(thread) if thread else None)
 
 
