@@ -1,0 +1,144 @@
+"""One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from agent.brief import Brief
+from agent.models.base import End, Model, ModelError, Request, Said, Text, ToolCall, TooLong, ToolResult, ToolSpec
+from agent.prompt import assemble
+from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
+from gateway.events import Usage
+
+NOTHING = Usage()
+NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
+ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
+
+
+class Tools(Protocol):
+    """What the agent may use in this turn, beyond ending it."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The same list in every turn: permission is decided at the call, never by hiding."""
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Carry out one call. Never raises for what the model did wrong: that is an error result."""
+
+
+class NoTools:
+    """Nothing beyond ending the turn."""
+
+    specs: tuple[ToolSpec, ...] = ()
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a turn ended."""
+
+    outcome: Literal["replied", "silent", "yielded", "failed"]
+    text: str = ""
+    """To be posted; empty unless replied."""
+    reason: str = ""
+    """Why it failed; empty otherwise. Holds no secrets."""
+    yielded: bool = False
+    """The agent wants to rest; it may have replied too."""
+    used_tools: bool = False
+    model: str = ""
+    usage: Usage = NOTHING
+    requests: int = 0
+
+
+@dataclass(slots=True)
+class _Answer:
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    end: End | None = None
+
+
+async def take_turn(brief: Brief, model: Model, tools: Tools, *, key: str, max_tool_rounds: int = 8) -> Outcome:
+    """Carry one turn through and say how it ended.
+
+    Raises `TooLong` if the very first request does not fit the window (fold, then call again); every
+    other model failure is an outcome. Cancelling closes the provider's connection and leaves nothing behind.
+    """
+    specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
+    request = assemble(
+        brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=model.family == "local"
+    )
+    done = Outcome(outcome="failed")
+    nudged = False
+    for round_number in range(max_tool_rounds + 2):
+        try:
+            answer = await _ask(model, request)
+        except TooLong as error:
+            if done.requests == 0:
+                raise
+            return replace(done, reason=error.reason)
+        except ModelError as error:
+            return replace(done, reason=error.reason)
+        assert answer.end is not None
+        done = replace(
+            done, usage=done.usage + answer.end.usage, requests=done.requests + 1, model=answer.end.model or model.name
+        )
+        ended = _ended(answer, done)
+        if ended is not None:
+            return ended
+        if answer.calls:
+            results = await asyncio.gather(*(tools.call(call) for call in answer.calls))
+            done = replace(done, used_tools=True)
+            request = _continued(request, answer, tuple(results), last=round_number + 1 >= max_tool_rounds)
+        elif nudged:
+            return replace(done, reason="the model answered with nothing, twice")
+        else:
+            nudged = True
+            request = _with_hint(request, NUDGE)
+    return replace(done, reason=f"the model still called tools after {max_tool_rounds} rounds")
+
+
+async def _ask(model: Model, request: Request) -> _Answer:
+    answer = _Answer()
+    stream = model.stream(request)
+    try:
+        async for chunk in stream:
+            match chunk:
+                case Text(text=text):
+                    answer.text += text
+                case ToolCall():
+                    answer.calls = (*answer.calls, chunk)
+                case End():
+                    answer.end = chunk
+    finally:
+        await stream.aclose()
+    return answer
+
+
+def _ended(answer: _Answer, done: Outcome) -> Outcome | None:
+    """The outcome that this answer makes, or None if the turn goes on."""
+    text = answer.text.strip()
+    names = {call.name for call in answer.calls}
+    if STAY_SILENT.name in names:
+        return replace(done, outcome="silent")
+    if YIELD_TO_USER.name in names:
+        return replace(done, outcome="replied" if text else "yielded", text=text, yielded=True)
+    if not names and text:
+        return replace(done, outcome="replied", text=text)
+    if not names and answer.end is not None and answer.end.stop == "refused":
+        return replace(done, reason="the model declined to answer")
+    return None
+
+
+def _continued(request: Request, answer: _Answer, results: tuple[ToolResult, ...], *, last: bool) -> Request:
+    beside: tuple[Text | ToolCall | ToolResult, ...] = (Text(text=answer.text),) if answer.text.strip() else ()
+    asked = Said(role="assistant", parts=(*beside, *answer.calls))
+    request = replace(request, conversation=(*request.conversation, asked, Said(role="user", parts=results)))
+    return _with_hint(request, ENOUGH) if last else request
+
+
+def _with_hint(request: Request, hint: str) -> Request:
+    """Say something to the model behind all that is worth caching. It leaves with this turn."""
+    *before, newest = request.conversation
+    return replace(request, conversation=(*before, replace(newest, parts=(*newest.parts, Text(text=hint)))))

@@ -1,0 +1,56 @@
+"""What of a conversation the model sees. Pure.
+
+Between folds the view only grows at its end, so that its bytes stay a cached prefix. A fold moves the
+beginning forward by a large step, seldom, instead of by one turn, always.
+"""
+
+from collections.abc import Sequence
+
+BYTES_PER_TOKEN = 3.5
+"""Utf-8 bytes per token, on the low side: an estimate too high folds early, one too low overflows."""
+
+WINDOW_SHARE = 0.60
+"""Of the model's window may be used at all: beyond that answers get worse."""
+RESERVED_SHARE = 0.25
+"""Of that stays free for output and for what tools bring in."""
+KEEP_SHARE = 0.50
+"""Of the budget survives a fold, so that the next one is far off."""
+NEW_SHARE = 0.50
+"""Of the budget may be taken by unread lines alone."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Roughly; never 0, for the frame around each message costs something too."""
+    return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
+
+
+def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:
+    """Tokens for the conversation, after the blocks and the reserve; at least a few lines' worth."""
+    return max(256, int(context_tokens * WINDOW_SHARE * (1 - RESERVED_SHARE)) - fixed_tokens)
+
+
+def fold_start(sizes_tokens: Sequence[int], budget: int, *, force: bool = False) -> int:
+    """Index of the first exchange to keep; 0: all fits, no fold.
+
+    `force`: the provider said that it does not fit, so fold although the estimate says otherwise.
+    """
+    total = sum(sizes_tokens)
+    if total <= budget and not force:
+        return 0
+    goal = min(total, budget) * KEEP_SHARE
+    kept = 0
+    for index in range(len(sizes_tokens) - 1, -1, -1):
+        kept += sizes_tokens[index]
+        if kept > goal:
+            return index + 1
+    return 0
+
+
+def newest_within(sizes_tokens: Sequence[int], budget: int) -> int:
+    """Index of the first unread line to show, so that the newest fill at most their share; at least one is shown."""
+    kept = 0
+    for index in range(len(sizes_tokens) - 1, -1, -1):
+        kept += sizes_tokens[index]
+        if kept > budget * NEW_SHARE and index < len(sizes_tokens) - 1:
+            return index + 1
+    return 0

@@ -1,0 +1,37 @@
+"""What to do about a part that was not simply sent. Pure."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from channels.base import RateLimited, SendError, Uncertain, Unreachable
+
+MAX_AGE_S = 24 * 3600.0
+"""An answer to yesterday's question is worse than none; Telegram keeps updates for the same time."""
+FIRST_WAIT_S = 1.0
+MAX_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of one part after one attempt."""
+
+    state: Literal["uncertain", "failed", "waiting"]
+    reason: str
+    wait_s: float = 0.0
+    """Before the next attempt; 0 for the final states."""
+
+
+def verdict(error: SendError, *, attempts: int, age_s: float) -> Verdict:
+    """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old."""
+    match error:
+        case Uncertain():
+            return Verdict(state="uncertain", reason=error.reason)
+        case RateLimited() | Unreachable() if age_s >= MAX_AGE_S:
+            return Verdict(state="failed", reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
+        case RateLimited():
+            return Verdict(state="waiting", reason=error.reason, wait_s=error.retry_after_s)
+        case Unreachable():
+            wait_s = min(FIRST_WAIT_S * 2.0 ** min(attempts - 1, 10), MAX_WAIT_S)
+            return Verdict(state="waiting", reason=error.reason, wait_s=wait_s)
+        case _:  # Denied, Rejected: asking again changes nothing
+            return Verdict(state="failed", reason=error.reason)
