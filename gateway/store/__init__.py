@@ -1,0 +1,61 @@
+"""One append-only log in SQLite, and the tables that are folded from it.
+
+`Store.append` writes facts, durable and deduplicated; `Reader` (which `Store` is) asks; `rebuild` makes
+every other table anew from the log and says what was wrong. The way in: `plan` decides where entries
+go, `projections` what they change beside the log, `writer` carries it out; `queries` and `reader` are
+the way out; `schema`, `migrations/` and `lock` are about the file.
+"""
+
+from gateway.store.entries import (
+    Appended,
+    Difference,
+    Entry,
+    LinkState,
+    OutboxPart,
+    OutboxPost,
+    PartState,
+    Stored,
+    Turn,
+    Unread,
+)
+from gateway.store.errors import (
+    BadQuery,
+    CannotOpen,
+    Closed,
+    InUse,
+    Missing,
+    NotWritten,
+    StoreError,
+    TooNew,
+    Unreadable,
+)
+from gateway.store.log import Store
+from gateway.store.reader import LogRow, Reader, search_terms
+from gateway.store.rebuild import rebuild
+
+__all__ = [
+    "Appended",
+    "BadQuery",
+    "CannotOpen",
+    "Closed",
+    "Difference",
+    "Entry",
+    "InUse",
+    "LinkState",
+    "LogRow",
+    "Missing",
+    "NotWritten",
+    "OutboxPart",
+    "OutboxPost",
+    "PartState",
+    "Reader",
+    "Store",
+    "StoreError",
+    "Stored",
+    "TooNew",
+    "Turn",
+    "Unread",
+    "Unreadable",
+    "rebuild",
+    "search_terms",
+]

@@ -1,0 +1,139 @@
+"""What goes into the store and what comes out of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from gateway.events import ChannelName, ConversationId, Post
+from gateway.records import FACT, Fact, Seq, TurnEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """One fact to be appended. Two entries are equal only if they are the same object."""
+
+    fact: Fact
+    at: datetime
+    """When we learnt of it, aware."""
+    conversation: ConversationId | None = None
+    """None: it concerns no place."""
+    key: str | None = None
+    """Two entries with one key are one: the second is not written. None: always written."""
+    cause: "Seq | Entry | None" = None
+    """What led to it: a position in the log, or an earlier entry of the same append. If that earlier
+    entry turns out to be in the log already, this one is not written either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of one entry."""
+
+    seq: Seq
+    """Where it stands; for a duplicate where the first one stands; for an entry that was dropped with its
+    cause, where that cause's first one stands."""
+    fresh: bool
+    """It was written now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An entry read back."""
+
+    seq: Seq
+    at: datetime
+    """UTC."""
+    kind: str
+    conversation: ConversationId | None
+    key: str | None
+    cause: Seq | None
+    fact: Fact
+
+    @classmethod
+    def read(cls, row: Sequence[object]) -> "Stored":
+        """Make it of the log's columns in their order. Raises ValueError if the body is not a fact."""
+        seq, at, kind, conversation, key, cause, body = row
+        return cls(
+            seq=Seq(int(str(seq))),
+            at=datetime.fromisoformat(str(at)),
+            kind=str(kind),
+            conversation=None if conversation is None else ConversationId(str(conversation)),
+            key=None if key is None else str(key),
+            cause=None if cause is None else Seq(int(str(cause))),
+            fact=FACT.validate_json(str(body)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """What a conversation's next turn is to be told."""
+
+    messages: tuple[Stored, ...]
+    """Oldest first."""
+    omitted: int
+    """Unread ones that are not among `messages`."""
+    upto: Seq
+    """The newest unread one, shown or not; 0 if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of a conversation, as its view shows it."""
+
+    ended: Stored
+    messages: tuple[Stored, ...]
+    """What it covered, in the order of `TurnEnded.covers`."""
+
+    @property
+    def fact(self) -> TurnEnded:
+        """The turn's own record."""
+        assert isinstance(self.ended.fact, TurnEnded)
+        return self.ended.fact
+
+
+PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxPart:
+    """One part of a post that is under way."""
+
+    index: int
+    """Counted from 0."""
+    body: str
+    """As it was rendered for the first attempt."""
+    state: PartState
+    """`sending`: handed over, and no end was recorded (after a crash: it may have been seen)."""
+    reason: str
+    """Of the last attempt's end; empty if it went well or there was none."""
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxPost:
+    """A post whose delivery has not ended."""
+
+    seq: Seq
+    post: Post
+    parts: tuple[OutboxPart, ...]
+    """Empty before the first attempt."""
+
+
+class LinkState(NamedTuple):
+    """The last that was heard of one account's connection."""
+
+    channel: ChannelName
+    up: bool
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A projection that was not what the log says, and has been mended."""
+
+    table: str
+    missing: int
+    """Rows that the log gives and the table lacked. A changed row is one missing and one extra."""
+    extra: int
+    """Rows that the log does not give. Both 0: the search index was damaged inside its rows."""

@@ -1,0 +1,102 @@
+"""Which entries are written, and where: the pure half of an append."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import NamedTuple
+
+from gateway.records import FACT, Seq
+from gateway.store.entries import Appended, Entry
+from gateway.store.projections import SAID, Statement, project
+
+
+class Row(NamedTuple):
+    """A row of the log, in the order of its columns."""
+
+    seq: Seq
+    at: str
+    kind: str
+    conversation: str | None
+    key: str | None
+    cause: Seq | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry, ready to be written but for its place."""
+
+    entry: Entry
+    at: str
+    body: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What one transaction writes, and what to answer each append that is in it."""
+
+    rows: list[Row] = field(default_factory=list)
+    answers: list[tuple[Appended, ...]] = field(default_factory=list)
+    projected: list[Statement] = field(default_factory=list)
+    said: bool = False
+    """There is text for the search index."""
+
+
+def draft(entries: Sequence[Entry]) -> tuple[Draft, ...]:
+    """Write the entries down. Raises ValueError for one that could never be stored or read back."""
+    earlier: set[int] = set()
+    drafts = []
+    for entry in entries:
+        if entry.at.tzinfo is None:
+            raise ValueError("an entry's time needs a time zone")
+        if isinstance(entry.cause, Entry) and id(entry.cause) not in earlier:
+            raise ValueError("an entry's cause must stand before it in the same append")
+        for text in (entry.key, entry.conversation):
+            if text is not None:
+                text.encode()  # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
+        earlier.add(id(entry))
+        at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
+        drafts.append(Draft(entry=entry, at=at, body=FACT.dump_json(entry.fact).decode()))
+    return tuple(drafts)
+
+
+def keys(batch: Sequence[Sequence[Draft]]) -> Iterator[str]:
+    """Every key that must be looked up before `plan`."""
+    return (draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None)
+
+
+def plan(batch: Sequence[Sequence[Draft]], known: dict[str, Seq], last: Seq) -> Plan:
+    """Decide on a whole batch. `known`: keys already in the log; `last`: the log's last seq."""
+    made = Plan()
+    known = dict(known)
+    for drafts in batch:
+        answered: dict[int, Appended] = {}
+        for one in drafts:
+            last = _place(one, answered, known, last, made)
+        made.answers.append(tuple(answered[id(one.entry)] for one in drafts))
+    return made
+
+
+def _place(one: Draft, answered: dict[int, Appended], known: dict[str, Seq], last: Seq, made: Plan) -> Seq:
+    entry = one.entry
+    cause = entry.cause
+    if isinstance(cause, Entry):
+        led = answered[id(cause)]
+        if not led.fresh:
+            answered[id(entry)] = led
+            return last
+        cause = led.seq
+    if entry.key is not None:
+        first = known.get(entry.key)
+        if first is not None:
+            answered[id(entry)] = Appended(first, fresh=False)
+            return last
+    seq = Seq(last + 1)
+    if entry.key is not None:
+        known[entry.key] = seq
+    kind = entry.fact.kind
+    made.rows.append(Row(seq, one.at, kind, entry.conversation, entry.key, cause, one.body))
+    made.projected.extend(project(seq, one.at, entry.conversation, cause, entry.fact))
+    made.said = made.said or kind in SAID
+    answered[id(entry)] = Appended(seq, fresh=True)
+    return seq

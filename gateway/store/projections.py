@@ -1,0 +1,94 @@
+"""From a log entry to the rows of the tables beside the log. Pure; the writer and the rebuild both use it.
+
+No statement reads another table, so statements for different tables may be reordered; those for one
+table keep their order. The search index is no part of this: it is filled from the view `said`.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gateway.events import ConversationId, Delivery, Link
+from gateway.records import CursorMoved, DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Sending, Seq, TurnEnded
+
+TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link")
+"""Every table that `project` writes."""
+
+SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended"})
+"""Kinds with text to search for; the view `said` names the same."""
+
+SqlValue = str | int | None
+
+
+class Statement(NamedTuple):
+    """One change to one table. Plain inserts end in `VALUES (?, ...)`, so that many can become one."""
+
+    table: str
+    sql: str
+    params: tuple[SqlValue, ...]
+
+
+_UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
+_READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
+_VIEW = "INSERT OR REPLACE INTO view (conversation, start) VALUES (?, ?)"
+_QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
+_CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
+_SENDING = (
+    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1 "
+    "WHERE post = ? AND part BETWEEN ? AND ?"
+)
+_PART = "UPDATE outbox_part SET state = ?, reason = ? WHERE post = ? AND part = ?"
+_DELIVERED = "DELETE FROM outbox WHERE post = ?"
+_DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
+_CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
+_DMN = "INSERT OR REPLACE INTO dmn_state (id, state) VALUES (?, ?)"
+_LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
+
+
+def project(  # noqa: C901 - a decision table reads best in one piece
+    seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
+) -> Iterator[Statement]:
+    """What one entry changes beside the log.
+
+    An entry is judged once, in the append that brought it; a `Judged` without a cause or a conversation
+    makes nothing unread. A post's parts are cut once: a later cut of the same post changes nothing.
+    """
+    match fact:
+        case Judged(fate="due" | "context") if cause is not None and conversation is not None:
+            yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
+        case TurnEnded() if conversation is not None:
+            yield Statement("unread", _READ, (conversation, fact.upto))
+        case Folded() if conversation is not None:
+            yield Statement("view", _VIEW, (conversation, fact.start))
+        case Queued():
+            yield Statement("outbox", _QUEUED, (seq, fact.post.key))
+        case Sending():
+            for part, body in enumerate(fact.bodies or ()):
+                yield Statement("outbox_part", _CUT, (fact.post, part, body, "pending", "", 0))
+            yield Statement("outbox_part", _SENDING, (fact.post, fact.first, fact.last))
+        case PartEnded():
+            state = "pending" if fact.state == "waiting" else fact.state
+            yield Statement("outbox_part", _PART, (state, fact.reason, fact.post, fact.part))
+        case Delivery():
+            yield Statement("outbox", _DELIVERED, (fact.post,))
+            yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))
+        case CursorMoved():
+            yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
+        case DmnSaved():
+            yield Statement("dmn_state", _DMN, (1, fact.state))
+        case Link():
+            yield Statement("link", _LINK, (fact.channel, int(fact.up), fact.reason, at))
+        case _:
+            return
+
+
+def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
+    """Runs of one SQL text with all their parameters, table by table, in order within each table."""
+    tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}
+    for table, sql, params in statements:
+        runs = tables.setdefault(table, [])
+        if runs and runs[-1][0] == sql:
+            runs[-1][1].append(params)
+        else:
+            runs.append((sql, [params]))
+    for runs in tables.values():
+        yield from runs

@@ -1,0 +1,119 @@
+"""What is asked of the database. Every statement here uses an index; tests/store/test_plans.py holds it to that."""
+
+from collections.abc import Sequence
+
+COLUMNS = "seq, at, kind, conversation, key, cause, body"
+_LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
+
+ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
+BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
+CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
+TURN_OVER = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
+    "AND json_extract(body, '$.upto') >= ? ORDER BY seq LIMIT 1"
+)
+
+DUE = (
+    "SELECT conversation, max(urgency) FROM unread WHERE urgency >= 1 AND urgency >= ? "
+    "GROUP BY conversation ORDER BY conversation"
+)
+DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
+
+UNREAD = f"""
+WITH loud AS (
+    SELECT seq FROM unread WHERE conversation = ?1 AND urgency >= 1 ORDER BY seq DESC LIMIT ?2
+), quiet AS (
+    SELECT seq FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND urgency < 1
+    ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM loud))
+), chosen AS (
+    SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
+), whole AS (
+    SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto FROM unread INDEXED BY unread_conversation
+    WHERE conversation = ?1
+)
+SELECT whole.rows, whole.upto, {_LOG_COLUMNS}
+FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
+"""  # noqa: S608 - constants only
+"""One statement, hence one snapshot. Parameters: conversation, newest."""
+
+TURNS = f"""
+WITH ended AS MATERIALIZED (
+    SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1
+    AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0)
+)
+SELECT seq AS turn, -1 AS place, {COLUMNS} FROM ended
+UNION ALL
+SELECT ended.seq, covered.key, {_LOG_COLUMNS}
+FROM ended CROSS JOIN json_each(ended.body, '$.covers') AS covered CROSS JOIN log ON log.seq = covered.value
+ORDER BY turn, place
+"""  # noqa: S608 - constants only
+"""Each turn, followed by what it covered. Parameter: conversation."""
+
+OUTBOX = """
+SELECT outbox.seq, log.body, part.part, part.body, part.state, part.reason, part.attempts
+FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part ON part.post = outbox.post
+ORDER BY outbox.seq, part.part
+"""
+
+LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
+CURSOR = "SELECT value FROM cursor WHERE channel = ?"
+DMN_STATE = "SELECT state FROM dmn_state WHERE id = 1"
+VIEW_START = "SELECT start FROM view WHERE conversation = ?"
+
+
+def browse(
+    *,
+    after: int,
+    before: int | None,
+    kinds: Sequence[str] | None,
+    conversation: str | None,
+    match: str | None,
+    limit: int,
+    newest: bool,
+) -> tuple[str, list[str | int]]:
+    """The statement and its parameters for a stretch of the log; `newest` takes it from the other end.
+
+    Each kind is its own ordered, limited read of an index, so that a rare kind is found without reading
+    what lies between, and a frequent one without sorting what lies before.
+    """
+    order = "DESC" if newest else "ASC"
+    by_kind = match is None and conversation is None and kinds is not None
+    parts, params = [], list[str | int]()
+    for group in [[kind] for kind in dict.fromkeys(kinds or ())] if by_kind else [kinds]:
+        where, values = _where(after, before, group, conversation, match, indexed=by_kind)
+        source = "log" if match is None else "search CROSS JOIN log ON log.seq = search.rowid"
+        column = "log.seq" if match is None else "search.rowid"
+        parts.append(
+            f"SELECT * FROM (SELECT {_LOG_COLUMNS} FROM {source} "  # noqa: S608 - constants only
+            f"WHERE {where.format(seq=column)} ORDER BY {column} {order} LIMIT ?)"
+        )
+        params += [*values, limit]
+    inner = " UNION ALL ".join(parts) or f"SELECT {COLUMNS} FROM log WHERE seq < 0"  # noqa: S608 - the same
+    return f"SELECT * FROM ({inner} ORDER BY 1 {order} LIMIT ?) ORDER BY 1", [*params, limit]  # noqa: S608 - the same
+
+
+def _where(
+    after: int,
+    before: int | None,
+    kinds: Sequence[str] | None,
+    conversation: str | None,
+    match: str | None,
+    *,
+    indexed: bool,
+) -> tuple[str, list[str | int]]:
+    """Conditions, with `{seq}` where the ordering column belongs. The unary plus keeps an index out of it."""
+    terms, params = ["{seq} > ?"], list[str | int]([after])
+    if before is not None:
+        terms.append("{seq} < ?")
+        params.append(before)
+    if match is not None:
+        terms.append("search MATCH ?")
+        params.append(match)
+    if kinds is not None:
+        column = "log.kind" if indexed else "+log.kind"
+        terms.append(f"{column} IN ({', '.join('?' * len(kinds))})")
+        params += kinds
+    if conversation is not None:
+        terms.append(f"{'log' if match is None else '+log'}.conversation = ?")
+        params.append(conversation)
+    return " AND ".join(terms), params

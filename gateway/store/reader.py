@@ -1,0 +1,212 @@
+"""Reading the store: its own connection, which sees only what is committed and can write nothing."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+import aiosqlite
+
+from gateway.events import ChannelName, ConversationId
+from gateway.records import Judged, Queued, Seq
+from gateway.store import queries
+from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Turn, Unread
+from gateway.store.errors import BadQuery, StoreError, Unreadable
+from gateway.store.schema import uri
+
+LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
+"""seq, at, kind, conversation, key, cause, and the fact as JSON text."""
+
+
+def search_terms(text: str) -> str:
+    """A query for `match` that finds all the words of any text. Blank for text without words."""
+    return " ".join('"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split())
+
+
+class Reader:
+    """Every question that can be asked of a store.
+
+    Each method is one SQL statement, hence one consistent snapshot, and is safe to cancel. All raise
+    Unreadable if the file is damaged, ValueError once closed.
+    """
+
+    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
+        self.path = path
+        self._reading = connection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the file. More than once is as good as once."""
+        await self._reading.close()
+
+    async def entries(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[str] | None = None,
+        conversation: ConversationId | None = None,
+        match: str | None = None,
+        limit: int = 1_000,
+    ) -> list[Stored]:
+        """The first `limit` entries with `after` < seq < `before` that fit, oldest first.
+
+        `kinds`: any of these; None is all, empty is none. `match`: FTS5 query over what was said
+        (https://www.sqlite.org/fts5.html#full_text_query_syntax); raises BadQuery for one that is not.
+        """
+        rows = await self.rows(
+            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
+        )
+        return [Stored.read(row) for row in rows]
+
+    async def newest(
+        self,
+        limit: int,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[str] | None = None,
+        conversation: ConversationId | None = None,
+        match: str | None = None,
+    ) -> list[Stored]:
+        """The last `limit` entries that fit, oldest first. Otherwise like `entries`."""
+        rows = await self.rows(
+            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=True
+        )
+        return [Stored.read(row) for row in rows]
+
+    async def rows(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[str] | None = None,
+        conversation: ConversationId | None = None,
+        match: str | None = None,
+        limit: int = 1_000,
+        newest: bool = False,
+    ) -> list[LogRow]:
+        """Like `entries` (or `newest`), with the facts left as the JSON text that is in the log."""
+        sql, params = queries.browse(
+            after=after,
+            before=before,
+            kinds=kinds,
+            conversation=conversation,
+            match=match,
+            limit=limit,
+            newest=newest,
+        )
+        try:
+            return [tuple(row) for row in await self._reading.execute_fetchall(sql, params)]
+        except sqlite3.OperationalError as error:
+            if match is not None:
+                raise BadQuery(f"cannot search for {match!r}: {error}") from error
+            raise self._broken(error) from error
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
+    async def entry(self, seq: int) -> Stored | None:
+        """The entry at this position."""
+        return self._one(await self._rows(queries.ENTRY, seq))
+
+    async def by_key(self, key: str) -> Stored | None:
+        """The entry with this deduplication key."""
+        return self._one(await self._rows(queries.BY_KEY, key))
+
+    async def caused_by(self, seq: int) -> list[Stored]:
+        """What this entry led to directly, oldest first."""
+        return [Stored.read(row) for row in await self._rows(queries.CAUSED_BY, seq)]
+
+    async def turn_over(self, entry: Stored) -> Stored | None:
+        """The turn that dealt with what was unread at this entry, shown or not; None if none has yet."""
+        return self._one(await self._rows(queries.TURN_OVER, entry.conversation, entry.seq, entry.seq))
+
+    async def due(self, urgency: int) -> list[tuple[ConversationId, int]]:
+        """Conversations with something unread of at least this urgency, and their highest one; by name."""
+        rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
+        return [(ConversationId(conversation), highest) for conversation, highest in rows]
+
+    async def unread(self, conversation: ConversationId, *, newest: int) -> Unread:
+        """The newest unread entries of a conversation, at most `newest`; ambient ones only as room remains."""
+        rows = await self._rows(queries.UNREAD, conversation, newest)
+        messages = tuple(Stored.read(row[2:]) for row in rows if row[2] is not None)
+        return Unread(messages=messages, omitted=rows[0][0] - len(messages), upto=Seq(rows[0][1]))
+
+    async def turns(self, conversation: ConversationId) -> list[Turn]:
+        """The conversation's turns since its view began, oldest first, each with what it covered.
+
+        Reads nothing that stands before the view's start but what those turns cover themselves.
+        """
+        rows = await self._rows(queries.TURNS, conversation)
+        turns = []
+        for _, group in groupby(rows, key=lambda row: row[0]):
+            ended, *covered = (Stored.read(row[2:]) for row in group)
+            turns.append(Turn(ended=ended, messages=tuple(covered)))
+        return turns
+
+    async def view_start(self, conversation: ConversationId) -> Seq:
+        """Where the conversation's view begins; 0 if it was never folded."""
+        rows = await self._rows(queries.VIEW_START, conversation)
+        return Seq(rows[0][0] if rows else 0)
+
+    async def outbox(self) -> list[OutboxPost]:
+        """The posts whose delivery has not ended, in log order."""
+        posts = []
+        for (seq, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: (row[0], row[1])):
+            queued = Stored.read((seq, "1970-01-01T00:00:00Z", "post", None, None, None, body)).fact
+            assert isinstance(queued, Queued)
+            parts = tuple(
+                OutboxPart(index=index, body=text, state=state, reason=reason, attempts=attempts)
+                for _, _, index, text, state, reason, attempts in group
+                if index is not None
+            )
+            posts.append(OutboxPost(seq=Seq(seq), post=queued.post, parts=parts))
+        return posts
+
+    async def dmn_state(self) -> str | None:
+        """As it was saved last; None if never."""
+        rows = await self._rows(queries.DMN_STATE)
+        return rows[0][0] if rows else None
+
+    async def cursor(self, channel: ChannelName) -> str | None:
+        """How far a platform's queue was taken in; None if it was never said."""
+        rows = await self._rows(queries.CURSOR, channel)
+        return rows[0][0] if rows else None
+
+    async def links(self) -> list[LinkState]:
+        """The last that was heard of each account's connection, by name."""
+        return [
+            LinkState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
+            for channel, up, reason, at in await self._rows(queries.LINKS)
+        ]
+
+    async def judgement(self, seq: int) -> Judged | None:
+        """What access and attention said of this entry; None if it was not judged."""
+        return next((one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judged)), None)
+
+    async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
+        try:
+            return list(await self._reading.execute_fetchall(sql, params))
+        except sqlite3.Error as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: sqlite3.Error) -> StoreError:
+        return Unreadable(f"cannot read {self.path}: {error}")
+
+    @staticmethod
+    def _one(rows: Iterable[Any]) -> Stored | None:
+        return next((Stored.read(row) for row in rows), None)
+
+
+async def connect_reader(path: Path) -> aiosqlite.Connection:
+    """A connection that cannot write."""
+    connection = await aiosqlite.connect(uri(path, "ro"), uri=True, isolation_level=None)
+    await connection.execute_fetchall("PRAGMA query_only = ON")
+    return connection

@@ -1,0 +1,113 @@
+"""Every table beside the log, made anew from the log and compared with what is there."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gateway.clock import Clock, SystemClock
+from gateway.store.entries import Difference, Stored
+from gateway.store.errors import Unreadable
+from gateway.store.lock import Lock
+from gateway.store.projections import TABLES, Statement, grouped, project
+from gateway.store.queries import COLUMNS
+from gateway.store.schema import check_current, migrate, unreadable, uri
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the entries replayed and their whole number, from another thread."""
+
+_CHUNK = 5_000
+"""Entries in memory at once."""
+
+
+async def rebuild(path: Path, *, progress: Progress | None = None, clock: Clock | None = None) -> list[Difference]:
+    """Replay the log, mend every table that differs, and say which did. Empty: all was well.
+
+    Holds the store's lock: raises InUse while a gateway runs; also Missing, TooNew and Unreadable. The
+    mending is one transaction. Cancelled, it still goes to its end in its thread, holding the lock.
+    """
+    return await asyncio.to_thread(_rebuild, path, progress or (lambda _done, _whole: None), clock or SystemClock())
+
+
+def _rebuild(path: Path, progress: Progress, clock: Clock) -> list[Difference]:
+    if path.exists():
+        lock = Lock(path, clock.now())
+    else:
+        check_current(path)
+        raise AssertionError("a missing store was not refused")
+    try:
+        migrate(path)
+        connection = sqlite3.connect(uri(path, "rw"), uri=True, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            _replay(connection, progress)
+            differences = [found for table in TABLES if (found := _mend(connection, table))]
+            if found := _mend_search(connection):
+                differences.append(found)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise unreadable(path, error) from error
+    finally:
+        lock.release()
+    return differences
+
+
+def _replay(connection: sqlite3.Connection, progress: Progress) -> None:
+    """Fold the log into temporary tables of the same names, which stand before the real ones."""
+    for table in TABLES:
+        for kind, sql in connection.execute(
+            "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC",
+            (table,),
+        ).fetchall():
+            made = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
+            connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", made, 1))
+    (whole,) = connection.execute("SELECT count(*) FROM log").fetchone()
+    log = connection.execute(f"SELECT {COLUMNS} FROM log ORDER BY seq")  # noqa: S608 - constants only
+    done = 0
+    while rows := log.fetchmany(_CHUNK):
+        for sql, params in grouped(statement for row in rows for statement in _projected(row)):
+            connection.executemany(sql, params)
+        done += len(rows)
+        progress(done, whole)
+
+
+def _projected(row: tuple[object, ...]) -> Iterator[Statement]:
+    try:
+        entry = Stored.read(row)
+    except ValueError as error:
+        raise Unreadable(f"log entry {row[0]} is not a fact of this reverie: {error}") from error
+    return project(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
+
+
+def _mend(connection: sqlite3.Connection, table: str) -> Difference | None:
+    missing, extra = (
+        connection.execute(f"SELECT count(*) FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other})").fetchone()[0]  # noqa: S608 - names of ours
+        for one, other in ((f"temp.{table}", f"main.{table}"), (f"main.{table}", f"temp.{table}"))
+    )
+    if not missing and not extra:
+        return None
+    connection.execute(f"DELETE FROM main.{table}")  # noqa: S608 - names of ours
+    connection.execute(f"INSERT INTO main.{table} SELECT * FROM temp.{table}")  # noqa: S608 - the same
+    return Difference(table=table, missing=missing, extra=extra)
+
+
+def _mend_search(connection: sqlite3.Connection) -> Difference | None:
+    """The index against the log, word by word (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
+    missing, extra = (
+        connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()[0]  # noqa: S608 - constants only
+        for one, other in (
+            ("SELECT seq FROM said", "SELECT id FROM search_docsize"),
+            ("SELECT id FROM search_docsize", "SELECT seq FROM said"),
+        )
+    )
+    try:
+        connection.execute("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError:
+        pass
+    else:
+        if not missing and not extra:
+            return None
+    connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
+    return Difference(table="search", missing=missing, extra=extra)
