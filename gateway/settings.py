@@ -1,0 +1,246 @@
+"""The configuration, whole: one model per section, each default in one place.
+
+Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s. Every path in a
+`Settings` is absolute. Secrets are `SecretStr`: no `repr` shows them.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from agent.models.build import ModelConfig, ProviderConfig
+from channels.discord.config import DiscordConfig
+from channels.irc.config import IrcConfig
+from channels.telegram.config import TelegramConfig
+from gateway.fields import Duration, Section
+from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+
+_LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_PERSON = re.compile(r"[A-Za-z0-9._-]+:\S.*")
+
+
+def _level(value: object) -> object:
+    return _LEVELS.get(value, value) if isinstance(value, str) else value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("a name has letters, digits, `.`, `_` and `-` only")
+    return value
+
+
+def _person(value: str) -> str:
+    if not _PERSON.fullmatch(value):
+        raise ValueError("write `<channel>:<sender id>`, e.g. telegram.main:1001")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""Letters, digits, `.`, `_` and `-`."""
+LocalPath = Annotated[Path, Field(strict=False)]
+"""Relative to the configuration directory when written, absolute when read."""
+Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
+"""0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
+Person = Annotated[str, AfterValidator(_person)]
+"""`<channel>:<sender id>`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
+
+
+class ConsoleConfig(Section):
+    """The channel inside the process: a keyboard, or a test."""
+
+    platform: Literal["console"]
+    rooms: tuple[str, ...] = Field(default=(), strict=False)
+
+
+ChannelConfig = Annotated[IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")]
+
+
+class Match(Section):
+    """Which conversations a binding is for. Globs, whole and case-sensitive: `*`, `?`, `[abc]`."""
+
+    channel: str = "*"
+    room: str = "*"
+    thread: str | None = None
+    """None: a room and all its threads."""
+
+
+class Binding(Section):
+    """How an agent behaves in the conversations that match."""
+
+    match: Match = Match()
+    listen: Literal["mention", "ambient", "all", "off"] = "ambient"
+    """mention: other talk is not kept for the next turn; ambient: it is; all: it starts turns; off: nothing does."""
+    prompt: str = ""
+    """Added to the system prompt there."""
+    language: str | None = None
+    """BCP 47. None: the language of whoever is speaking."""
+
+
+class Switches(Section):
+    """The four mechanisms, per agent. None: as `llm.context_optimization` says."""
+
+    prompt_cache: bool | None = None
+    compaction: bool | None = None
+    token_counter: bool | None = None
+    workspace_cache: bool | None = None
+
+
+class AgentConfig(Section):
+    """One mind: a persona, a model and the places where it lives."""
+
+    id: Name
+    workspace: LocalPath | None = None
+    """Directory of the persona files. None: the persona that comes with the package."""
+    model: str = "main"
+    """A key of `llm.models`."""
+    context_optimization: Switches = Switches()
+    bindings: tuple[Binding, ...] = Field(default=(Binding(),), strict=False)
+    """The first match wins; a conversation that matches none is not listened to. Left out: all match."""
+
+
+class PromptCache(Section):
+    """Cache marks on what is sent to a model."""
+
+    enabled: bool = True
+    policy: Literal["auto", "fixed"] = "auto"
+    """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
+    long_ttl: Duration = 3600.0
+    short_ttl: Duration = 300.0
+    long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
+    """Kinds or names of providers that honour `long_ttl`."""
+
+
+class Compaction(Section):
+    """Folding of long conversations by a model's summary."""
+
+    enabled: bool = False
+    compact_at_pct: float = Field(default=0.75, gt=0, le=1)
+    """Share of the usable window that starts it."""
+    tail_keep_tokens: int = Field(default=20_000, ge=0)
+    tool_result_max_pct: float = Field(default=0.30, gt=0, le=1)
+    """Share of the usable window that one tool result may fill."""
+    summarizer_model: str = ""
+    """A key of `llm.models`. Empty: the agent's own."""
+    lock_ttl_seconds: int = Field(default=300, ge=1)
+
+
+class TokenCounter(Section):
+    """How prompts are measured before they are sent."""
+
+    enabled: bool = True
+    backend: Literal["auto", "anthropic_api", "tiktoken"] = "auto"
+    cache_capacity: int = Field(default=1024, ge=0)
+    """Counts remembered. 0: none."""
+
+
+class WorkspaceCache(Section):
+    """Persona files kept in memory."""
+
+    enabled: bool = True
+    watch_debounce_ms: int = Field(default=500, ge=0)
+    max_age_seconds: int = Field(default=0, ge=0)
+    """0: re-read only when a file changes."""
+
+
+class ContextOptimization(Section):
+    """The four mechanisms and their knobs."""
+
+    prompt_cache: PromptCache = PromptCache()
+    compaction: Compaction = Compaction()
+    token_counter: TokenCounter = TokenCounter()
+    workspace_cache: WorkspaceCache = WorkspaceCache()
+
+
+class Llm(Section):
+    """Where answers come from."""
+
+    providers: dict[Name, ProviderConfig]
+    models: dict[str, ModelConfig]
+    context_optimization: ContextOptimization = ContextOptimization()
+
+
+class Dmn(Section):
+    """The pace and the limits of what the agent does unasked."""
+
+    engaged: Duration = 5.0
+    working: Duration = 3.0
+    foraging: Duration = 30.0
+    resting: Duration = 300.0
+    max_autonomous_turns: int = Field(default=20, ge=0)
+    """In a row. 0: none."""
+    daily_turns: int = Field(default=200, ge=0)
+    """Autonomous ones, per UTC day. 0: none."""
+    daily_cost_usd: float = Field(default=2.0, ge=0)
+    """For autonomous turns, per UTC day. 0: none that cost anything."""
+    forage: bool = False
+    """Look for something to do when there is nothing to answer."""
+
+
+class Rule(Section):
+    """Gives an urgency to notifications. The first rule that fits decides."""
+
+    type: str
+    """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
+    urgency: Literal["ambient", "low", "normal", "urgent"]
+    keyword: str | None = None
+    """Only where the text contains this, in any case. None: always."""
+
+
+class AttentionConfig(Section):
+    """What may interrupt whom."""
+
+    coalesce: Duration = 1.5
+    """How long a turn waits for more lines of the same conversation. 0: at once."""
+    rules: tuple[Rule, ...] = Field(default=(), strict=False)
+    thresholds: dict[str, Level] = Field(default={})
+    """Lowest urgency that passes, by type prefix; the longest prefix decides."""
+
+
+class Roles(Section):
+    """Who somebody is. A stable id of a verified sender, never a nick."""
+
+    owner: tuple[Person, ...] = Field(default=(), strict=False)
+    admin: tuple[Person, ...] = Field(default=(), strict=False)
+    member: tuple[Person, ...] = Field(default=(), strict=False)
+    guest: tuple[Person, ...] = Field(default=(), strict=False)
+    blocked: tuple[Person, ...] = Field(default=(), strict=False)
+
+
+class AccessConfig(Section):
+    """Who may talk to the agent."""
+
+    dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
+    roles: Roles = Roles()
+
+
+class StoreConfig(Section):
+    """Where the log is."""
+
+    path: LocalPath = Path("data/reverie.db")
+
+
+class OpsConfig(Section):
+    """The operator's HTTP server."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=9090, ge=0, le=65535)
+    """0: any free one."""
+    token: SecretStr | None = None
+    """None: only health and metrics are served."""
+
+
+class Settings(Section):
+    """Everything an operator can say."""
+
+    channels: dict[Name, ChannelConfig] = Field(default={})
+    agents: tuple[AgentConfig, ...] = Field(strict=False)
+    """Exactly one, for now."""
+    llm: Llm
+    dmn: Dmn = Dmn()
+    attention: AttentionConfig = AttentionConfig()
+    access: AccessConfig = AccessConfig()
+    store: StoreConfig = StoreConfig()
+    ops: OpsConfig = OpsConfig()

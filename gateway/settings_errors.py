@@ -1,0 +1,136 @@
+"""What pydantic found wrong, said to an operator: which key, and what to write there."""
+
+import difflib
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.settings import Settings
+from gateway.settings_source import Keys, Tree, at
+
+_TAGGED = (("channels",), ("llm", "providers"))
+"""Where pydantic puts a union's tag into the location, after the key below these."""
+REQUIRED = "is required"
+_MESSAGES = {
+    "missing": REQUIRED,
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list, e.g. [a, b]",
+    "list_type": "must be a list, e.g. [a, b]",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "path_type": "must be a path in quotes",
+}
+_WITH_CONTEXT = {
+    "literal_error": "must be {expected}",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_pattern_mismatch": "must look like {pattern}",
+    "too_short": "must have at least {min_length}",
+    "string_too_short": "must have at least {min_length} characters",
+}
+
+
+def explain(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
+    """Keys and message for each mistake in `data`. No message holds a value."""
+    found: dict[Keys, list[str]] = {}
+    for detail in error.errors(include_url=False, include_input=False):
+        keys = _keys(detail, data)
+        if detail["type"] == "extra_forbidden":
+            keys, message = _unknown(keys, data)
+        else:
+            message = _message(detail)
+        messages = found.setdefault(keys, [])
+        if message not in messages:
+            messages.append(message)
+    # A union complains for each of its forms: where one got further into the value, the others are beside the point.
+    return [
+        (keys, ", or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])]))
+        for keys, messages in found.items()
+        if messages == [REQUIRED] or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in found)
+    ]
+
+
+def _keys(detail: ErrorDetails, data: dict[str, Tree]) -> Keys:
+    loc = detail["loc"]
+    for above in _TAGGED:
+        if loc[: len(above)] == above:
+            loc = (*loc[: len(above) + 1], *loc[len(above) + 2 :])
+    keys: Keys = ()
+    node: Tree = data
+    for key in loc:
+        if key in (node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()):
+            keys, node = (*keys, key), at(node, key)
+    if detail["type"] == "missing":
+        return (*keys, loc[-1])
+    if detail["type"].startswith("union_tag"):
+        return (*keys, detail["ctx"]["discriminator"].strip("'"))
+    return keys
+
+
+def _message(detail: ErrorDetails) -> str:
+    kind = detail["type"]
+    if kind == "union_tag_not_found":
+        return REQUIRED
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    if kind in _WITH_CONTEXT:
+        return _WITH_CONTEXT[kind].format(**detail["ctx"])
+    return _MESSAGES.get(kind, detail["msg"])
+
+
+def _unknown(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
+    *above, key = keys
+    name, colon, _ = str(key).partition(":")
+    if colon:  # `{password:secret}`: the rest may be what must not be shown
+        return (*above, name), "unknown key; write a space after the colon"
+    known = sorted(_known(tuple(above), data))
+    close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1)
+    hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}"
+    return keys, f"unknown key; {hint}"
+
+
+def _known(keys: Keys, data: dict[str, Tree]) -> set[str]:
+    forms: list[Any] = [Settings]
+    node: Any = data
+    for key in keys:
+        forms = [below for form in forms for below in _below(form, key)]
+        node = node[key]
+    return {name for form in forms if _fits(form, node) for name in form.model_fields}
+
+
+def _below(form: Any, key: str | int) -> list[Any]:  # noqa: ANN401  # type annotations are objects of any kind
+    if isinstance(form, type) and issubclass(form, BaseModel):
+        field = form.model_fields.get(str(key))
+        return _forms(field.annotation) if field else []
+    arguments = get_args(form)
+    origin = get_origin(form)
+    return _forms(arguments[1] if origin is dict else arguments[0]) if origin in {dict, tuple, list} else []
+
+
+def _forms(annotation: Any) -> list[Any]:  # noqa: ANN401  # the same
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _forms(get_args(annotation)[0])
+    if origin in {Union, UnionType}:
+        return [form for part in get_args(annotation) for form in _forms(part)]
+    return [annotation]
+
+
+def _fits(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
+    if not (isinstance(form, type) and issubclass(form, BaseModel) and isinstance(node, dict)):
+        return False
+    return all(
+        node.get(name, None) in get_args(field.annotation)
+        for name, field in form.model_fields.items()
+        if get_origin(field.annotation) is Literal and field.is_required() and name in node
+    )

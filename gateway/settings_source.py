@@ -1,0 +1,96 @@
+"""What was written in configuration files, and where. Nothing here ever quotes a value."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Keys = tuple[str | int, ...]
+"""Where a value is: mapping keys and list positions from the top."""
+Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing to mend in the configuration. Never holds a secret."""
+
+    file: str
+    """As it should be shown; empty if the configuration came from no file."""
+    line: int
+    """From 1; 0 if there is none."""
+    key: str
+    """E.g. `agents[0].model`; empty: the file as a whole."""
+    message: str
+    """What is wrong, and what to write instead."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (place, self.key, self.message) if part)
+
+
+@dataclass(slots=True)
+class Source:
+    """What was read so far."""
+
+    data: dict[str, Tree] = field(default_factory=dict)
+    places: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
+    """File and line of every key and list item."""
+    references: dict[Keys, bool] = field(default_factory=dict)
+    """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
+    targets: set[Path] = field(default_factory=set)
+    """Files that were read by `${file:...}`."""
+    problems: list[Problem] = field(default_factory=list)
+    damaged: set[Keys] = field(default_factory=set)
+    """Values already complained about: what they hold instead means nothing."""
+
+    def place(self, keys: Keys) -> tuple[Path | None, int]:
+        """The nearest known place at or above `keys`."""
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        return self.places.get(keys, (None, 0))
+
+    def complain(self, keys: Keys, message: str) -> None:
+        """Add a problem at `keys`."""
+        file, line = self.place(keys)
+        self.problems.append(Problem(str(file or ""), line, dotted(keys), message))
+        self.damaged.add(keys)
+
+
+def dotted(keys: Keys) -> str:
+    """For people: `agents[0].model`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def at(node: Tree, *keys: str | int) -> Tree:
+    """The value there, or None."""
+    for key in keys:
+        if isinstance(node, dict) and isinstance(key, str):
+            node = node.get(key)
+        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
+            node = node[key]
+        else:
+            return None
+    return node
+
+
+def merge(whole: Source, part: Source) -> None:
+    """Add one file's values to those before it. A value in both is a problem, told at the later one."""
+    _merge(whole, part, whole.data, part.data, ())
+    whole.problems += part.problems
+    whole.damaged |= part.damaged
+    whole.targets |= part.targets
+    whole.places = part.places | whole.places
+    whole.references = part.references | whole.references
+
+
+def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, Tree], above: Keys) -> None:
+    for key, value in data.items():
+        keys = (*above, key)
+        held = into.setdefault(key, value)
+        if held is value:
+            continue
+        if isinstance(held, dict) and isinstance(value, dict):
+            _merge(whole, part, held, value, keys)
+            continue
+        (first, first_line), (second, line) = whole.places[keys], part.places[keys]
+        message = f"also in {first}:{first_line}; keep one of the two"
+        whole.problems.append(Problem(str(second), line, dotted(keys), message))
+        whole.damaged.add(keys)

@@ -1,0 +1,178 @@
+"""One configuration file, read: YAML with lines remembered and `${...}` resolved.
+
+YAML 1.2's core types only: `off` and `yes` are words, `true` and `false` are truths. Problems are
+collected, not raised.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from gateway.settings_source import Keys, Problem, Source, Tree, dotted
+
+_MAX_DEPTH = 40
+_MAX_NODES = 100_000
+"""Aliases can make a short text grow without bound."""
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_TAG = "tag:yaml.org,2002:"
+_RESOLVERS = {
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
+    "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
+    "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
+}
+_QUOTE = {
+    "alias": "a value that starts with `*` needs quotes",
+    "anchor": "a value that starts with `&` needs quotes",
+    "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
+}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C one where it was built
+    """YAML 1.2's core schema, without hexadecimals and infinities."""
+
+    yaml_implicit_resolvers = {None: [(_TAG + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
+
+
+def read_file(file: Path, env: Mapping[str, str]) -> Source:
+    """Read one file. Never raises for what is in it, nor if it cannot be read."""
+    return _Reader(file, env).read()
+
+
+def scalar(text: str) -> Tree:
+    """Read a text as an unquoted scalar would be."""
+    return _typed(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
+
+
+def _typed(kind: str, text: str) -> Tree:
+    if kind == "int":
+        return int(text)
+    if kind == "float":
+        return float(text)
+    if kind == "bool":
+        return text.lower() == "true"
+    return None if kind == "null" else text
+
+
+class _Reader:
+    """Reads one file."""
+
+    def __init__(self, file: Path, env: Mapping[str, str]) -> None:
+        self._file, self._env = file, env
+        self._source = Source(places={(): (file, 1)})
+        self._nodes = 0
+
+    def read(self) -> Source:
+        source = self._source
+        try:
+            text = self._file.read_text(encoding="utf-8")
+            node = _compose(text)
+        except OSError as error:
+            source.complain((), f"cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            source.complain((), "is not UTF-8 text")
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            source.places[()] = (self._file, mark.line + 1 if mark else 1)
+            source.complain((), f"not YAML: {_explain(error)}")
+        else:
+            if isinstance(node, yaml.MappingNode):
+                source.data = self._mapping(node, ())
+            elif node is not None and getattr(node, "tag", "") != "tag:yaml.org,2002:null":
+                source.complain((), "must be a mapping of sections, e.g. `channels:`")
+        return source
+
+    def _value(self, node: yaml.Node, keys: Keys) -> Tree:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES or len(keys) > _MAX_DEPTH:
+            if self._nodes <= _MAX_NODES + 1:
+                self._source.complain(keys[:3], "too large or nested too deep")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._mapping(node, keys))
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._source.places[*keys, index] = (self._file, item.start_mark.line + 1)
+            return [self._value(item, (*keys, index)) for index, item in enumerate(node.value)]
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "str":
+            return self._resolve(node.value, keys)
+        if kind not in _RESOLVERS or not _RESOLVERS[kind].match(node.value):
+            self._source.complain(keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes")
+            return None
+        return _typed(kind, node.value)
+
+    def _mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
+        result: dict[str, Tree] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._source.complain(above, f"line {line}: a key must be plain text")
+                continue
+            keys = (*above, key_node.value)
+            if key_node.value in result:
+                first = self._source.places[keys][1]
+                message = f"appears twice, first on line {first}; keep one"
+                self._source.problems.append(Problem(str(self._file), line, dotted(keys), message))
+                continue
+            self._source.places[keys] = (self._file, line)
+            result[key_node.value] = self._value(value_node, keys)
+        return result
+
+    def _resolve(self, text: str, keys: Keys) -> str:
+        pieces: list[str] = []
+        end = 0
+        for match in _REFERENCE.finditer(text):
+            pieces += [text[end : match.start()], self._reference(match, keys)]
+            end = match.end()
+            if match[0] != "$${":
+                self._source.references[keys] = match.span() == (0, len(text))
+        return "".join(pieces) + text[end:]
+
+    def _reference(self, match: re.Match[str], keys: Keys) -> str:
+        if match[0] == "$${":
+            return "${"
+        path, name = match.groups()
+        problem, value = "", ""
+        if name is not None:
+            value = self._env.get(name, "")
+            problem = "" if value else f"the environment variable {name} is not set; set it, or write ${{file:...}}"
+        elif path is not None:
+            try:
+                target = self._file.parent / Path(path.strip()).expanduser()
+                value = target.read_text(encoding="utf-8").strip()
+                self._source.targets.add(target)
+                problem = "" if value else f"the file {path} is empty"
+            except (OSError, ValueError, RuntimeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
+                problem = f"cannot read the file {path} ({reason}); paths start at {self._file.parent}"
+        else:
+            problem = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
+        if problem:
+            self._source.complain(keys, problem)
+        return value
+
+
+def _compose(text: str) -> yaml.Node | None:
+    depth = 0
+    # The C parser's compose recurses on the C stack and ends the process on deep nesting: look first.
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise yaml.YAMLError("nested too deep")
+    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    return node
+
+
+def _explain(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return "holds control characters"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    problem = str(error.problem or "does not parse")
+    for start, explanation in _QUOTE.items():
+        if start in f"{problem} {error.context}":
+            return explanation
+    return re.split("['\"]", problem, maxsplit=1)[0].strip()  # what follows a quote may be a value
