@@ -19,7 +19,7 @@ BATCH_ENTRIES = 2_000
 
 _LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
-_CHUNKS = (512, 64, 8)
+_CHUNKS = tuple(2**power for power in range(11, -1, -1))
 """Rows per statement. SQLite lets go of Python's global lock once per statement step, and with a busy
 event loop each time costs up to 5 ms (sys.getswitchinterval) to get it back; so many rows are one step.
 Few sizes, so that the prepared statements stay cached."""
@@ -115,10 +115,7 @@ class Writer:
         made = plan(batch, await self._known(list(keys(batch))), self._last)
         if made.rows:
             for sql, rows in _statements(made):
-                if sql.count("?") > len(rows[0]) or len(rows) == 1:
-                    await self._connection.execute_fetchall(sql, [value for row in rows for value in row])
-                else:
-                    await self._connection.executemany(sql, rows)
+                await self._connection.executemany(sql, rows)
             await self._connection.commit()
             self.commits += 1
             self._last = made.rows[-1].seq
@@ -156,12 +153,14 @@ def _statements(made: Plan) -> Iterator[tuple[str, list[Params]]]:
 
 
 def _chunked(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
+    """The same rows with as few steps as can be: plain inserts take many rows in one."""
     head, values, row = sql.partition(" VALUES ")
+    if not values:
+        yield sql, list(rows)
+        return
     start = 0
-    if values:
-        for size in _CHUNKS:
-            while len(rows) - start >= size:
-                yield f"{head} VALUES {', '.join([row] * size)}", list(rows[start : start + size])
-                start += size
-    if start < len(rows):
-        yield sql, list(rows[start:])
+    for size in _CHUNKS:
+        while len(rows) - start >= size:
+            many = rows[start : start + size]
+            yield f"{head} VALUES {', '.join([row] * size)}", [tuple(value for one in many for value in one)]
+            start += size

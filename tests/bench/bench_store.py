@@ -17,13 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.clock import SystemClock  # noqa: E402 - run as a script, from anywhere
-from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId  # noqa: E402 - the same
-from gateway.records import FACT, URGENT, Judged, key_of  # noqa: E402 - the same
-from gateway.store import Entry, Store  # noqa: E402 - the same
+from gateway.clock import SystemClock
+from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.records import FACT, URGENT, Judged, key_of
+from gateway.store import Entry, Store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-WORDS = "the build is green again but the cache test fails on every second run could somebody have a look".split()
+TEXT = "the build is green again but the cache test fails on every second run could somebody have a look"
+WORDS = TEXT.split()
 
 
 def notification(number: int) -> list[Entry]:
@@ -38,7 +39,7 @@ def notification(number: int) -> list[Entry]:
 
 
 async def ingest(path: Path, *, callers: int, seconds: float, busy: bool) -> tuple[float, float]:
-    """Durable notifications per second, and entries per commit. `busy`: the event loop has other work too."""
+    """Durable notifications per second, and entries per commit. `busy`: other work takes half of the event loop."""
     async with await Store.open(path, SystemClock()) as store:
         numbers = iter(range(10_000_000))
         done, stop = 0, time.perf_counter() + seconds
@@ -54,7 +55,7 @@ async def ingest(path: Path, *, callers: int, seconds: float, busy: bool) -> tup
                 until = time.perf_counter() + 0.002
                 while time.perf_counter() < until:
                     pass
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.002)
 
         began = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(callers)), *([spin()] if busy else []))
@@ -91,7 +92,8 @@ async def fill(path: Path, count: int) -> None:
         connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(count))
         connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
         connection.execute(
-            "INSERT INTO unread SELECT cause, conversation, ? FROM log WHERE kind = 'judged' ORDER BY seq DESC LIMIT 5000",
+            "INSERT INTO unread SELECT cause, conversation, ? FROM log WHERE kind = 'judged' "
+            "ORDER BY seq DESC LIMIT 5000",
             (URGENT,),
         )
     connection.close()

@@ -1,0 +1,200 @@
+"""`reverie log show|tail|export|rebuild`: the log for people and for programs.
+
+Everything but `rebuild` reads beside a running gateway. Exit codes: 0 done, 1 `rebuild` found and mended a
+difference, 2 nothing could be done (the reason stands on stderr).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TextIO, get_args
+
+from gateway.events import ConversationId
+from gateway.records import Fact
+from gateway.store import LogRow, Reader, Store, Stored, StoreError, rebuild
+from gateway.store.lines import line, printable
+
+ResolveStore = Callable[[Path], Path]
+"""From a configuration directory to the store's file. What it raises is the caller's to answer."""
+
+_PAGE = 1_000
+"""Entries in memory at once."""
+_POLL_S = 0.25
+"""How often `tail -f` looks; a look that finds nothing costs one index probe."""
+
+
+def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `log` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    log = subparsers.add_parser("log", help="read, export and verify the log")
+    commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
+
+    def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
+        where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
+        parser.set_defaults(handler=handler, resolve_store=resolve_store)
+        return parser
+
+    shown = command("show", show, "print entries, oldest first")
+    shown.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    shown.add_argument("--kind", action="append", choices=kinds(), metavar="K", help="only these kinds (repeatable)")
+    shown.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
+    shown.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
+    shown.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
+    shown.add_argument("--jsonl", action="store_true", help="one JSON object per line")
+    tailed = command("tail", tail, "print the newest entries, and follow")
+    tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
+    tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    exported = command("export", export, "print the entire log as JSON lines")
+    exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
+    exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
+    command("rebuild", rebuild_command, "verify every table against the log, and mend what differs")
+
+
+def kinds() -> list[str]:
+    """Every kind of entry there is."""
+    tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
+    return sorted({tag for group in tags for tag in group})
+
+
+def show(args: argparse.Namespace) -> int:
+    """Handler of `log show`."""
+
+    async def run(reader: Reader) -> None:
+        last = 50 if args.last is None and args.after is None else args.last
+        if last is None:
+            pages = _pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
+        else:
+            newest = await reader.rows(
+                after=args.after or 0,
+                kinds=args.kind,
+                conversation=args.conversation,
+                match=args.match,
+                limit=max(0, last),
+                newest=True,
+            )
+            pages = _one_page(newest)
+        async for page in pages:
+            _write(sys.stdout, page, jsonl=args.jsonl)
+
+    return _reading(args, run)
+
+
+def tail(args: argparse.Namespace) -> int:
+    """Handler of `log tail`."""
+
+    async def run(reader: Reader) -> None:
+        page = await reader.rows(limit=max(0, args.n), newest=True)
+        last = page or (await reader.rows(limit=1, newest=True) if args.n <= 0 else [])
+        seen = last[-1][0] if last else 0
+        _write(sys.stdout, page, jsonl=False)
+        while args.follow:
+            sys.stdout.flush()
+            await asyncio.sleep(_POLL_S)
+            async for more in _pages(reader, seen):
+                _write(sys.stdout, more, jsonl=False)
+                seen = more[-1][0]
+
+    return _reading(args, run)
+
+
+def export(args: argparse.Namespace) -> int:
+    """Handler of `log export`. A file is made readable by its owner alone, and never replaces one."""
+
+    async def run(reader: Reader) -> None:
+        if args.output is None:
+            await _export(reader, sys.stdout)
+            return
+        opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(opened, "w", encoding="ascii") as file:
+            await _export(reader, file)
+
+    return _reading(args, run)
+
+
+def rebuild_command(args: argparse.Namespace) -> int:
+    """Handler of `log rebuild`."""
+
+    def progress(done: int, whole: int) -> None:
+        sys.stderr.write(f"\r{done} of {whole} entries replayed")
+
+    try:
+        differences = asyncio.run(rebuild(_store(args), progress=progress if sys.stderr.isatty() else None))
+    except StoreError as error:
+        return _refused(error)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    for one in differences:
+        print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; mended")
+    if not differences:
+        print("every table is what the log says")
+    return 1 if differences else 0
+
+
+def _json_line(row: LogRow) -> str:
+    seq, at, kind, conversation, key, cause, body = row
+    head = {"seq": seq, "at": at, "kind": kind, "conversation": conversation, "key": key, "cause": cause}
+    fact = body if body.isascii() else json.dumps(json.loads(body))  # ASCII: safe on every terminal
+    return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
+
+
+def _write(out: TextIO, page: list[LogRow], *, jsonl: bool) -> None:
+    out.writelines((_json_line(row) if jsonl else line(Stored.read(row))) + "\n" for row in page)
+
+
+async def _export(reader: Reader, out: TextIO) -> None:
+    async for page in _pages(reader, 0):
+        _write(out, page, jsonl=True)
+
+
+async def _pages(
+    reader: Reader,
+    after: int,
+    *,
+    kinds: list[str] | None = None,
+    conversation: ConversationId | None = None,
+    match: str | None = None,
+) -> AsyncIterator[list[LogRow]]:
+    while page := await reader.rows(after=after, kinds=kinds, conversation=conversation, match=match, limit=_PAGE):
+        yield page
+        after = page[-1][0]
+
+
+async def _one_page(page: list[LogRow]) -> AsyncIterator[list[LogRow]]:
+    yield page
+
+
+def _store(args: argparse.Namespace) -> Path:
+    path: Path = args.store if args.store is not None else args.resolve_store(args.config)
+    return path
+
+
+def _reading(args: argparse.Namespace, run: Callable[[Reader], Coroutine[Any, Any, None]]) -> int:
+    """Open, run, and turn what a person can cause into exit codes."""
+
+    async def opened() -> None:
+        async with await Store.open_readonly(_store(args)) as reader:
+            await run(reader)
+            sys.stdout.flush()
+
+    try:
+        asyncio.run(opened())
+    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # the way out of `tail -f`
+        pass
+    except (StoreError, OSError) as error:
+        return _refused(error)
+    return 0
+
+
+def _refused(error: Exception) -> int:
+    sys.stderr.write(f"reverie log: {printable(str(error))}\n")
+    return 2
