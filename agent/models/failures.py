@@ -1,0 +1,117 @@
+"""What a provider's refusal means for us. Pure: status, headers and body in, a `ModelError` out.
+
+Sources: platform.claude.com/docs/en/api/errors and /rate-limits; platform.openai.com/docs/guides/error-codes;
+llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from agent.models.base import Busy, Malformed, ModelError, TooLong, Unusable
+
+_REASON_CHARS = 240
+"""Long enough for a provider's sentence, short enough for one log line."""
+
+_BUSY = frozenset({408, 409, 425, 429})
+_UNUSABLE = frozenset({401, 402, 403, 404, 405, 410})
+_OVERFLOW = re.compile(
+    r"prompt is too long|context[ _](?:length|window|size|limit)|maximum context|exceed_context|request_too_large"
+    r"|input is too long|too many (?:input )?tokens|reduce the length",
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(
+    r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
+    r"|credit balance is too low|model_not_found",
+    re.IGNORECASE,
+)
+_BY_TYPE: dict[str, int] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "exceed_context_size_error": 400,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that an `error` event would have had as a response (platform.claude.com, errors)."""
+
+
+def failure(
+    status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str, now: datetime
+) -> ModelError:
+    """Name what a response that is not 200 asks us to do. `headers` has lower-case names.
+
+    The reason quotes the provider's own message, shortened, with `secret` blacked out.
+    """
+    message, codes = _read(body)
+    return _named(status, message, codes, where=where, secret=secret, hint_s=retry_after_s(headers, now))
+
+
+def stream_failure(body: str, *, where: str, secret: str) -> ModelError:
+    """Name what an error inside a stream that began with 200 asks us to do: by its type, else `Busy`."""
+    message, codes = _read(body.encode("utf-8", "replace"))
+    numbers = [int(c) for c in codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
+    status = next((_BY_TYPE[c] for c in codes if c in _BY_TYPE), numbers[0] if numbers else 500)
+    return _named(status, message, codes, where=where, secret=secret, hint_s=None)
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds the server asks us to wait; None if it does not say, or not in a form we can read."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
+            return float(value) * scale
+    try:
+        due = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - now).total_seconds())
+
+
+def _named(
+    status: int, message: str, codes: tuple[str, ...], *, where: str, secret: str, hint_s: float | None
+) -> ModelError:
+    reason = short(f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret)
+    searched = " ".join((message, *codes))
+    if _NO_CREDIT.search(searched):
+        return Unusable(reason)
+    if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
+        return TooLong(reason)
+    if status in _BUSY or status >= 500:  # noqa: PLR2004 - HTTP's own number
+        return Busy(reason, retry_after_s=hint_s)
+    if status in _UNUSABLE or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
+        return Unusable(reason)
+    return Malformed(reason)
+
+
+def short(text: str, secret: str) -> str:
+    """One line, limited, without `secret`."""
+    if secret:
+        text = text.replace(secret, "***")
+    line = " ".join(text.split())
+    return line if len(line) <= _REASON_CHARS else line[: _REASON_CHARS - 1] + "…"
+
+
+def _read(body: bytes) -> tuple[str, tuple[str, ...]]:
+    """The message and all codes of an error body in any of the shapes that servers use."""
+    text = body.decode("utf-8", "replace")
+    try:
+        top: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return ("" if "<html" in text.lower() else text), ()
+    error: object = top.get("error", top) if isinstance(top, dict) else top
+    if not isinstance(error, dict):
+        return str(error), ()
+    details = error.get("details")
+    inner = details.get("error_code") if isinstance(details, dict) else None
+    codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
+    message = error.get("message") or error.get("detail") or ""
+    return (message if isinstance(message, str) else json.dumps(message)), codes

@@ -1,0 +1,153 @@
+"""One HTTP service that streams its answers: the plumbing that all remote models share."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from agent.models.base import Busy, ModelError, Unusable
+from agent.models.failures import failure, short
+from agent.models.sse import Event, Parser, TooLarge
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT_S = 10.0
+"""A connection that takes longer is not going to come (the OpenAI and Anthropic SDKs wait 5 s)."""
+DEFAULT_TIMEOUT_S = 120.0
+"""For the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
+_ERROR_BODY_BYTES = 16 * 1024
+_LOOPBACK = frozenset({"localhost", "::1"})
+
+
+class Api:
+    """Posts JSON to one URL and reads server-sent events. One connection pool, made at the first use.
+
+    httpx is imported then, not with this module: it costs 200 ms that a start without remote models
+    need not pay. Environment proxies are not used for loopback hosts.
+    """
+
+    def __init__(
+        self, *, url: str, headers: Mapping[str, str], secret: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """`secret` is blacked out of every error. Raises ValueError for headers that cannot be sent."""
+        if not all(value.isascii() and value.isprintable() for value in headers.values()):
+            raise ValueError("an api key holds characters that cannot be sent in a header; copy it again")
+        self._url = url
+        self._headers = {**headers, "content-type": "application/json", "accept": "text/event-stream"}
+        self._secret = secret
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+        self.where = where(url)
+        """For people: host and port."""
+
+    def open(self) -> "httpx.AsyncClient":
+        """Return the connection pool. Raises Unusable after `aclose`."""
+        if self._closed:
+            raise Unusable(f"the client of {self.where} is closed")
+        if self._client is None:
+            import httpx  # noqa: PLC0415 - imported when first needed: see the class
+
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
+                trust_env=not is_loopback(self._url),
+            )
+        return self._client
+
+    async def events(self, body: object) -> AsyncGenerator[Event]:
+        """Post `body` and yield what comes. Raises a ModelError; a stream that just stops, just stops here too.
+
+        Closing the generator or cancelling its consumer closes the connection.
+        """
+        client = self.open()
+        import httpx  # noqa: PLC0415 - imported when first needed: see the class
+
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        parser = Parser()
+        try:
+            async with client.stream("POST", self._url, content=content, headers=self._headers) as response:
+                await self._check(response)
+                async for data in response.aiter_bytes():
+                    for event in parser.feed(data):
+                        yield event
+        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
+            raise self._named(error) from None  # the cause may hold request headers
+
+    async def aclose(self) -> None:
+        """Close all connections; streams under way end with an error. Safe to call twice."""
+        self._closed = True
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _check(self, response: "httpx.Response") -> None:
+        kind = response.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
+        if response.status_code == 200 and kind == "text/event-stream":  # noqa: PLR2004 - HTTP's own number
+            return
+        body = b""
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > _ERROR_BODY_BYTES:
+                break
+        if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
+            raise Unusable(f"{self.where} answered {short(kind, self._secret)}, not an event stream: check base_url")
+        now = datetime.now(UTC)
+        raise failure(response.status_code, response.headers, body, where=self.where, secret=self._secret, now=now)
+
+    def _named(self, error: Exception) -> ModelError:
+        import httpx  # noqa: PLC0415 - imported when first needed: see the class
+
+        if self._closed:
+            return Unusable(f"the client of {self.where} is closed")
+        if isinstance(error, httpx.ConnectTimeout):
+            return Busy(f"{self.where} does not answer the connection")
+        if isinstance(error, httpx.TimeoutException):
+            return Busy(f"{self.where} was silent for {self._timeout_s:g} s")
+        if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                return Unusable(f"the certificate of {self.where} is not valid")
+            return Busy(f"cannot connect to {self.where}")
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+            return Unusable(f"the request to {self.where} cannot be sent: check base_url and api_key")
+        if isinstance(error, TooLarge):
+            return Busy(f"{self.where} sent more than one event may hold")
+        return Busy(f"{self.where} cut the connection")
+
+
+def endpoint(base_url: str, path: str) -> str:
+    """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it is missing.
+
+    A base URL that already names a version anywhere (`/v1`, `/v1beta/openai`) is left as it is; one that
+    already ends in `path` too. Raises ValueError if it is not an http(s) URL.
+    """
+    parts = _split(base_url)
+    base = parts.path.rstrip("/").removesuffix(path)
+    if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
+        base += "/v1"
+    return urlunsplit(parts._replace(path=base + path, fragment=""))
+
+
+def where(url: str) -> str:
+    """Host and port of `url`, for people: no user, no path."""
+    parts = _split(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{host}:{parts.port}" if parts.port else host
+
+
+def is_loopback(url: str) -> bool:
+    """Whether `url` stays on this machine."""
+    host = _split(url).hostname or ""
+    return host in _LOOPBACK or host.startswith("127.")
+
+
+def _split(url: str) -> SplitResult:
+    """Raises ValueError that says how to write it."""
+    try:
+        parts = urlsplit(url.strip())
+        if parts.scheme in {"http", "https"} and parts.hostname and (parts.port or 1) > 0:
+            return parts
+    except ValueError:
+        pass  # a bad port or bracket: told below, in words for people
+    raise ValueError("not a server's address; write it like https://host:port/v1")
