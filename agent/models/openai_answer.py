@@ -1,0 +1,145 @@
+"""A streamed chat completion, chunk by chunk. No IO.
+
+Obeys platform.openai.com/docs/api-reference/chat-streaming, and tolerates what compatible servers do.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel
+
+from agent.models.base import End, ToolCall
+from gateway.events import Usage
+
+Stop = Literal["end", "tools", "length", "refused"]
+_STOPS: dict[str, Stop] = {
+    "stop": "end",
+    "length": "length",
+    "tool_calls": "tools",
+    "function_call": "tools",
+    "content_filter": "refused",
+}
+
+
+class _FunctionIn(BaseModel):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallIn(BaseModel):
+    index: int | None = None
+    id: str | None = None
+    function: _FunctionIn | None = None
+
+
+class _DeltaIn(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallIn] | None = None
+
+
+class _ChoiceIn(BaseModel):
+    delta: _DeltaIn | None = None
+    finish_reason: str | None = None
+
+
+class _DetailsIn(BaseModel):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _UsageIn(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _DetailsIn | None = None
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's own name for what was read from its cache."""
+
+
+class ChunkIn(BaseModel):
+    """One `data:` line. Reasoning fields are not listed: they are never shown."""
+
+    model: str | None = None
+    choices: list[_ChoiceIn] | None = None
+    usage: _UsageIn | None = None
+    error: object | None = None
+
+
+@dataclass
+class _Call:
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+class Answer:
+    """What has come so far of one answer."""
+
+    def __init__(self, *, earlier_calls: int, model: str) -> None:
+        self._earlier_calls = earlier_calls
+        self._model = model
+        self._calls: dict[int, _Call] = {}
+        self._usage = Usage()
+        self._refused = False
+        self.stop: Stop | None = None
+        """None: not said yet."""
+
+    def take(self, chunk: ChunkIn) -> str:
+        """Return the new text."""
+        self._model = chunk.model or self._model
+        if chunk.usage is not None:
+            self._usage = _usage(chunk.usage)
+        text = ""
+        for choice in chunk.choices or []:
+            delta = choice.delta or _DeltaIn()
+            text += (delta.content or "") + (delta.refusal or "")
+            for call in delta.tool_calls or []:
+                self._add(call)
+            if choice.finish_reason:
+                self.stop = _STOPS.get(choice.finish_reason, "end")
+            self._refused = self._refused or bool(delta.refusal)
+        return text
+
+    def _add(self, piece: _CallIn) -> None:
+        # Some servers leave the index out: then an id begins a call, and all else continues the last one.
+        index = piece.index
+        if index is None:
+            index = len(self._calls) if piece.id or not self._calls else max(self._calls)
+        call = self._calls.setdefault(index, _Call(id="", name=""))
+        call.id = call.id or piece.id or ""
+        if piece.function is not None:
+            call.name = call.name or piece.function.name or ""
+            call.arguments.append(piece.function.arguments or "")
+
+    def calls(self) -> list[ToolCall]:
+        """Return the calls in their order. A call without an id gets one that the conversation does not have."""
+        return [
+            ToolCall(
+                id=call.id or f"call_{self._earlier_calls + place}",
+                name=call.name,
+                arguments="".join(call.arguments) or "{}",
+            )
+            for place, (_, call) in enumerate(sorted(self._calls.items()))
+        ]
+
+    def end(self) -> End:
+        """Return how it ended, once `stop` is known."""
+        stop = "refused" if self._refused else self.stop or "end"
+        if stop == "end" and self._calls:
+            stop = "tools"  # Ollama and older vLLM say `stop` after tool calls
+        if stop == "tools" and not self._calls:
+            stop = "end"
+        return End(stop=stop, usage=self._usage, model=self._model)
+
+
+def _usage(told: _UsageIn) -> Usage:
+    """`prompt_tokens` includes what was read from and written to the cache; ours does not overlap."""
+    details = told.prompt_tokens_details or _DetailsIn()
+    read = details.cached_tokens or told.prompt_cache_hit_tokens or 0
+    written = details.cache_write_tokens or 0
+    return Usage(
+        input_tokens=max(0, (told.prompt_tokens or 0) - read - written),
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        output_tokens=told.completion_tokens or 0,
+    )
