@@ -1,0 +1,144 @@
+"""A streamed message of the Messages API, event by event. No IO.
+
+Obeys platform.claude.com/docs/en/build-with-claude/streaming: unknown events, blocks and deltas are
+tolerated, the usage of `message_delta` is cumulative, content is chosen by type and never by place.
+"""
+
+import json
+from typing import Literal
+
+from pydantic import BaseModel
+
+from agent.models.anthropic_wire import Json, tool_input
+from agent.models.base import End, ToolCall
+from gateway.events import Usage
+
+_STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "pause_turn": "end",  # comes with server tools only, and we declare none
+    "tool_use": "tools",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+}
+
+
+class _UsageIn(BaseModel):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _MessageIn(BaseModel):
+    model: str | None = None
+    usage: _UsageIn | None = None
+
+
+class _DeltaIn(BaseModel):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    stop_reason: str | None = None
+
+
+class EventIn(BaseModel):
+    """Any event of the stream; `type` says which of the rest is there."""
+
+    type: str
+    message: _MessageIn | None = None
+    index: int = 0
+    content_block: Json | None = None
+    delta: _DeltaIn | None = None
+    usage: _UsageIn | None = None
+
+
+class Answer:
+    """What has come so far of one answer."""
+
+    def __init__(self, *, model: str) -> None:
+        self._model = model
+        self._blocks: dict[int, Json] = {}
+        self._arguments: dict[int, str] = {}
+        self._usage = Usage()
+        self._stop: str | None = None
+        self.complete = False
+        """`message_stop` has come: nothing was cut off."""
+
+    def take(self, event: EventIn) -> str:
+        """Return the new text."""
+        if event.type == "message_start" and event.message is not None:
+            self._model = event.message.model or self._model
+            self._count(event.message.usage)
+        elif event.type == "content_block_start" and event.content_block is not None:
+            self._blocks[event.index] = event.content_block
+            if event.content_block.get("type") == "text":
+                return str(event.content_block.get("text") or "")
+        elif event.type == "content_block_delta" and event.delta is not None:
+            return self._add(event.index, event.delta)
+        elif event.type == "message_delta":
+            self._count(event.usage)
+            self._stop = (event.delta.stop_reason if event.delta else None) or self._stop
+        elif event.type == "message_stop":
+            self.complete = True
+        return ""
+
+    def _add(self, index: int, delta: _DeltaIn) -> str:
+        block = self._blocks.get(index)
+        if block is None:
+            return ""
+        if delta.type == "input_json_delta":
+            self._arguments[index] = self._arguments.get(index, "") + delta.partial_json
+        elif delta.type == "thinking_delta":
+            block["thinking"] = f"{block.get('thinking') or ''}{delta.thinking}"
+        elif delta.type == "signature_delta":
+            block["signature"] = f"{block.get('signature') or ''}{delta.signature}"
+        elif delta.type == "text_delta":
+            block["text"] = f"{block.get('text') or ''}{delta.text}"
+            return delta.text
+        return ""
+
+    def _count(self, told: _UsageIn | None) -> None:
+        """Take over what is told; what is left out keeps its last value."""
+        if told is None:
+            return
+        old = self._usage
+        read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
+        self._usage = Usage(
+            input_tokens=old.input_tokens if told.input_tokens is None else told.input_tokens,
+            cache_read_tokens=old.cache_read_tokens if read is None else read,
+            cache_write_tokens=old.cache_write_tokens if written is None else written,
+            output_tokens=old.output_tokens if told.output_tokens is None else told.output_tokens,
+        )
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Return the tool calls in their order, arguments as the model wrote them."""
+        return tuple(
+            ToolCall(id=str(block.get("id")), name=str(block.get("name")), arguments=self._written(index, block))
+            for index, block in sorted(self._blocks.items())
+            if block.get("type") == "tool_use"
+        )
+
+    def raw(self) -> list[Json]:
+        """Return the content to be sent back verbatim; texts without words are refused there, so not here."""
+        content = []
+        for index, block in sorted(self._blocks.items()):
+            if block.get("type") == "tool_use":
+                content.append(block | {"input": tool_input(self._written(index, block))})
+            elif block.get("type") != "text" or str(block.get("text") or "").strip():
+                content.append(block)
+        return content
+
+    def end(self) -> End:
+        """Return how it ended, once complete."""
+        stop = _STOPS.get(self._stop or "", "end")
+        if stop == "tools" and not self.calls():
+            stop = "end"
+        return End(stop=stop, usage=self._usage, model=self._model)
+
+    def _written(self, index: int, block: Json) -> str:
+        written = self._arguments.get(index, "")
+        return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
