@@ -1,0 +1,148 @@
+"""Patience and second choices: retries a busy model, then turns to its fallbacks."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from agent.models.base import Busy, Chunk, End, Model, ModelError, Request, Said, Text, ToolCall, Unusable
+from gateway.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 8.0
+"""Both as the Anthropic and OpenAI SDKs have them (`_base_client.py`, MAX_RETRY_DELAY)."""
+LONGEST_HINT_S = 60.0
+"""A server that asks for more is not waited for: people in a chat have gone by then."""
+
+
+def delay_s(attempt: int, hint_s: float | None, random: float) -> float:
+    """Seconds to wait after the failed `attempt` (0 is the first), `random` in [0, 1).
+
+    A hint is obeyed as it is, and never undercut. Without one: 0.5 s doubling, jittered upwards, 8 s at most.
+    """
+    if hint_s is not None:
+        return hint_s
+    return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 10) * (1 + random))
+
+
+def adapted(request: Request, model: Model) -> Request:
+    """Return `request` as `model` can take it: within its output limit; without tools if it has none.
+
+    Without tools, results stay as words of the user, and calls as a note of the assistant.
+    """
+    request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
+    if model.takes_tools:
+        return request
+    return replace(request, tools=(), conversation=tuple(_without_tools(said) for said in request.conversation))
+
+
+def _without_tools(said: Said) -> Said:
+    parts = tuple(
+        Text(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text) for part in said.parts
+    )
+    return Said(role=said.role, parts=parts)
+
+
+class Failover:
+    """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
+
+    - Nothing is yielded until an attempt is complete, then all of it at once. A chunk cannot be taken
+      back, and an answer that was cut in the middle must be asked for again without its first half
+      being said twice.
+    - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
+      for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
+      is told once. `TooLong` and `Malformed` are raised at once: another model would not cure them.
+    - No model left: the last error, but rather a `Busy` than an `Unusable`, because then asking later helps.
+    - Name, label, family and window are the first model's; requests are `adapted` to the others.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        clock: Clock,
+        random: Callable[[], float],
+        attempts: int = 4,
+        longest_hint_s: float = LONGEST_HINT_S,
+    ) -> None:
+        if not models or attempts < 1:
+            raise ValueError("a failover needs a model and an attempt")
+        self._models = tuple(models)
+        self._clock = clock
+        self._random = random
+        self._attempts = attempts
+        self._longest_hint_s = longest_hint_s
+        self._told: set[int] = set()
+        first = self._models[0]
+        self.name = first.name
+        self.label = first.label
+        self.context_tokens = first.context_tokens
+        self.max_output_tokens = first.max_output_tokens
+        self.family = first.family
+        self.takes_tools = first.takes_tools
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        failed: ModelError | None = None
+        for place, model in enumerate(self._models):
+            try:
+                chunks = await self._answer(model, adapted(request, model))
+            except Unusable as error:
+                self._tell(place, error)
+                failed = failed if isinstance(failed, Busy) else error
+                continue
+            except Busy as error:
+                failed = error
+                continue
+            self._told.discard(place)
+            for chunk in chunks:
+                yield chunk
+            return
+        assert failed is not None
+        raise failed
+
+    async def start(self) -> None:
+        """Make the first model ready that can be. Raises its error if none can; fallbacks load when needed."""
+        failed: ModelError | None = None
+        for place, model in enumerate(self._models):
+            try:
+                return await model.start()
+            except ModelError as error:
+                self._tell(place, error)
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+    async def aclose(self) -> None:
+        for model in self._models:
+            await model.aclose()
+
+    async def _answer(self, model: Model, request: Request) -> list[Chunk]:
+        """Return one complete answer. Raises the last Busy, or any other ModelError at once."""
+        attempt = 0
+        while True:
+            try:
+                return await _collect(model, request)
+            except Busy as error:
+                hint_s = error.retry_after_s
+                attempt += 1
+                if attempt >= self._attempts or (hint_s is not None and hint_s > self._longest_hint_s):
+                    raise
+                wait_s = delay_s(attempt - 1, hint_s, self._random())
+                _log.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
+                await self._clock.sleep(wait_s)
+
+    def _tell(self, place: int, error: ModelError) -> None:
+        """Warn once; a model that has answered since is worth a new warning."""
+        if place not in self._told:
+            self._told.add(place)
+            _log.warning("%s cannot be used: %s", self._models[place].label, error.reason)
+
+
+async def _collect(model: Model, request: Request) -> list[Chunk]:
+    async with aclosing(model.stream(request)) as stream:
+        chunks = [chunk async for chunk in stream]
+    if not chunks or not isinstance(chunks[-1], End):
+        raise Busy(f"{model.label} ended without an end")
+    return chunks

@@ -1,0 +1,127 @@
+"""A model that says what it was told to say: for tests, demos and dry runs. Deterministic, no network."""
+
+import re
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.models.base import Busy, Chunk, End, ModelError, Request, Text, ToolCall, ToolResult
+from gateway.clock import Clock
+from gateway.events import Usage
+
+_PIECE_CHARS = 16
+"""About what providers send at once."""
+_KEPT_REQUESTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What to say to what. Rules are tried in order."""
+
+    match: str
+    """Regular expression, searched in the newest user message (tool results included)."""
+    reply: str = ""
+    """Said as it stands; `{text}` becomes the newest user message."""
+    calls: tuple[tuple[str, str], ...] = ()
+    """Tools to call, as (name, JSON arguments). Such a rule does not fire on a message with tool results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """All that a `ScriptedModel` does. Without rules it answers `You said: ` and what was said."""
+
+    rules: tuple[Rule, ...] = ()
+    delay_s: float = 0.0
+    """Before the first piece. 0: none."""
+    errors: tuple[ModelError, ...] = ()
+    """Raised by the first requests, one each, instead of an answer."""
+    usage: Usage | None = None
+    """None: counted from the lengths, a token per four characters begun."""
+
+
+class ScriptedModel:
+    """Plays a `Script`.
+
+    `requests` holds the newest hundred requests, oldest first: what a test wants to look at.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        clock: Clock,
+        name: str = "main",
+        context_tokens: int = 128_000,
+        max_output_tokens: int = 4096,
+        takes_tools: bool = True,
+    ) -> None:
+        """Raises ValueError for a rule that is no regular expression."""
+        self._script = script or Script()
+        try:
+            self._rules = [(re.compile(rule.match, re.DOTALL), rule) for rule in self._script.rules]
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        self._clock = clock
+        self._errors = deque(self._script.errors)
+        self.requests: deque[Request] = deque(maxlen=_KEPT_REQUESTS)
+        self.name = name
+        self.label = "a scripted model (for tests and demos)"
+        self.context_tokens = context_tokens
+        self.max_output_tokens = max_output_tokens
+        self.family = "scripted"
+        self.takes_tools = takes_tools
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        self.requests.append(request)
+        if self._script.delay_s > 0:
+            await self._clock.sleep(self._script.delay_s)
+        if self._errors:
+            raise self._errors.popleft()
+        text, calls = self._answer(request)
+        limit = request.max_output_tokens * 4
+        stop: Literal["length", "tools", "end"] = "length" if len(text) > limit else "tools" if calls else "end"
+        text = text[:limit]
+        for start in range(0, len(text), _PIECE_CHARS):
+            yield Text(text=text[start : start + _PIECE_CHARS])
+        if stop == "tools":
+            for call in calls:
+                yield call
+        written = text + "".join(call.name + call.arguments for call in calls)
+        usage = self._script.usage or Usage(input_tokens=_tokens(_everything(request)), output_tokens=_tokens(written))
+        yield End(stop=stop, usage=usage, model="scripted")
+
+    async def start(self) -> None:
+        """Nothing takes long here."""
+
+    async def aclose(self) -> None:
+        """Nothing is held here."""
+
+    def _answer(self, request: Request) -> tuple[str, list[ToolCall]]:
+        parts = request.conversation[-1].parts if request.conversation else ()
+        heard = "\n".join(part.text for part in parts if not isinstance(part, ToolCall))
+        answering = any(isinstance(part, ToolResult) for part in parts)
+        earlier = sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
+        for pattern, rule in self._rules:
+            if (rule.calls and (answering or not request.tools)) or not pattern.search(heard):
+                continue
+            calls = [
+                ToolCall(id=f"call_{earlier + place}", name=name, arguments=arguments)
+                for place, (name, arguments) in enumerate(rule.calls)
+            ]
+            return rule.reply.replace("{text}", heard), calls
+        return f"You said: {heard}", []
+
+
+def busy(times: int) -> tuple[ModelError, ...]:
+    """Errors for a script that is overloaded `times` times."""
+    return tuple(Busy("scripted to be busy") for _ in range(times))
+
+
+def _everything(request: Request) -> str:
+    said = [p.arguments if isinstance(p, ToolCall) else p.text for s in request.conversation for p in s.parts]
+    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said)
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // 4)
