@@ -136,7 +136,7 @@ def _reread_numbers(source: Source, errors: list[tuple[Keys, str]]) -> bool:
         if isinstance(value, str):
             continue
         changed = True
-        parent[key] = value  # type: ignore[index,call-overload]  # `key` was found in it
+        parent[key] = value  # type: ignore[index]  # `key` was found in it
     return changed
 
 

@@ -7,6 +7,9 @@ Keys = tuple[str | int, ...]
 """Where a value is: mapping keys and list positions from the top."""
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 
+_TELLING = 4
+"""Shorter values than this give nothing away, and would blot out ordinary words."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
@@ -38,6 +41,8 @@ class Source:
     targets: set[Path] = field(default_factory=set)
     """Files that were read by `${file:...}`."""
     problems: list[Problem] = field(default_factory=list)
+    resolved: set[str] = field(default_factory=set)
+    """What references stood for: never shown."""
     damaged: set[Keys] = field(default_factory=set)
     """Values already complained about: what they hold instead means nothing."""
 
@@ -50,6 +55,8 @@ class Source:
     def complain(self, keys: Keys, message: str) -> None:
         """Add a problem at `keys`."""
         file, line = self.place(keys)
+        for value in sorted(self.resolved, key=len, reverse=True):
+            message = message.replace(value, "***") if len(value) >= _TELLING else message
         self.problems.append(Problem(str(file or ""), line, dotted(keys), message))
         self.damaged.add(keys)
 
@@ -77,6 +84,7 @@ def merge(whole: Source, part: Source) -> None:
     whole.problems += part.problems
     whole.damaged |= part.damaged
     whole.targets |= part.targets
+    whole.resolved |= part.resolved
     whole.places = part.places | whole.places
     whole.references = part.references | whole.references
 

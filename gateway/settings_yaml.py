@@ -152,6 +152,8 @@ class _Reader:
             problem = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
         if problem:
             self._source.complain(keys, problem)
+        else:
+            self._source.resolved.add(value)
         return value
 
 

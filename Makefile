@@ -1,0 +1,38 @@
+# make install | demo | test | check | lock | bench | clean, each with ARGS="..."
+# e.g. make test ARGS="-m slow", make lock ARGS=--upgrade
+
+ARGS ?=
+PYTHON ?= python3
+export PYTHON
+
+.PHONY: install demo test check lock bench clean
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml requirements/install $(wildcard requirements/*.txt)
+	@requirements/install
+	@touch $@
+
+demo: .venv/.installed
+	@.venv/bin/reverie demo $(ARGS)
+
+test: .venv/.installed
+	.venv/bin/python -m pytest $(ARGS)
+
+check: .venv/.installed
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+	.venv/bin/vulture
+	.venv/bin/python tests/checks/sizes.py
+
+lock: .venv/.installed
+	@requirements/lock $(ARGS)
+
+bench: .venv/.installed
+	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; .venv/bin/python $$bench $(ARGS); done
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	find gateway channels agent tests -name __pycache__ -type d -prune -exec rm -rf {} +
