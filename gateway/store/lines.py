@@ -22,7 +22,7 @@ def line(entry: Stored) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that a terminal could obey as escapes, like `\\x1b`."""
+    """The text with everything that a terminal could obey in escaped form."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if _harmless(char) else char.encode("unicode_escape").decode() for char in text)
@@ -32,7 +32,7 @@ def _harmless(char: str) -> bool:
     return char in _JOINERS or unicodedata.category(char) not in _UNPRINTABLE
 
 
-def told(fact: Fact) -> str:  # noqa: C901 - a table of kinds reads best in one piece
+def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
     """What a fact says, in its own (untrusted) characters."""
     match fact:
         case Message() | Edited():

@@ -24,6 +24,13 @@ BEGIN
     SELECT RAISE(ABORT, 'the log is append-only');
 END;
 
+-- REPLACE deletes without asking the trigger above (https://www.sqlite.org/lang_conflict.html).
+CREATE TRIGGER log_no_replace BEFORE INSERT ON log
+WHEN NEW.seq <= (SELECT max(seq) FROM log) OR EXISTS (SELECT 1 FROM log WHERE key = NEW.key)
+BEGIN
+    SELECT RAISE(ABORT, 'the log is append-only');
+END;
+
 -- The projections: folds of the log, made only by gateway/store/projections.py.
 CREATE TABLE unread (
     seq INTEGER PRIMARY KEY,

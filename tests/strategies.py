@@ -1,0 +1,100 @@
+"""Hypothesis strategies for the whole vocabulary: `gateway/events.py` and `gateway/records.py`.
+
+Fields that are not named here are inferred from their types, so a new field is covered at once.
+"""
+
+from datetime import UTC
+
+from hypothesis import strategies as st
+
+from gateway import events, records
+from gateway.events import ChannelName, MessageId, PostKey, RoomId, ThreadId
+from gateway.records import Seq
+
+_FIRST_SEQ, _LAST_SEQ = 1, 2**53
+"""What SQLite and every JSON reader hold exactly."""
+
+texts = st.text(max_size=40)
+names = st.text(min_size=1, max_size=12)
+times = st.datetimes(timezones=st.just(UTC))
+counts = st.integers(0, _LAST_SEQ)
+seqs = st.integers(_FIRST_SEQ, _LAST_SEQ).map(Seq)
+
+addresses = st.builds(
+    events.Address,
+    channel=names.map(ChannelName),
+    room=names.map(RoomId),
+    thread=st.none() | names.map(ThreadId),
+)
+senders = st.builds(events.Sender, account=st.none() | texts, is_bot=st.booleans(), verified=st.booleans())
+attachments = st.builds(
+    events.Attachment, name=st.none() | texts, content_type=st.none() | texts, size_bytes=st.none() | counts
+)
+messages = st.builds(
+    events.Message,
+    at=addresses,
+    sender=senders,
+    sent=times,
+    reply_to=st.none() | texts.map(MessageId),
+    attachments=st.lists(attachments, max_size=3).map(tuple),
+    language=st.none() | st.sampled_from(["en", "de-CH"]),
+)
+edits = st.builds(events.Edited, at=addresses, sender=senders, sent=times)
+deletions = st.builds(events.Deleted, at=addresses, sent=times, sender=st.none() | senders)
+reactions = st.builds(events.Reacted, at=addresses, sender=senders, sent=times)
+memberships = st.builds(
+    events.Membership, at=addresses, sender=senders, sent=times, subject=st.none() | texts, text=st.none() | texts
+)
+commands = st.builds(events.Command, at=addresses, sender=senders, sent=times)
+links = st.builds(events.Link, sent=times)
+alarms = st.builds(events.Alarm, sent=times, at=st.none() | addresses)
+deliveries = st.builds(events.Delivery, at=addresses, sent=times)
+
+notifications: st.SearchStrategy[events.Notification] = st.one_of(
+    messages, edits, deletions, reactions, memberships, commands, links, alarms, deliveries
+)
+"""Every notification."""
+
+posts = st.builds(
+    events.Post,
+    to=addresses,
+    text=texts.filter(lambda text: bool(text.strip())),
+    reply_to=st.none() | texts.map(MessageId),
+    style=st.sampled_from(["message", "notice"]),
+)
+usages = st.builds(
+    events.Usage,
+    input_tokens=counts,
+    cache_read_tokens=counts,
+    cache_write_tokens=counts,
+    output_tokens=counts,
+)
+judgements = st.builds(records.Judged)
+turns_ended = st.builds(
+    records.TurnEnded,
+    covers=st.lists(seqs, max_size=4).map(tuple),
+    omitted=counts,
+    upto=counts.map(Seq),
+    usage=usages,
+    requests=counts,
+)
+folds = st.builds(records.Folded, start=seqs)
+queued = st.builds(records.Queued, post=posts)
+post_keys = texts.map(PostKey)
+sendings = st.builds(
+    records.Sending,
+    post=post_keys,
+    first=counts,
+    last=counts,
+    bodies=st.none() | st.lists(texts, max_size=3).map(tuple),
+)
+parts_ended = st.builds(
+    records.PartEnded, post=post_keys, part=counts, ids=st.lists(texts.map(MessageId), max_size=3).map(tuple)
+)
+cursors = st.builds(records.CursorMoved)
+dmn_states = st.builds(records.DmnSaved)
+
+facts: st.SearchStrategy[records.Fact] = st.one_of(
+    notifications, judgements, turns_ended, folds, queued, sendings, parts_ended, cursors, dmn_states
+)
+"""Every fact."""
