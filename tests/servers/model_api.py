@@ -1,0 +1,188 @@
+"""A loopback server that speaks both model APIs: OpenAI's chat completions and Anthropic's messages.
+
+    async with ModelApi() as api:            # or, without a loop of your own: with ModelApi.threaded() as api:
+        base_url = api.url                   # http://127.0.0.1:PORT, for `base_url` of either kind
+        api.then(Answer(text="hi"), Answer(status=429, headers={"retry-after": "2"}))
+        ...
+        assert api.seen[0].body["messages"]  # every request, in order of arrival
+
+- `/v1/chat/completions` and `/v1/messages` (with and without `/v1`) stream the next scripted `Answer`; with none
+  left `default(body)` makes one: it echoes the newest user message, `You said: ...`.
+- `seen[i].at_s` is `time.monotonic()` when the request's last byte was read: comparable across processes on
+  one Linux machine. `seen[i].hung_up` turns true if the client closed before the answer was complete.
+- STRICT: what the real APIs refuse is refused with 400 (`model_api_rules`), and not counted against the script.
+  `strict=False` turns that off.
+- `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from tests.servers import model_api_rules as rules
+from tests.servers.model_api_events import Answer, Json, completions, messages
+
+__all__ = ["Answer", "ModelApi", "Seen", "echo"]
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """One request."""
+
+    at_s: float
+    path: str
+    headers: dict[str, str]
+    body: Json
+    hung_up: bool = False
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the answer is out or the client is gone."""
+
+
+class ModelApi:
+    """See the top of the file."""
+
+    def __init__(self, *, strict: bool = True, port: int = 0) -> None:
+        self.strict = strict
+        self.default: Callable[[Json], Answer] = echo
+        self.seen: list[Seen] = []
+        self.url = ""
+        self.connections = 0
+        """Accepted so far."""
+        self._port = port
+        self._script: deque[Answer] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def then(self, *answers: Answer) -> None:
+        """Put `answers` at the end of the script."""
+        self._script.extend(answers)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @classmethod
+    @contextmanager
+    def threaded(cls, *, strict: bool = True, port: int = 0) -> Iterator[Self]:
+        """Serve from a thread of its own."""
+        api = cls(strict=strict, port=port)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(api.__aenter__(), loop).result()
+            yield api
+        finally:
+            asyncio.run_coroutine_threadsafe(api.__aexit__(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        ahead = bytearray()
+        try:
+            while await self._request(reader, writer, ahead):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client or the test is done
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ahead: bytearray) -> bool:
+        """Answer one request; whether another may follow on this connection."""
+        head = (ahead + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        ahead.clear()
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
+        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=body)
+        self.seen.append(seen)
+        native = seen.path.endswith("/messages")
+        if not native and not seen.path.endswith("/chat/completions"):
+            answer = Answer(status=404, body=b'{"error": {"message": "no such path"}}')
+        elif self.strict and (complaint := (rules.anthropic if native else rules.openai)(body)):
+            error = {"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}
+            answer = Answer(status=400, body=json.dumps(error).encode())
+        else:
+            answer = self._script.popleft() if self._script else self.default(body)
+        gone = asyncio.create_task(reader.read(1))  # ends with the connection, or begins the next request
+        sending = asyncio.create_task(_send(writer, answer, (messages if native else completions)(answer, body)))
+        try:
+            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not gone.exception():
+                ahead += gone.result()
+            seen.hung_up = gone.done() and not ahead and not sending.done()
+            if not seen.hung_up:
+                await sending
+            return sending.done() and sending.exception() is None and sending.result()
+        finally:
+            for task in (gone, sending):
+                task.cancel()
+            await asyncio.gather(gone, sending, return_exceptions=True)
+            seen.finished.set()
+
+
+def echo(body: Json) -> Answer:
+    """Answer with the newest message's text."""
+    content = body["messages"][-1]["content"]
+    if isinstance(content, list):
+        content = "\n".join(str(b.get("text") or b.get("content") or "") for b in content)
+    return Answer(text=f"You said: {content}")
+
+
+async def _send(writer: asyncio.StreamWriter, answer: Answer, events: list[bytes]) -> bool:
+    await asyncio.sleep(answer.delay_s)
+    if answer.status != 200:
+        lines = [f"HTTP/1.1 {answer.status} Scripted", f"content-length: {len(answer.body)}"]
+        lines += ["content-type: application/json"] if "content-type" not in answer.headers else []
+        lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + answer.body)
+        await writer.drain()
+        return True
+    kind = answer.headers.get("content-type", "text/event-stream")
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(head.encode())
+    for place, event in enumerate([*events, b""]):
+        if place == answer.cut_after:
+            return False
+        if place == answer.silent_after:
+            await writer.drain()
+            await asyncio.Event().wait()
+        size = answer.split_bytes or len(event) or 1
+        for start in range(0, max(1, len(event)), size):
+            piece = event[start : start + size]
+            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            await writer.drain()
+            if answer.split_bytes:
+                await asyncio.sleep(0)
+    return True
+
+
+async def _serve(port: int) -> None:
+    async with ModelApi(port=port) as api:
+        print(api.url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
