@@ -26,11 +26,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A past turn: what was new then, and what was answered."""
+    """A past turn."""
 
-    lines: tuple[Line, ...]
-    omitted: int
-    """How many older lines were unread then and only counted."""
+    heard: str
+    """What was new then, as `agent.prompt.hear` wrote it then."""
     reply: str
     """Empty: the agent said nothing."""
 
@@ -60,5 +59,5 @@ class Brief:
     place: Place
     history: tuple[Exchange, ...]
     """Oldest first; only ever grows at its end between folds."""
-    new: Exchange
-    """What is unread now; its `reply` is empty."""
+    heard: str
+    """What is unread now, as `agent.prompt.hear` writes it."""

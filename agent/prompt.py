@@ -5,6 +5,8 @@ often. So the persona names no place, the place block names no person or hour, a
 stands on the line itself, written once and never again.
 """
 
+from collections.abc import Sequence
+
 from agent.brief import Brief, Exchange, Line, Place
 from agent.models.base import Block, Request, Said, Text, ToolSpec
 
@@ -22,11 +24,11 @@ Write only the text to be posted, in Markdown, with no name or time in front."""
 def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: int, key: str, plain: bool) -> Request:
     """Lay out one request.
 
-    `plain` is for very small models: no protocol text, and lines without time and role.
+    `plain` is for very small models: no protocol text and no channel card.
     """
     said: list[Said] = []
-    for exchange in (*brief.history, brief.new):
-        words = Text(text=_heard(exchange, plain=plain))
+    for exchange in (*brief.history, Exchange(heard=brief.heard, reply="")):
+        words = Text(text=exchange.heard)
         if said and said[-1].role == "user":  # after a silence the same side goes on: sides must alternate
             said[-1] = Said(role="user", parts=(*said[-1].parts, words))
         else:
@@ -63,9 +65,10 @@ def _card(place: Place) -> str:
     )
 
 
-def _heard(exchange: Exchange, *, plain: bool) -> str:
-    older = [f"({exchange.omitted} earlier lines are not shown)"] if exchange.omitted else []
-    return "\n".join([*older, *(render_line(line, plain=plain) for line in exchange.lines)])
+def hear(lines: Sequence[Line], *, omitted: int, plain: bool) -> str:
+    """New lines as the model reads them, now and in every later prompt. Written once, never again."""
+    older = [f"({omitted} earlier lines are not shown)"] if omitted else []
+    return "\n".join([*older, *(render_line(line, plain=plain) for line in lines)])
 
 
 def render_line(line: Line, *, plain: bool = False) -> str:

@@ -93,7 +93,7 @@ def _urgency(policy: Policy, event: Notification, dotted: str, listen: Listen) -
         case Delivery():
             return LOW, "a delivery report is low"
         case _:
-            return LOW, f"a {dotted.split('.')[-2]} is low" if "." in dotted else "low"
+            return LOW, f"{event.kind} is low"
 
 
 def _threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:

@@ -1,6 +1,6 @@
-"""What has arrived and waits to be noticed: one short window per conversation, so that a thought
-written in three lines is answered once.
+"""What has arrived and waits to be noticed.
 
+One short window per conversation, so that a thought written in three lines is answered once.
 What is unread is in the store; this holds only the windows that are open now.
 """
 

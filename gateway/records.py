@@ -5,7 +5,7 @@ the log is a fold of them (`gateway.store.projections`).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NewType
+from typing import Annotated, Final, Literal, NewType
 
 from pydantic import Field, TypeAdapter
 
@@ -32,7 +32,10 @@ Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
 TurnId = NewType("TurnId", str)
 
-AMBIENT, LOW, NORMAL, URGENT = 0, 1, 2, 3
+AMBIENT: Final = 0
+LOW: Final = 1
+NORMAL: Final = 2
+URGENT: Final = 3
 """Urgencies: context only; told at the next turn; wakes the agent at its next tick; starts a turn."""
 
 
@@ -61,6 +64,8 @@ class TurnEnded:
     """The messages shown to the model as new, oldest first."""
     omitted: int
     """Older unread ones that were only counted."""
+    heard: str
+    """The new lines exactly as the model read them: what a later prompt repeats, byte for byte."""
     upto: Seq
     """Everything unread up to here is dealt with, shown or not."""
     outcome: Literal["replied", "silent", "yielded", "failed"]

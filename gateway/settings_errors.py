@@ -2,7 +2,7 @@
 
 import difflib
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -130,7 +130,7 @@ def _fits(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
     if not (isinstance(form, type) and issubclass(form, BaseModel) and isinstance(node, dict)):
         return False
     return all(
-        node.get(name, None) in get_args(field.annotation)
-        for name, field in form.model_fields.items()
-        if get_origin(field.annotation) is Literal and field.is_required() and name in node
+        node[tag] in get_args(form.model_fields[tag].annotation)
+        for tag in ("platform", "kind")
+        if tag in node and tag in form.model_fields
     )

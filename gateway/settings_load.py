@@ -24,7 +24,12 @@ __all__ = ["BadConfig", "Problem", "check", "load", "parse"]
 
 _log = logging.getLogger(__name__)
 
-_PATHS: tuple[Keys, ...] = (("store", "path"), ("agents", "*", "workspace"), ("channels", "*", "tls", "ca_file"))
+_PATHS: tuple[Keys, ...] = (
+    ("store", "path"),
+    ("agents", "*", "workspace"),
+    ("channels", "*", "tls", "ca_file"),
+    ("channels", "*", "tls", "cert_file"),
+)
 """Values that name files. `*` stands for any key or position."""
 _OPEN_TO_OTHERS = 0o044
 
@@ -94,7 +99,8 @@ def _validate(source: Source, base: Path) -> Settings:
             source.complain(keys, message)
     if settings is None or source.problems:
         raise BadConfig(tuple(sorted(set(source.problems)))) from None
-    return settings
+    store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})  # where left out
+    return settings.model_copy(update={"store": store})
 
 
 def _attempt(data: dict[str, Tree]) -> tuple[Settings | None, list[tuple[Keys, str]]]:

@@ -114,6 +114,8 @@ class OutboxPost:
     """A post whose delivery has not ended."""
 
     seq: Seq
+    at: datetime
+    """When it was queued, UTC."""
     post: Post
     parts: tuple[OutboxPart, ...]
     """Empty before the first attempt."""

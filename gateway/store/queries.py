@@ -50,7 +50,7 @@ ORDER BY turn, place
 """Each turn, followed by what it covered. Parameter: conversation."""
 
 OUTBOX = """
-SELECT outbox.seq, log.body, part.part, part.body, part.state, part.reason, part.attempts
+SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts
 FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part ON part.post = outbox.post
 ORDER BY outbox.seq, part.part
 """

@@ -159,15 +159,15 @@ class Reader:
     async def outbox(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""
         posts = []
-        for (seq, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: (row[0], row[1])):
-            queued = Stored.read((seq, "1970-01-01T00:00:00Z", "post", None, None, None, body)).fact
-            assert isinstance(queued, Queued)
+        for (seq, at, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: row[:3]):
+            stored = Stored.read((seq, at, "post", None, None, None, body))
+            assert isinstance(stored.fact, Queued)
             parts = tuple(
                 OutboxPart(index=index, body=text, state=state, reason=reason, attempts=attempts)
-                for _, _, index, text, state, reason, attempts in group
+                for _, _, _, index, text, state, reason, attempts in group
                 if index is not None
             )
-            posts.append(OutboxPost(seq=Seq(seq), post=queued.post, parts=parts))
+            posts.append(OutboxPost(seq=stored.seq, at=stored.at, post=stored.fact.post, parts=parts))
         return posts
 
     async def dmn_state(self) -> str | None:

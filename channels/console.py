@@ -1,0 +1,91 @@
+"""The channel inside the process: a keyboard and a screen, or a test's hands and eyes."""
+
+import asyncio
+import itertools
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+from channels.base import Capabilities, Emit, Part, Unreachable
+from gateway.events import (
+    Address,
+    ChannelName,
+    EventId,
+    Link,
+    Message,
+    MessageId,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.ids import new_id
+
+
+class ConsoleChannel:
+    """Implements `channels.base.Channel` without a platform behind it."""
+
+    capabilities = Capabilities(platform="console", formatting="Markdown is shown as it is.", replies=True)
+
+    def __init__(
+        self,
+        name: ChannelName,
+        show: Callable[[Part], None],
+        *,
+        nick: str = "reverie",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`show` is called with each part as it is sent; what it raises comes out of `send`."""
+        self.name = name
+        self._show = show
+        self._now = now
+        self._called = re.compile(rf"(?<!\w){re.escape(nick)}(?!\w)", re.IGNORECASE)
+        self._emit: Emit | None = None
+        self._up = asyncio.Event()
+        self._count = itertools.count(1)
+
+    async def say(self, text: str, *, sender: str = "you", room: str | None = None) -> Message:
+        """Somebody says something, in a room or (None) directly; returns once it is durable.
+
+        Waits until `run` is up. The sender's id is the name given here, and it is vouched for.
+        """
+        await self._up.wait()
+        assert self._emit is not None
+        message = Message(
+            id=MessageId(new_id(self._now())),
+            at=Address(channel=self.name, room=RoomId(room or sender)),
+            sender=Sender(id=SenderId(sender), name=sender, verified=True),
+            text=text,
+            sent=self._now(),
+            kind=self._kind(text, room),
+        )
+        await self._emit([message])
+        return message
+
+    def _kind(self, text: str, room: str | None) -> Literal["direct", "mention", "room"]:
+        if room is None:
+            return "direct"
+        return "mention" if self._called.search(text) else "room"
+
+    async def run(self, emit: Emit) -> None:
+        self._emit = emit
+        await emit([self._link(up=True)])
+        self._up.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._up.clear()
+
+    def _link(self, *, up: bool) -> Link:
+        return Link(id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now())
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text,)
+
+    async def send(self, part: Part) -> Receipt:
+        if not self._up.is_set():
+            raise Unreachable("the console is not open")
+        self._show(part)
+        return Receipt(ids=(MessageId(str(next(self._count))),))

@@ -1,0 +1,195 @@
+"""The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+
+from agent import dmn
+from agent.models.base import Model, ModelError
+from agent.models.build import build_model
+from agent.turn import NoTools
+from agent.workspace import default_workspace, persona
+from channels.base import Channel, Denied
+from gateway import policies
+from gateway.clock import Clock, SystemClock
+from gateway.events import ChannelName
+from gateway.inbox import Inbox
+from gateway.intake import Intake
+from gateway.loop import Loop
+from gateway.ops.health import beat
+from gateway.outbox import Outbox
+from gateway.records import LOW
+from gateway.settings import Settings
+from gateway.store import Store
+from gateway.turns import Turns
+
+logger = logging.getLogger("reverie.app")
+
+TURN_GRACE_S = 5.0
+SEND_GRACE_S = 2.0
+"""With the channels' second of goodbye and the outbox's last words this stays below SIGTERM's ten seconds."""
+
+
+class Unavailable(Exception):
+    """The configuration asks for something that this version does not have. The text says what to change."""
+
+
+class NothingLeft(Exception):
+    """Every channel was refused by its platform: there is nobody to talk to."""
+
+
+def make_channel(name: ChannelName, settings: Settings, clock: Clock) -> Channel:
+    """The adapter for one configured account. Raises `Unavailable` for a platform without one."""
+    config = settings.channels[name]
+    match config.platform:
+        case "irc":
+            from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
+
+            return IrcChannel(name, config, clock)
+        case _:
+            raise Unavailable(f"channels.{name}: this version has no adapter for {config.platform}; remove the channel")
+
+
+async def run(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    clock: Clock | None = None,
+    channels: Mapping[ChannelName, Channel] | None = None,
+    model: Model | None = None,
+) -> None:
+    """Serve until `stop` is set; then finish or park what is in flight, within ten seconds, and return.
+
+    `channels` and `model`: instead of those in the settings. Raises `StoreError` if the store cannot be
+    opened or written, `Unavailable`, `NothingLeft`. Anything else that comes out is a bug. On
+    cancellation nothing is finished or parked: what was durable is taken up at the next start.
+    """
+    clock = clock or SystemClock()
+    if channels is None:
+        if not settings.channels:
+            raise Unavailable("no channels are configured: add one under `channels`")
+        names = [ChannelName(name) for name in settings.channels]
+        channels = {name: make_channel(name, settings, clock) for name in names}
+    if model is None:
+        model = build_model(settings.agents[0].model, settings.llm.models, settings.llm.providers, clock)
+    store = await Store.open(settings.store.path, clock)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = _Gateway(
+                settings=settings,
+                store=store,
+                clock=clock,
+                channels=channels,
+                model=model,
+                saved=await store.dmn_state(),
+                spawn=tasks.create_task,
+            )
+            await gateway.serve(stop)
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        await model.aclose()
+        await store.close()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first; the rest of a task group's exceptions follow from it and stay attached."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+class _Gateway:
+    """Everything of one run, wired."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        model: Model,
+        saved: str | None,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`saved`: the DMN's state from the last run; None: there was none."""
+        self.store = store
+        self.clock = clock
+        self.channels = channels
+        self.model = model
+        self.spawn = spawn
+        agent = settings.agents[0]
+        who, bindings = policies.access_policy(settings), policies.bindings(settings)
+        self.outbox = Outbox(store, channels, clock, spawn)
+        turns = Turns(
+            store=store,
+            clock=clock,
+            model=model,
+            tools=NoTools(),
+            agent_id=agent.id,
+            persona=persona(agent.workspace or default_workspace(), model.family),
+            bindings=bindings,
+            access_policy=who,
+            capabilities={name: channel.capabilities for name, channel in channels.items()},
+            post=self.outbox.put,
+        )
+        self.loop = Loop(
+            store=store,
+            clock=clock,
+            turns=turns,
+            policy=policies.dmn_policy(settings),
+            state=dmn.restore(saved) if saved else dmn.State(),
+            spawn=spawn,
+        )
+        self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)
+        self.intakes = {
+            name: Intake(
+                name,
+                store=store,
+                clock=clock,
+                access_policy=who,
+                attention_policy=policies.attention_policy(settings),
+                bindings=bindings,
+                arrived=self.inbox.arrived,
+                link=self.outbox.link,
+            )
+            for name in channels
+        }
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
+        background = [self.spawn(self._warm_up()), self.spawn(beat(self.store.path, self.clock))]
+        await self.outbox.recover()
+        for conversation, urgency in await self.store.due(LOW):
+            self.inbox.arrived(conversation, urgency)
+        self.loop.start()
+        running = [self.spawn(self._run_channel(channel)) for channel in self.channels.values()]
+        asked = asyncio.create_task(stop.wait())
+        ended = asyncio.create_task(asyncio.wait(running))
+        try:
+            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            ended.cancel()
+        logger.info("stopping")
+        await self.inbox.close()
+        await self.loop.stop(TURN_GRACE_S)
+        await self.outbox.drain(SEND_GRACE_S)
+        for task in (*running, *background):
+            task.cancel()
+        await asyncio.wait((*running, *background))
+        await self.outbox.close()
+        if not stop.is_set():
+            raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
+
+    async def _warm_up(self) -> None:
+        try:
+            await self.model.start()
+        except ModelError as error:  # each turn will say so too; people come online meanwhile
+            logger.error("the model %s is not usable: %s", self.model.label, error.reason)  # noqa: TRY400 - no bug
+
+    async def _run_channel(self, channel: Channel) -> None:
+        try:
+            await channel.run(self.intakes[channel.name])
+        except Denied as error:  # the others go on
+            logger.error("%s is refused and stays off: %s", channel.name, error.reason)  # noqa: TRY400 - no bug

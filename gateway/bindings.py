@@ -1,0 +1,48 @@
+"""Which of the operator's bindings is for which conversation. Pure: the first match wins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.attention import Listen
+from gateway.events import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """How the agent behaves in a conversation."""
+
+    listen: Listen
+    prompt: str = ""
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """Which conversations: globs over the parts of an address. None for `thread`: any and none."""
+
+    channel: str
+    room: str
+    thread: str | None
+    bound: Bound
+
+
+NOT_BOUND = Bound(listen="off")
+
+
+class Bindings:
+    """All bindings of an agent, in the operator's order."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = tuple(patterns)
+
+    def of(self, place: Address) -> Bound:
+        """The first that matches; nothing is listened to where none does."""
+        for pattern in self._patterns:
+            if (
+                fnmatchcase(place.channel, pattern.channel)
+                and fnmatchcase(place.room, pattern.room)
+                and (pattern.thread is None or fnmatchcase(place.thread or "", pattern.thread))
+            ):
+                return pattern.bound
+        return NOT_BOUND

@@ -1,0 +1,128 @@
+"""The `reverie` command."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from gateway import cli_log
+from gateway.settings import Settings
+from gateway.settings_load import BadConfig, check
+
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+"""Exit codes: done; failed while running; bad usage or configuration."""
+
+logger = logging.getLogger("reverie")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code. argparse exits by itself with 2 on bad usage."""
+    parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
+    parser.add_argument("--version", action="version", version=f"reverie {version('reverie-gateway')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_text, handler in (
+        ("run", "run the gateway", _run),
+        ("check-config", "check the configuration and say all that is wrong with it", _check_config),
+        ("health", "is the running gateway alive and connected?", _health),
+    ):
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        command.set_defaults(handler=handler)
+    commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
+    demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
+    demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
+    demo.add_argument("--console", action="store_true", help="no IRC: talk to it directly in this terminal")
+    demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
+    demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
+    demo.set_defaults(handler=_demo)
+    cli_log.add_parser(commands, _store_path)
+    args = parser.parse_args(argv)
+    code: int = args.handler(args)
+    return code
+
+
+def _load(directory: Path) -> Settings | None:
+    """The settings, or None after saying on standard error all that is wrong."""
+    try:
+        settings, warnings = check(directory, os.environ)
+    except BadConfig as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        count = len(error.problems)
+        print(f"{count} problem{'s' if count > 1 else ''} found; nothing was started", file=sys.stderr)
+        return None
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return settings
+
+
+def _store_path(directory: Path) -> Path:
+    settings = _load(directory)
+    if settings is None:
+        raise SystemExit(BAD_USAGE)
+    return settings.store.path
+
+
+def _check_config(args: argparse.Namespace) -> int:
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    print(
+        f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
+    )
+    return DONE
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    start_logging(logging.DEBUG if args.verbose else logging.INFO)
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    from gateway import app  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.store import CannotOpen, StoreError  # noqa: PLC0415 - the same
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await app.run(settings, stop)
+    except app.Unavailable as error:
+        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        return BAD_USAGE
+    except (CannotOpen, StoreError, app.NothingLeft) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the same
+        return FAILED
+    return DONE
+
+
+def _health(args: argparse.Namespace) -> int:
+    from gateway.ops.health import check as check_health  # noqa: PLC0415 - only here
+
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
+    print("\n".join(health.findings))
+    return DONE if health.ok else FAILED
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from gateway.demo import demo  # noqa: PLC0415 - only here
+
+    return demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
+
+
+def start_logging(level: int) -> None:
+    """One line per event on standard error. Messages carry no secrets: they are never put into one."""
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
+    for noisy in ("httpx", "httpcore", "irc", "asyncio", "aiosqlite"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

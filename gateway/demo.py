@@ -1,0 +1,206 @@
+"""`reverie demo`: the whole way of a message, here and now, with nothing set up.
+
+A loopback IRC server, a gateway with embedded defaults in `#lobby`, and a person at the keyboard. The
+typed line travels over real IRC to the adapter, through the stream, the DMN, a turn and the outbox, and
+the answer comes back the same way.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+
+from agent.models.base import Model, ModelError
+from agent.models.build import build_model
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.clock import SystemClock
+from gateway.events import ChannelName
+from gateway.records import TurnEnded
+from gateway.settings import Settings
+from gateway.settings_load import BadConfig, parse
+from gateway.store import CannotOpen, Store
+
+ROOM, NICK = "#lobby", "reverie"
+ANSWER_S = 180.0
+"""How long `--once` waits: the embedded model on a slow machine, with its weights to be read first."""
+STOP_S = 15.0
+
+
+def demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
+    """Run the demo and return its exit code: with `once`, 0 only if an answer came back."""
+    with tempfile.TemporaryDirectory(prefix="reverie-demo-") as fresh:
+        try:
+            story = _Demo(once=once, console=console, port=port, data=Path(fresh) if once else data.absolute(), env=env)
+            return asyncio.run(story.run())
+        except (BadConfig, CannotOpen, ModelError, app.NothingLeft) as error:
+            _say(f"The demo cannot run: {error}")
+            return 1
+        except KeyboardInterrupt:
+            return 0
+
+
+def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
+    """The demo's configuration: the model that the environment has a key for, else the embedded one."""
+    named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
+    if key := env.get("ANTHROPIC_API_KEY"):
+        provider = _provider("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
+        model = {"name": "claude-haiku-5-5"} | named
+    elif key := env.get("OPENAI_API_KEY"):
+        provider = _provider("openai", key, env.get("OPENAI_BASE_URL"))
+        model = {"name": "gpt-6-luna"} | named
+    else:
+        provider, model = {"kind": "local"}, {}
+    return parse(
+        {
+            "channels": {"demo": channel},
+            "agents": [{"id": NICK, "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
+            "llm": {"providers": {"demo": provider}, "models": {"main": {"provider": "demo", **model}}},
+            "attention": {"coalesce": 0.3},
+            "access": {"dm": "open"},
+            "store": {"path": str(store)},
+        },
+        Path.cwd(),
+    )
+
+
+def _provider(kind: str, key: str, base_url: str | None) -> dict[str, str]:
+    return {"kind": kind, "api_key": key} | ({"base_url": base_url} if base_url else {})
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+Say = Callable[[str], Awaitable[None]]
+"""Says one line as the person at the keyboard."""
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> None:
+        self._once = once
+        self._console = console
+        self._port = port
+        self._store = data / "reverie.db"
+        self._env = env
+        self._started = time.monotonic()
+        self._answered = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Set the scene, play, and clear up."""
+        async with contextlib.AsyncExitStack() as stack:
+            say = await (self._over_console(stack) if self._console else self._over_irc(stack))
+            if self._once is not None:
+                return await self._one_exchange(self._once, say)
+            _say("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
+            async for typed in _keyboard():
+                if typed.strip():
+                    await say(typed)
+        return 0
+
+    async def _one_exchange(self, text: str, say: Say) -> int:
+        _say(f"<you> {text}")
+        await say(text)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._answered.wait()
+        except TimeoutError:
+            _say(f"No answer came within {ANSWER_S:.0f} s.")
+            return 1
+        async with await Store.open_readonly(self._store) as log:
+            (turn,) = await log.newest(1, kinds=["turn_ended"])
+        if isinstance(turn.fact, TurnEnded) and turn.fact.outcome != "failed":
+            return 0
+        _say(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
+        return 1
+
+    async def _over_console(self, stack: contextlib.AsyncExitStack) -> Say:
+        """The gateway with this terminal as its only channel."""
+        terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._hear(NICK, part.body))
+        settings = settings_for(self._env, store=self._store, channel={"platform": "console"})
+        model = await self._model(settings)
+        await self._beside(stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model))
+
+        async def say(text: str) -> None:
+            await terminal.say(text)
+
+        return say
+
+    async def _over_irc(self, stack: contextlib.AsyncExitStack) -> Say:
+        """A server, the gateway as one of its clients, and the person at the keyboard as another."""
+        from gateway.demo_irc import Person, Server  # noqa: PLC0415 - irc is loaded only where it is used
+
+        server = Server(self._port)
+        server.start()
+        stack.callback(server.stop)
+        _say(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
+        channel = {"platform": "irc", "host": "127.0.0.1", "port": server.port, "tls": False, "nick": NICK}
+        settings = settings_for(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
+        model = await self._model(settings)
+        await self._beside(stack, app.run(settings, self._stop, model=model))
+        person = Person("you", ROOM, self._hear)
+        await self._beside(stack, person.run(server.port))
+        async with asyncio.timeout(30):
+            await person.sees(NICK)
+        _say(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
+
+        async def say(text: str) -> None:
+            person.say(text)
+
+        return say
+
+    async def _model(self, settings: Settings) -> Model:
+        """The model that answers, made ready; says which one it is."""
+        model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
+        _say(f"Model: {model.label}.")
+        if model.family == "local":
+            _say("It has 135 million parameters: a stand-in that shows the way of a message, not a good companion.")
+            _say("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+            _say("Loading the weights ...")
+        await model.start()
+        return model
+
+    def _hear(self, nick: str, text: str) -> None:
+        _say(f"<{nick}> {text}")
+        if nick == NICK:
+            self._answered.set()
+
+    async def _beside(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
+        """Run beside us. When the demo ends it is asked to stop, and what it raised comes out."""
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            self._stop.set()
+            await asyncio.wait({task}, timeout=STOP_S)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        stack.push_async_callback(end)
+
+
+async def _keyboard() -> AsyncIterator[str]:
+    """Lines from standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+    def read() -> None:
+        rest = b""
+        # os.read, not sys.stdin: its lock would be held at exit by a thread that waits for a key.
+        while chunk := os.read(0, 4096):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for item in whole:
+                loop.call_soon_threadsafe(lines.put_nowait, item.decode("utf-8", "replace"))
+        if rest:
+            loop.call_soon_threadsafe(lines.put_nowait, rest.decode("utf-8", "replace"))
+        loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, name="keyboard", daemon=True).start()
+    while (typed := await lines.get()) is not None:
+        yield typed

@@ -1,0 +1,113 @@
+"""The demo's own IRC network: a small loopback server, and the client behind the demo's keyboard."""
+
+import asyncio
+import logging
+import select
+import sys
+import threading
+from collections.abc import Callable
+
+import irc.server
+
+from channels.irc.wire import Line, line, parse
+
+logger = logging.getLogger("reverie.demo.irc")
+
+RELAY_S = 0.02
+"""How long a relayed line may wait in the server."""
+
+
+class _Client(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
+    """`irc.server`'s client without its busy loop: it polls for writability, which is always given."""
+
+    def _handle_one(self) -> None:
+        while self.send_queue:
+            self._send(self.send_queue.pop(0))
+        readable, _, _ = select.select([self.request], [], [], RELAY_S)
+        if readable:
+            self._handle_incoming()
+
+
+class Server(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
+    """`irc.server` of the irc package, on loopback, in a thread. Any IRC client can join."""
+
+    def __init__(self, port: int) -> None:
+        """Listen on `port`, or on any free one if that is taken."""
+        try:
+            super().__init__(("127.0.0.1", port), _Client)
+        except OSError:
+            super().__init__(("127.0.0.1", 0), _Client)
+        self.port: int = self.server_address[1]
+        self._thread = threading.Thread(target=self.serve_forever, name="irc server", daemon=True)
+
+    def start(self) -> None:
+        """Serve until `stop`."""
+        logging.getLogger("irc.server").setLevel(logging.CRITICAL)  # it warns of every unknown command
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening. Clients that are still there lose their connection with the process."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, _request: object, client_address: object) -> None:
+        """A client sent what the library cannot read: that client alone is gone."""
+        logger.debug("client %s broke off: %s", client_address, sys.exc_info()[1])
+
+
+class Person:
+    """An IRC client for one person in one room."""
+
+    def __init__(self, nick: str, room: str, heard: Callable[[str, str], None]) -> None:
+        """`heard(nick, text)` is called for every line that somebody else says in the room."""
+        self.nick = nick
+        self.room = room
+        self._heard = heard
+        self._present: dict[str, asyncio.Event] = {}
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def run(self, port: int) -> None:
+        """Join and listen until cancelled or cut off."""
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
+        self._write(line("NICK", self.nick), line("USER", self.nick, "0", "*", trailing=self.nick))
+        try:
+            while raw := await reader.readline():
+                if (received := parse(raw.decode("utf-8", "replace"))) is not None:
+                    self._handle(received)
+        finally:
+            self._writer.close()
+
+    async def sees(self, nick: str) -> None:
+        """Return once both this person and `nick` are in the room."""
+        await self._presence(self.nick).wait()
+        await self._presence(nick).wait()
+
+    def say(self, text: str) -> None:
+        """Say one line in the room."""
+        self._write(line("PRIVMSG", self.room, trailing=text))
+
+    def _presence(self, nick: str) -> asyncio.Event:
+        return self._present.setdefault(nick, asyncio.Event())
+
+    def _write(self, *lines: str) -> None:
+        assert self._writer is not None
+        self._writer.write("".join(f"{item}\r\n" for item in lines).encode())
+
+    def _handle(self, received: Line) -> None:
+        match received.command:
+            case "001":
+                self._write(line("JOIN", self.room))
+            case "433":
+                self.nick += "_"
+                self._write(line("NICK", self.nick))
+            case "PING":
+                self._write(line("PONG", trailing=received.param(0)))
+            case "JOIN" if received.param(0) == self.room:
+                self._presence(received.source.nick).set()
+            case "353":
+                for nick in received.param(-1).split():
+                    self._presence(nick.lstrip("@+")).set()
+            case "PRIVMSG" if received.param(0) == self.room:
+                self._heard(received.source.nick, received.param(1))
+            case _:
+                pass

@@ -1,0 +1,122 @@
+"""Carries out what the DMN decides: starts turns, keeps the timer, writes the state down."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+from agent import dmn
+from gateway.clock import Clock
+from gateway.events import ConversationId
+from gateway.records import DmnSaved
+from gateway.store import Entry, Store, StoreError
+from gateway.turns import Turns
+
+logger = logging.getLogger("reverie.loop")
+
+
+class Loop:
+    """The outer loop of one agent. Signals go in, turns come out."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        turns: Turns,
+        policy: dmn.Policy,
+        state: dmn.State,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway."""
+        self._store = store
+        self._clock = clock
+        self._turns = turns
+        self._policy = policy
+        self._state = state
+        self._spawn = spawn
+        self._timer: asyncio.Task[None] | None = None
+        self._lanes: dict[ConversationId, asyncio.Task[None]] = {}
+
+    @property
+    def state(self) -> dmn.State:
+        """As it is now."""
+        return self._state
+
+    def start(self) -> None:
+        """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
+        self._set_timer(dmn.interval_s(self._state, self._policy))
+
+    def notice(self, conversation: ConversationId, urgency: int) -> None:
+        """Something there is ripe for the agent's attention."""
+        self.send(dmn.Noticed(at=self._clock.now(), conversation=conversation, urgency=urgency))
+
+    def send(self, signal: dmn.Signal) -> None:
+        """Let the DMN decide, and do what it says. Returns at once."""
+        before = self._state.mode
+        self._state, effects = dmn.step(self._state, signal, self._policy)
+        if self._state.mode is not before:
+            logger.debug("%s: %s -> %s", type(signal).__name__, before, self._state.mode)
+        for effect in effects:
+            match effect:
+                case dmn.StartTurn(conversation=conversation, autonomous=autonomous):
+                    self._lanes[conversation] = self._spawn(self._lane(conversation, autonomous=autonomous))
+                case dmn.SetTimer(delay_s=delay_s):
+                    self._set_timer(delay_s)
+                case dmn.Persist():
+                    self._spawn(self._persist(dmn.save(self._state)))
+
+    async def stop(self, grace_s: float) -> None:
+        """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
+
+        A parked turn has left no trace: its messages are unread, and the next start takes them up.
+        """
+        self.send(dmn.Stopping(at=self._clock.now()))
+        if self._timer is not None:
+            self._timer.cancel()
+        lanes = list(self._lanes.values())
+        if lanes:
+            await asyncio.wait(lanes, timeout=grace_s)
+        parked = [lane for lane in lanes if not lane.done()]
+        for lane in parked:
+            lane.cancel()
+        await asyncio.gather(*parked, return_exceptions=True)
+        if parked:
+            logger.info("parked %d turns; they are taken up at the next start", len(parked))
+
+    async def _lane(self, conversation: ConversationId, *, autonomous: bool) -> None:
+        try:
+            report = await self._turns.take(conversation, autonomous=autonomous)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
+            logger.exception("a turn in %s broke", conversation)
+            report = await self._turns.give_up(
+                conversation, f"internal error: {type(error).__name__}", autonomous=autonomous
+            )
+        del self._lanes[conversation]
+        now = self._clock.now()
+        if report.failed:
+            self.send(dmn.TurnFailed(at=now, conversation=conversation, left=report.left))
+        else:
+            self.send(
+                dmn.TurnEnded(
+                    at=now,
+                    conversation=conversation,
+                    used_tools=report.used_tools,
+                    yielded=report.yielded,
+                    left=report.left,
+                )
+            )
+
+    def _set_timer(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._spawn(self._tick(delay_s))
+
+    async def _tick(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._timer = None  # or the next SetTimer would cancel the task that it is called from
+        self.send(dmn.Tick(at=self._clock.now()))
+
+    async def _persist(self, saved: str) -> None:
+        await self._store.append([Entry(fact=DmnSaved(state=saved), at=self._clock.now())])

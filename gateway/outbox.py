@@ -1,0 +1,217 @@
+"""From a durable post to a delivery, exactly once or recorded as uncertain.
+
+A post is in the store before this sees it. Before a part is handed to its platform that is written
+down, and so is what became of it. So after a crash every part is one of: surely not sent (it is sent),
+surely sent (it is not), or in between: then nobody can know, and it is recorded as uncertain and shown.
+Within a conversation posts go out in order; conversations do not wait for each other.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from channels.base import Channel, Part, SendError
+from gateway import retry
+from gateway.clock import Clock
+from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
+from gateway.records import Fact, PartEnded, Sending, key_of
+from gateway.store import Entry, OutboxPart, OutboxPost, Store
+
+logger = logging.getLogger("reverie.outbox")
+
+LOST_IN_CRASH = "the process ended while this part was being sent"
+SETTLE_S = 1.0
+"""After its channel has ended, an attempt gets this long to write down what became of it."""
+
+
+class Outbox:
+    """Delivers what is queued in the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Mapping[ChannelName, Channel],
+        clock: Clock,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen."""
+        self._store = store
+        self._channels = channels
+        self._clock = clock
+        self._spawn = spawn
+        self._up = {name: asyncio.Event() for name in channels}
+        self._queues: dict[ConversationId, deque[OutboxPost]] = {}
+        self._workers: dict[ConversationId, asyncio.Task[None]] = {}
+        self._attempts: set[asyncio.Future[list[Receipt | BaseException]]] = set()
+        self._stopping = False
+
+    async def recover(self) -> None:
+        """Take up what an earlier process left. Call once, before anything is put."""
+        for item in await self._store.outbox():
+            cut = [part.index for part in item.parts if part.state == "sending"]
+            ended = [
+                PartEnded(post=item.post.key, part=index, state="uncertain", reason=LOST_IN_CRASH) for index in cut
+            ]
+            parts = tuple(
+                replace(part, state="uncertain", reason=LOST_IN_CRASH) if part.index in cut else part
+                for part in item.parts
+            )
+            if cut:
+                logger.warning("post %s: parts %s are uncertain: %s", item.post.key, cut, LOST_IN_CRASH)
+                await self._record(item.post, ended)
+            self.put(replace(item, parts=parts))
+
+    def put(self, item: OutboxPost) -> None:
+        """Deliver a post that is already queued in the store. Returns at once."""
+        if self._stopping:
+            return  # the store has it: the next process delivers it
+        place = item.post.to.conversation
+        self._queues.setdefault(place, deque()).append(item)
+        if place not in self._workers:
+            self._workers[place] = self._spawn(self._work(place))
+
+    def link(self, channel: ChannelName, up: bool) -> None:
+        """The connection of a channel came up or went down."""
+        event = self._up.get(channel)
+        if event is not None and not self._stopping:
+            (event.set if up else event.clear)()
+
+    async def drain(self, grace_s: float) -> None:
+        """Begin nothing new; let attempts in flight end for up to `grace_s` seconds of real time."""
+        self._stopping = True
+        for event in self._up.values():
+            event.set()  # whoever waits for a link wakes, and sees that we stop
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=grace_s)
+
+    async def close(self) -> None:
+        """End all work. Call after the channels have ended: their sends then say what became of them."""
+        await self.drain(SETTLE_S)
+        workers = list(self._workers.values())
+        if workers:
+            # An attempt that is over still has to be written down; one that is not stays `sending`.
+            await asyncio.wait(workers, timeout=SETTLE_S)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, place: ConversationId) -> None:
+        queue = self._queues[place]
+        try:
+            while queue and not self._stopping:
+                await self._deliver(queue[0])
+                queue.popleft()
+        finally:
+            del self._workers[place], self._queues[place]
+
+    async def _deliver(self, item: OutboxPost) -> None:
+        post, channel = item.post, self._channels.get(item.post.to.channel)
+        if channel is None:
+            await self._record(post, [self._delivery(post, "failed", f"no channel {post.to.channel} is configured")])
+            return
+        parts, bodies = list(item.parts), None
+        if not parts:
+            bodies = channel.split(post)
+            parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(bodies)]
+        while window := _window(parts, channel.capabilities.window):
+            await self._up[channel.name].wait()
+            if self._stopping:
+                return
+            sending = Sending(post=post.key, first=window[0].index, last=window[-1].index, bodies=bodies)
+            await self._record(post, [sending])
+            bodies = None
+            ended, wait_s = self._judge(item, window, await self._attempt(channel, post, window))
+            for end in ended:
+                parts[end.part] = _after(parts[end.part], end)
+            finished = [] if _window(parts, 1) else [self._delivery(post, *_sum_up(parts))]
+            await self._record(post, [*ended, *finished])
+            if finished:
+                return
+            if wait_s:
+                await self._clock.sleep(wait_s)
+        # Nothing was left to send: a crash came between the last part and the word on the whole.
+        await self._record(post, [self._delivery(post, *_sum_up(parts))])
+
+    async def _attempt(
+        self, channel: Channel, post: Post, window: Sequence[OutboxPart]
+    ) -> list[Receipt | BaseException]:
+        sends = asyncio.gather(
+            *(
+                channel.send(
+                    Part(
+                        key=f"{post.key}#{part.index}",
+                        to=post.to,
+                        body=part.body,
+                        reply_to=post.reply_to if part.index == 0 else None,
+                        style=post.style,
+                    )
+                )
+                for part in window
+            ),
+            return_exceptions=True,
+        )
+        self._attempts.add(sends)
+        try:
+            return await sends
+        finally:
+            self._attempts.discard(sends)
+
+    def _judge(
+        self, item: OutboxPost, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException]
+    ) -> tuple[list[PartEnded], float]:
+        ended, wait_s = [], 0.0
+        age_s = (self._clock.now() - item.at).total_seconds()
+        for part, result in zip(window, results, strict=True):
+            if isinstance(result, Receipt):
+                ended.append(PartEnded(post=item.post.key, part=part.index, state="sent", reason="", ids=result.ids))
+            elif isinstance(result, SendError):
+                found = retry.verdict(result, attempts=part.attempts + 1, age_s=age_s)
+                logger.warning("post %s part %d is %s: %s", item.post.key, part.index, found.state, found.reason)
+                ended.append(PartEnded(post=item.post.key, part=part.index, state=found.state, reason=found.reason))
+                wait_s = max(wait_s, found.wait_s)
+            else:
+                raise result  # a bug in the adapter: the part stays `sending`, so uncertain
+        return ended, wait_s
+
+    def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> Delivery:
+        return Delivery(
+            id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=self._clock.now()
+        )
+
+    async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
+        now = self._clock.now()
+        await self._store.append(
+            [
+                Entry(
+                    fact=fact,
+                    at=now,
+                    conversation=post.to.conversation,
+                    key=key_of(fact) if isinstance(fact, Delivery) else None,
+                )
+                for fact in facts
+            ]
+        )
+
+
+def _window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:
+    """What to send next: nothing once a part has failed, for half a reply is worse than none."""
+    if any(part.state == "failed" for part in parts):
+        return []
+    return [part for part in parts if part.state == "pending"][:size]
+
+
+def _after(part: OutboxPart, end: PartEnded) -> OutboxPart:
+    state = "pending" if end.state == "waiting" else end.state
+    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1)
+
+
+def _sum_up(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
+    worst: Literal["failed", "uncertain"]
+    for worst in ("failed", "uncertain"):
+        for part in parts:
+            if part.state == worst:
+                return worst, f"part {part.index + 1} of {len(parts)}: {part.reason}"
+    return "sent", ""

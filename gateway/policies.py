@@ -1,0 +1,64 @@
+"""From the operator's words to the policies that the deciding files take. Pure."""
+
+from agent import dmn
+from gateway import access, attention
+from gateway.access import Role
+from gateway.attention import Urgency
+from gateway.bindings import Bindings, Bound, Pattern
+from gateway.events import ChannelName, RoomId
+from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.settings import Settings
+
+_URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+_ROLES: tuple[Role, ...] = ("guest", "member", "admin", "owner", "blocked")
+"""Weakest first: who is listed twice has the last; being blocked wins over all."""
+
+
+def access_policy(settings: Settings) -> access.Policy:
+    """Who is who, and what is open."""
+    return access.Policy(
+        dm=settings.access.dm,
+        roles={person: role for role in _ROLES for person in getattr(settings.access.roles, role)},
+        rooms={
+            ChannelName(name): frozenset(RoomId(room) for room in channel.rooms)
+            for name, channel in settings.channels.items()
+        },
+    )
+
+
+def attention_policy(settings: Settings) -> attention.Policy:
+    """What may interrupt."""
+    rules = tuple(
+        attention.Rule(type=rule.type, urgency=_URGENCIES[rule.urgency], keyword=rule.keyword)
+        for rule in settings.attention.rules
+    )
+    return attention.Policy(rules=rules, thresholds=settings.attention.thresholds)
+
+
+def bindings(settings: Settings) -> Bindings:
+    """How the agent behaves where."""
+    return Bindings(
+        [
+            Pattern(
+                channel=binding.match.channel,
+                room=binding.match.room,
+                thread=binding.match.thread,
+                bound=Bound(listen=binding.listen, prompt=binding.prompt, language=binding.language),
+            )
+            for binding in settings.agents[0].bindings
+        ]
+    )
+
+
+def dmn_policy(settings: Settings) -> dmn.Policy:
+    """The pace of the outer loop."""
+    said = settings.dmn
+    return dmn.Policy(
+        engaged_s=said.engaged,
+        working_s=said.working,
+        foraging_s=said.foraging,
+        resting_s=said.resting,
+        max_autonomous_turns=said.max_autonomous_turns,
+        daily_turns=said.daily_turns,
+        forage=said.forage,
+    )
