@@ -1,0 +1,107 @@
+"""What an operator writes about one IRC account."""
+
+import ipaddress
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.fields import Duration, Section
+
+_NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
+_ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
+
+
+class Tls(Section):
+    """Transport security in detail; `tls: true` means the defaults."""
+
+    ca_file: str | None = None
+    """PEM file of trusted roots. None: the system's."""
+    verify: bool = True
+    """False accepts any certificate: only for tests."""
+    cert_file: str | None = None
+    """PEM file with our certificate and key, for `sasl: {mechanism: external}`."""
+
+
+class Sasl(Section):
+    """How to log in to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
+
+    mechanism: Literal["plain", "external", "scram-sha-256"]
+    account: str = ""
+    password: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.mechanism != "external" and not (self.account and self.password):
+            raise ValueError(f"mechanism {self.mechanism} needs account and password")
+        return self
+
+
+class Flood(Section):
+    """Our pace towards the server (a token bucket)."""
+
+    burst: int = Field(default=4, ge=1)
+    """Lines that may go out at once after a silence."""
+    per_s: float = Field(default=1.0, gt=0)
+    """Lines per second after that."""
+
+
+class IrcConfig(Section):
+    """One account on one network."""
+
+    platform: Literal["irc"] = "irc"
+    host: str
+    port: int = Field(default=6697, ge=1, le=65535)
+    tls: bool | Tls = True
+    nick: str
+    username: str | None = None
+    """None: the nick."""
+    realname: str | None = None
+    """None: the contact."""
+    password: SecretStr | None = None
+    """Server password (PASS). Not the services password: that is `sasl`."""
+    sasl: Sasl | None = None
+    contact: str | None = None
+    """Who runs this bot. Shown as the real name and in answer to CTCP VERSION."""
+    rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Joined after login. The only ones that are."""
+    flood: Flood = Flood()
+    connect_timeout: Duration = 60.0
+    """From the first packet to being welcomed."""
+    ping_interval: Duration = Field(default=60.0, gt=0)
+    """Silence after which we ask whether the server is there."""
+    ping_timeout: Duration = Field(default=30.0, gt=0)
+    """Silence after that until we reconnect."""
+
+    @field_validator("nick")
+    @classmethod
+    def _nick(cls, nick: str) -> str:
+        if not _NICK.fullmatch(nick):
+            raise ValueError(f"{nick!r} is not a nick; use letters, digits, _ - [ ] {{ }} \\ | ^ `, no digit first")
+        return nick
+
+    @field_validator("rooms")
+    @classmethod
+    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
+        for room in rooms:
+            if not _ROOM.fullmatch(room):
+                raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
+        return rooms
+
+    @model_validator(mode="after")
+    def _reachable_operator(self) -> Self:
+        if self.contact is None and not _is_loopback(self.host):
+            raise ValueError(
+                "contact is missing: add who runs this bot and how to reach them, "
+                'e.g. contact: "alice, alice@example.org" (only loopback servers may do without)'
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

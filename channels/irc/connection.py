@@ -1,0 +1,154 @@
+"""The jaraco `irc` library's asyncio connection, hardened.
+
+The library's own reading of lines closes the connection on bytes that are not UTF-8, on a line without
+the parameters it expects and on any exception in a handler; it writes secrets to its debug log. Here it
+keeps the transport, the protocol object, the connection state and the reactor's dispatch; lines are cut,
+decoded and parsed by us, and arrive as the library's `all_raw_messages` event.
+
+Importing this file costs about 200 ms and 7 MB (`irc.client` pulls in dateutil and pytz), so the channel
+imports it when it connects for the first time.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Iterator
+
+from irc.client import Event
+from irc.client_aio import AioConnection, AioReactor, IrcProtocol
+from irc.connection import AioFactory
+
+_LOG = logging.getLogger("reverie.irc")
+LONGEST_LINE_BYTES = 32_768
+"""Tags may have 8191 bytes and a server may raise LINELEN; more than this without a line end is thrown away."""
+_GOODBYE_S = 0.7
+"""Real seconds that the server has to close after QUIT. The channel promises to end within one."""
+
+
+class LineBuffer:
+    """Bytes in, lines out (the interface of `jaraco.stream.buffer.LineBuffer`), bounded and never failing."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+        self._skipping = False
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        self._pending += data
+
+    def __iter__(self) -> Iterator[str]:
+        """Take out the complete lines, without CR LF. UTF-8, or else latin-1 (which cannot fail)."""
+        *lines, rest = bytes(self._pending).split(b"\n")
+        self._pending = bytearray(rest)
+        for raw in lines:
+            skip, self._skipping = self._skipping or len(raw) > LONGEST_LINE_BYTES, False
+            if skip:
+                _LOG.warning("threw away a line of more than %d bytes", LONGEST_LINE_BYTES)
+                continue
+            try:
+                yield raw.rstrip(b"\r").decode()
+            except UnicodeDecodeError:
+                yield raw.rstrip(b"\r").decode("latin-1")
+        if len(self._pending) > LONGEST_LINE_BYTES:
+            self._pending.clear()
+            self._skipping = True
+
+
+class _Protocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
+    """Passes on why the connection was lost, which the library drops."""
+
+    connection: "Connection"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.connection.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.lost(str(exc) if exc else "the server closed the connection")
+
+
+class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
+    """One connection. Made by `connect`."""
+
+    protocol_class = _Protocol
+    buffer_class = LineBuffer
+    transport: asyncio.Transport | None = None
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Connect without saying anything: logging in is ours. Raises OSError (ssl.SSLError is one)."""
+        self.buffer = self.buffer_class()
+        self.handlers: dict[str, object] = {}
+        self.server, self.port, self.server_address = host, port, (host, port)
+        self.real_server_name = ""
+        self._closed = asyncio.Event()
+        # Without a limit, closing TLS waits 30 s for a server that does not answer.
+        limits = {"ssl_shutdown_timeout": _GOODBYE_S} if tls else {}
+        factory = AioFactory(ssl=tls, **limits)
+        await factory(self.protocol_class(self, self.reactor.loop), self.server_address)
+        self.connected = True
+
+    def process_data(self, new_data: bytes) -> None:
+        self.buffer.feed(new_data)
+        for line in self.buffer:
+            self._process_line(line)
+
+    def _process_line(self, line: str) -> None:
+        try:
+            self._handle_event(Event("all_raw_messages", self.server, None, [line]))
+        except Exception:  # noqa: BLE001 - the library would close the connection on any of them
+            # Whatever a server says, and whatever mistake of ours it finds: the connection stays.
+            _LOG.exception("could not handle a line from %s; it is ignored", self.server)
+
+    @property
+    def alive(self) -> bool:
+        """What is written now has a chance to arrive."""
+        return self.transport is not None and not self.transport.is_closing() and not self._closed.is_set()
+
+    def send_raw(self, string: str) -> None:
+        """Write one line, unlogged (it may hold a password). Nothing happens on a dead connection."""
+        if self.transport is not None and self.alive:
+            self.transport.write(string.encode() + b"\r\n")
+
+    def lost(self, reason: str) -> None:
+        """Tell the handlers of `disconnect`, once."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self.connected = False
+            self.reactor._handle_event(self, Event("disconnect", self.server, "", [reason]))  # noqa: SLF001 - its only door
+
+    def disconnect(self, message: str = "") -> None:
+        """Hang up now, without a goodbye."""
+        if self.transport is not None:
+            self.transport.abort()
+        self.lost(message or "we hung up")
+
+    async def goodbye(self, quit_line: str) -> None:
+        """Send `quit_line`, let the server close, hang up if it does not within 0.7 s.
+
+        In real seconds: a program must end also while a simulated clock stands still. Waiting matters:
+        closing with unread input resets the connection, and the server may never read the QUIT.
+        """
+        if self.transport is not None and self.alive:
+            self.transport.resume_reading()
+            self.send_raw(quit_line)
+            try:
+                await asyncio.wait_for(self._closed.wait(), _GOODBYE_S)
+            except TimeoutError:
+                _LOG.debug("%s did not answer QUIT", self.server)
+        self.disconnect()
+
+
+class _Reactor(AioReactor):  # type: ignore[misc]  # irc ships no types
+    connection_class = Connection
+
+
+async def connect(
+    host: str, port: int, tls: ssl.SSLContext | None, on_line: Callable[[str], None], on_lost: Callable[[str], None]
+) -> Connection:
+    """Open a connection; from then on each line and, once, the loss are handed over. Raises OSError."""
+    reactor = _Reactor(loop=asyncio.get_running_loop())
+    reactor.add_global_handler("all_raw_messages", lambda _, event: on_line(event.arguments[0]))
+    reactor.add_global_handler("disconnect", lambda _, event: on_lost(event.arguments[0]))
+    connection: Connection = reactor.server()
+    await connection.open(host, port, tls)
+    return connection

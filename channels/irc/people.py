@@ -1,0 +1,95 @@
+"""Who is in our rooms, and which services account they are logged in to. Pure bookkeeping.
+
+An account is believed only while the server keeps us told about its nick: once somebody shares no room
+with us, the next person with that nick is a stranger.
+"""
+
+from channels.irc.wire import Isupport, Line
+
+_MOST_PEOPLE = 50_000
+"""Per room. Past this a room's people are not followed: a server must not fill our memory."""
+
+
+class People:
+    """Fed with every line from the server, before it is turned into notifications."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, set[str]] = {}
+        self._accounts: dict[str, str] = {}
+
+    def account(self, nick: str, isupport: Isupport) -> str | None:
+        """The services account of somebody we see, as far as we were told."""
+        return self._accounts.get(isupport.fold(nick))
+
+    def rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
+        """The folded names of the rooms that we share with `nick`, in order."""
+        folded = isupport.fold(nick)
+        return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
+
+    def feed(self, line: Line, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+        """Take in one line; `me` is our nick before it."""
+        nick, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
+        mine = nick == isupport.fold(me)
+        match line.command:
+            case "JOIN":
+                if mine:
+                    self._rooms[room] = set()
+                self._seen(room, nick)
+                if len(line.params) > 1:
+                    self._logged_in(nick, line.param(1))
+            case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
+                for name in line.param(-1).split():
+                    self._seen(isupport.fold(line.param(-2)), isupport.fold(name.lstrip("~&@%+!").partition("!")[0]))
+            case "PART" if mine:
+                self._left_room(room)
+            case "PART":
+                self._left(room, nick)
+            case "KICK":
+                victim = isupport.fold(line.param(1))
+                if victim == isupport.fold(me):
+                    self._left_room(room)
+                else:
+                    self._left(room, victim)
+            case "QUIT":
+                self._gone(nick)
+            case "NICK" if room:
+                self._renamed(nick, room)
+            case "ACCOUNT" if self._visible(nick):
+                self._logged_in(nick, line.param(0))
+            case _:
+                pass
+
+    def _seen(self, room: str, nick: str) -> None:
+        nicks = self._rooms.get(room)
+        if nicks is not None and len(nicks) < _MOST_PEOPLE:
+            nicks.add(nick)
+
+    def _logged_in(self, nick: str, account: str) -> None:
+        self._accounts.pop(nick, None)
+        if account not in {"", "*", "0"} and self._visible(nick):
+            self._accounts[nick] = account
+
+    def _visible(self, nick: str) -> bool:
+        return any(nick in nicks for nicks in self._rooms.values())
+
+    def _left(self, room: str, nick: str) -> None:
+        self._rooms.get(room, set()).discard(nick)
+        if not self._visible(nick):
+            self._accounts.pop(nick, None)
+
+    def _left_room(self, room: str) -> None:
+        self._rooms.pop(room, None)
+        self._accounts = {nick: account for nick, account in self._accounts.items() if self._visible(nick)}
+
+    def _gone(self, nick: str) -> None:
+        self._accounts.pop(nick, None)
+        for nicks in self._rooms.values():
+            nicks.discard(nick)
+
+    def _renamed(self, old: str, new: str) -> None:
+        account = self._accounts.pop(old, None)
+        for nicks in self._rooms.values():
+            if old in nicks:
+                nicks.discard(old)
+                nicks.add(new)
+        self._logged_in(new, account or "")

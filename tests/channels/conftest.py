@@ -1,0 +1,90 @@
+"""An IRC channel running against the scripted server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from channels.base import Part
+from channels.irc.channel import IrcChannel
+from channels.irc.config import IrcConfig
+from gateway.clock import Clock, SystemClock
+from gateway.events import Address, ChannelName, Link, Message, Notification, RoomId
+from tests.servers.ircd import Ircd
+
+NAME = ChannelName("irc.test")
+
+
+def config(port: int, **changes: Any) -> IrcConfig:
+    settings: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": port,
+        "tls": False,
+        "nick": "reverie",
+        "rooms": ["#room"],
+        "flood": {"burst": 100, "per_s": 100.0},
+    }
+    return IrcConfig.model_validate(settings | changes)
+
+
+def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> Part:
+    return Part(key=key, to=Address(channel=NAME, room=RoomId(room)), body=body, **more)
+
+
+class Running:
+    """A channel, what it emitted, and its `run`."""
+
+    def __init__(self, channel: IrcChannel) -> None:
+        self.channel = channel
+        self.seen: list[Notification] = []
+        self.batches: list[int] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        """Clear it, and `emit` blocks."""
+        self._condition = asyncio.Condition()
+        self.task = asyncio.create_task(channel.run(self._emit))
+
+    async def _emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        assert cursor is None
+        await self.open.wait()
+        self.seen += batch
+        self.batches.append(len(batch))
+        async with self._condition:
+            self._condition.notify_all()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            async with self._condition:
+                await self._condition.wait_for(true)
+
+        try:
+            await asyncio.wait_for(wait(), 20)
+        except TimeoutError:
+            raise TimeoutError(f"seen so far: {self.seen[-20:]}") from None
+
+    @property
+    def messages(self) -> list[Message]:
+        return [event for event in self.seen if isinstance(event, Message)]
+
+    @property
+    def links(self) -> list[bool]:
+        return [event.up for event in self.seen if isinstance(event, Link)]
+
+    async def up(self, times: int = 1) -> None:
+        await self.until(lambda: self.links.count(True) >= times)
+
+    async def message(self, number: int = 1) -> Message:
+        await self.until(lambda: len(self.messages) >= number)
+        return self.messages[number - 1]
+
+
+@contextlib.asynccontextmanager
+async def running(ircd: Ircd | int, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Running]:
+    port = ircd if isinstance(ircd, int) else ircd.port
+    channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=lambda: 0.0)
+    run = Running(channel)
+    try:
+        yield run
+    finally:
+        run.task.cancel()
+        await asyncio.gather(run.task, return_exceptions=True)
