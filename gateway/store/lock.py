@@ -16,6 +16,8 @@ class Lock:
     cannot be made. The kernel frees it when the process ends, however it ends.
     """
 
+    _fd = -1
+
     def __init__(self, store: Path, now: datetime) -> None:
         path = store.with_name(store.name + ".lock")
         try:
@@ -26,7 +28,7 @@ class Lock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(self._fd, 4096)
-            os.close(self._fd)
+            self.release()
             raise _in_use(store, holder) from error
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
@@ -36,6 +38,9 @@ class Lock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def __del__(self) -> None:
+        self.release()  # the opening that took it was cancelled: nobody else ever will
 
 
 def _in_use(store: Path, holder: bytes) -> InUse:

@@ -21,7 +21,8 @@ DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY convers
 
 UNREAD = f"""
 WITH loud AS (
-    SELECT seq FROM unread WHERE conversation = ?1 AND urgency >= 1 ORDER BY seq DESC LIMIT ?2
+    SELECT seq FROM unread INDEXED BY unread_due WHERE conversation = ?1 AND urgency >= 1
+    ORDER BY seq DESC LIMIT ?2
 ), quiet AS (
     SELECT seq FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND urgency < 1
     ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM loud))

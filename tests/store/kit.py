@@ -28,6 +28,7 @@ from gateway.store import Entry, Store
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 Result = TypeVar("Result")
 Urgency = Literal[0, 1, 2, 3]
+Fate = Literal["due", "context", "refused", "noted"]
 
 
 def run(story: Coroutine[Any, Any, Result]) -> Result:
@@ -60,7 +61,7 @@ def said(number: int, text: str = "", room: str = "#a") -> Entry:
     return Entry(fact=fact, at=NOW, conversation=fact.at.conversation, key=key_of(fact))
 
 
-def judged(cause: Entry, urgency: Urgency = 3, fate: Literal["due", "context", "refused", "noted"] = "due") -> Entry:
+def judged(cause: Entry, urgency: Urgency = 3, fate: Fate = "due") -> Entry:
     fact = Judged(type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest")
     return Entry(fact=fact, at=NOW, conversation=cause.conversation, cause=cause)
 

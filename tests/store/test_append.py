@@ -1,6 +1,7 @@
 """Appending: durable, whole, once, and together."""
 
 import asyncio
+import contextlib
 import dataclasses
 import sqlite3
 from datetime import datetime
@@ -115,6 +116,7 @@ def test_a_poisoned_caller_hurts_nobody_else(tmp_path: Path) -> None:
             assert isinstance(answers[10], NotWritten)
             entries = await store.entries()
             assert len(entries) == 40
+            assert store.commits < 12, "the innocent still share commits"
             assert not [entry for entry in entries if entry.key == "message:irc.test/#a:99"], "wholly out"
             assert (await store.append([said(99)]))[0].fresh
 
@@ -203,5 +205,41 @@ def test_a_reader_sees_what_was_acknowledged_and_nothing_else(tmp_path: Path) ->
             await store._writing.rollback()
             with pytest.raises(StoreError):
                 await reader._rows("DELETE FROM cursor")
+
+    run(story())
+
+
+def test_a_loop_that_is_torn_down_leaves_whole_transactions(tmp_path: Path) -> None:
+    async def caller(store: Store, first: int) -> None:
+        for number in range(first, first + 10_000):
+            await store.append(heard(number))
+
+    async def story(patience_s: float) -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            callers = [asyncio.create_task(caller(store, number * 100_000)) for number in range(5)]
+            await asyncio.sleep(patience_s)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+
+    async def check() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            rows = await store.rows(limit=1_000_000)
+            assert [row[5] for row in rows if row[2] == "judged"] == [row[0] for row in rows if row[2] == "room"]
+
+    for step in range(8):
+        run(story(0.003 * step + 0.001))
+    run(check())
+
+
+def test_a_cancelled_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
+    async def story() -> None:
+        for step in range(20):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.0003 * step), await opened(tmp_path / "s.db"):
+                    await asyncio.sleep(1)
+            await asyncio.sleep(0.05)
+            async with await opened(tmp_path / "s.db") as store:
+                assert await store.entries() == []
 
     run(story())

@@ -1,0 +1,120 @@
+"""No question reads the whole log: SQLite's own plan of each (https://www.sqlite.org/eqp.html)."""
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.records import Folded
+from gateway.store import Entry, queries
+from gateway.store.queries import browse
+from gateway.store.schema import make, migrate
+from tests.store.kit import NOW, judged, opened, place, run, said, turn
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    make(tmp_path / "s.db")
+    migrate(tmp_path / "s.db")
+    opened_ = sqlite3.connect(tmp_path / "s.db")
+    yield opened_
+    opened_.close()
+
+
+def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> list[str]:
+    given = params if params is not None else [1] * sql.count("?")
+    assert isinstance(given, list)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", given)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "expected"),
+    [
+        (queries.ENTRY, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key=?)"),
+        (queries.CAUSED_BY, 1, "SEARCH log USING INDEX log_cause (cause=?)"),
+        (queries.TURN_OVER, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
+        (queries.TURNS, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
+        (queries.TURNS, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
+        (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
+        (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=?)"),
+        (queries.OUTBOX, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.OUTBOX, 0, "SEARCH part USING PRIMARY KEY (post=?) LEFT-JOIN"),
+        (queries.CURSOR, 1, "SEARCH cursor USING PRIMARY KEY (channel=?)"),
+        (queries.VIEW_START, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
+        (queries.DMN_STATE, 0, "SEARCH dmn_state USING INTEGER PRIMARY KEY (rowid=?)"),
+    ],
+)
+def test_each_question_uses_its_index(connection: sqlite3.Connection, sql: str, params: int, expected: str) -> None:
+    steps = plan(connection, sql, [1] * params)
+    assert expected in steps
+    assert not [step for step in steps if step.startswith("SCAN log")]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "conversation", "match", "expected"),
+    [
+        (None, None, None, "SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"),
+        (["room"], None, None, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
+        (["room", "judged"], None, None, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
+        (None, "a/b", None, "SEARCH log USING INDEX log_conversation (conversation=? AND rowid>?)"),
+        (["room"], "a/b", None, "SEARCH log USING INDEX log_conversation (conversation=? AND rowid>?)"),
+        (["room"], "a/b", "words", "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+    ],
+)
+def test_browsing_uses_an_index_and_sorts_no_more_than_it_shows(
+    *,
+    connection: sqlite3.Connection,
+    kinds: list[str] | None,
+    conversation: str | None,
+    match: str | None,
+    expected: str,
+    newest: bool,
+) -> None:
+    sql, params = browse(
+        after=0, before=None, kinds=kinds, conversation=conversation, match=match, limit=9, newest=newest
+    )
+    steps = plan(connection, sql, list(params))
+    assert expected in steps
+    assert not [step for step in steps if step.startswith("SCAN log")]
+    inner = steps[: steps.index(expected) + 1]
+    assert not [step for step in inner if "TEMP B-TREE" in step], "sorted before it was limited"
+
+
+def test_looking_up_keys_and_opening_scan_nothing(connection: sqlite3.Connection) -> None:
+    (step,) = plan(connection, "SELECT key, seq FROM log WHERE key IN (?, ?)")
+    assert step == "SEARCH log USING COVERING INDEX sqlite_autoindex_log_1 (key=?)"
+    (step,) = plan(connection, "SELECT coalesce(max(seq), 0) FROM log")
+    assert step == "SEARCH log"
+
+
+def _steps(path: Path, turns_before: int) -> int:
+    """Instructions of SQLite's virtual machine for the turns of a conversation with two in view."""
+    conversation = place().conversation
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            for number in range(turns_before + 2):
+                message = said(number)
+                (first, *_) = await store.append([message, judged(message), said(-number - 1)])
+                (ended,) = await store.append([turn(conversation, first.seq)])
+                if number == turns_before:
+                    fold = Folded(start=ended.seq, reason="size")
+                    await store.append([Entry(fact=fold, at=NOW, conversation=conversation)])
+            assert len(await store.turns(conversation)) == 2
+
+    run(story())
+    connection = sqlite3.connect(path)
+    taken = itertools.count()
+    connection.set_progress_handler(lambda: next(taken) < 0, 1)
+    assert len(connection.execute(queries.TURNS, (conversation,)).fetchall()) == 4
+    connection.close()
+    return next(taken)
+
+
+def test_turns_cost_the_same_however_much_stands_before_the_view(tmp_path: Path) -> None:
+    assert _steps(tmp_path / "short.db", 2) == _steps(tmp_path / "long.db", 200)

@@ -1,0 +1,212 @@
+"""What each question answers."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.events import ChannelName, ConversationId, EventId, Link
+from gateway.records import (
+    AMBIENT,
+    LOW,
+    NORMAL,
+    URGENT,
+    CursorMoved,
+    DmnSaved,
+    Fact,
+    Folded,
+    PartEnded,
+    Queued,
+    Sending,
+    Seq,
+)
+from gateway.store import BadQuery, Entry, OutboxPart, Store, Stored, search_terms
+from tests.store.kit import NOW, Fate, Urgency, delivered, heard, judged, opened, place, post, run, said, turn
+
+A, B = place("#a").conversation, place("#b").conversation
+
+
+def fact(what: Fact, conversation: ConversationId | None = None) -> Entry:
+    return Entry(fact=what, at=NOW, conversation=conversation)
+
+
+def test_entries_and_newest(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            for number in range(5):
+                await store.append(heard(number, room="#a" if number % 2 else "#b"))
+            seqs = [entry.seq for entry in await store.entries(after=2, before=9, limit=3)]
+            assert seqs == [3, 4, 5]
+            assert [entry.seq for entry in await store.entries(kinds=["room"])] == [1, 3, 5, 7, 9]
+            assert [entry.seq for entry in await store.entries(kinds=["room", "judged"], limit=4)] == [1, 2, 3, 4]
+            assert [entry.seq for entry in await store.newest(3, kinds=["judged", "room", "judged"])] == [8, 9, 10]
+            assert [entry.seq for entry in await store.newest(2, kinds=["judged"], conversation=A)] == [4, 8]
+            assert [entry.seq for entry in await store.newest(1, before=9, conversation=B)] == [6]
+            assert await store.entries(kinds=[]) == []
+            assert await store.newest(0) == []
+
+    run(story())
+
+
+def test_match_finds_what_was_said_and_answered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append(heard(1, "The café is open"))
+            await store.append([said(2, "closed today", "#b"), turn(A, 1, text="I like that cafe")])
+            found = await store.entries(match="cafe")
+            assert [entry.kind for entry in found] == ["room", "turn_ended"]
+            assert [entry.seq for entry in await store.newest(1, match="cafe")] == [4]
+            assert [entry.seq for entry in await store.entries(match="cafe", kinds=["room"])] == [1]
+            assert [entry.seq for entry in await store.entries(match="cafe OR closed", conversation=B)] == [3]
+            assert [entry.seq for entry in await store.entries(match="cafe", after=1)] == [4]
+            for broken in ("c++", '"', "AND", ""):
+                with pytest.raises(BadQuery):
+                    await store.entries(match=broken)
+                assert await store.entries(match=search_terms(broken) or '""') == []
+            assert len(await store.entries(match=search_terms("open, the CAFÉ!"))) == 1
+
+    run(story())
+
+
+def test_due_and_unread(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            assert await store.due(AMBIENT) == []
+            nothing = await store.unread(A, newest=5)
+            assert (nothing.messages, nothing.omitted, nothing.upto) == ((), 0, 0)
+            levels: tuple[Urgency, ...] = (LOW, AMBIENT, NORMAL, AMBIENT, AMBIENT)
+            for number, urgency in enumerate(levels):
+                await store.append(heard(number, urgency=urgency))  # messages are 1, 3, 5, 7, 9
+            await store.append(heard(50, room="#b", urgency=AMBIENT))  # 11
+            assert await store.due(AMBIENT) == [(A, NORMAL), (B, AMBIENT)]
+            assert await store.due(LOW) == [(A, NORMAL)]
+            assert await store.due(URGENT) == []
+            for newest, shown in {0: [], 1: [5], 2: [1, 5], 3: [1, 5, 9], 4: [1, 5, 7, 9], 9: [1, 3, 5, 7, 9]}.items():
+                unread = await store.unread(A, newest=newest)
+                assert [one.seq for one in unread.messages] == shown
+                assert (unread.omitted, unread.upto) == (5 - len(shown), 9)
+
+    run(story())
+
+
+def test_only_what_is_due_or_context_is_unread(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            fates: tuple[Fate, ...] = ("due", "context", "refused", "noted")
+            for number, fate in enumerate(fates):
+                message = said(number)
+                await store.append([message, judged(message, LOW, fate)])
+            assert [one.seq for one in (await store.unread(A, newest=9)).messages] == [1, 3]
+
+    run(story())
+
+
+def test_a_turn_deals_with_everything_up_to_its_upto(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            for number in range(4):
+                await store.append(heard(number, urgency=AMBIENT if number % 2 else URGENT))
+            await store.append(heard(9, room="#b"))
+            assert await store.turn_over(await _entry(store, 5)) is None
+            await store.append([turn(A, 1, 5, upto=5)])
+            unread = await store.unread(A, newest=9)
+            assert [one.seq for one in unread.messages] == [7]
+            assert (await store.unread(B, newest=9)).upto == 9
+            over = await store.turn_over(await _entry(store, 3))
+            assert over is not None
+            assert over.seq == 11
+            assert await store.turn_over(await _entry(store, 7)) is None
+
+    run(story())
+
+
+async def _entry(store: Store, seq: int) -> Stored:
+    found = await store.entry(seq)
+    assert found is not None
+    return found
+
+
+def test_turns_begin_where_the_view_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            for number in range(3):
+                (message, _) = await store.append(heard(number))
+                await store.append([turn(A, message.seq, text=f"answer {number}")])
+            await store.append([turn(B, 4, 1, text="other room")])
+            assert [one.fact.text for one in await store.turns(A)] == ["answer 0", "answer 1", "answer 2"]
+            assert [one.seq for one in (await store.turns(B))[0].messages] == [4, 1], "in the order of covers"
+            await store.append([fact(Folded(start=Seq(6), reason="size"), A)])
+            assert await store.view_start(A) == 6
+            assert [one.ended.seq for one in await store.turns(A)] == [6, 9]
+            await store.append([fact(Folded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
+            (first, second) = await store.turns(A)
+            assert ([one.seq for one in first.messages], second.messages) == ([7], ())
+            assert len(await store.turns(B)) == 1
+            assert await store.turns(place("#c").conversation) == []
+
+    run(story())
+
+
+def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        def states(parts: tuple[OutboxPart, ...]) -> list[tuple[str, str, int]]:
+            return [(part.state, part.reason, part.attempts) for part in parts]
+
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append([fact(Queued(post=post("p"))), fact(Queued(post=post("q", "other")))])
+            (first, second) = await store.outbox()
+            assert (first.seq, first.post, first.parts) == (1, post("p"), ())
+            key = first.post.key
+            await store.append([fact(Sending(post=key, first=0, last=1, bodies=("a", "b", "c")))])
+            (first, second) = await store.outbox()
+            assert states(first.parts) == [("sending", "", 1), ("sending", "", 1), ("pending", "", 0)]
+            assert [(part.index, part.body) for part in first.parts] == [(0, "a"), (1, "b"), (2, "c")]
+            assert second.parts == ()
+            await store.append(
+                [
+                    fact(PartEnded(post=key, part=0, state="sent", reason="")),
+                    fact(PartEnded(post=key, part=1, state="waiting", reason="slow down")),
+                    fact(Sending(post=key, first=1, last=2, bodies=None)),
+                    fact(PartEnded(post=key, part=1, state="uncertain", reason="cut")),
+                    fact(PartEnded(post=key, part=2, state="waiting", reason="slow down")),
+                ]
+            )
+            (first, _) = await store.outbox()
+            assert states(first.parts) == [("sent", "", 1), ("uncertain", "cut", 2), ("pending", "slow down", 1)]
+            await store.append([delivered("p", "uncertain")])
+            (left,) = await store.outbox()
+            assert left.post.key == "q"
+            await store.append([fact(PartEnded(post=key, part=2, state="failed", reason="late"))])
+            assert [one.post.key for one in await store.outbox()] == ["q"]
+
+    run(story())
+
+
+def test_small_states(tmp_path: Path) -> None:
+    async def story() -> None:
+        irc, discord = ChannelName("irc.test"), ChannelName("discord.main")
+        async with await opened(tmp_path / "s.db") as store:
+            assert (await store.dmn_state(), await store.cursor(irc), await store.links()) == (None, None, [])
+            for value in ("1", "2"):
+                await store.append([fact(DmnSaved(state=value)), fact(CursorMoved(channel=irc, value=value))])
+            assert (await store.dmn_state(), await store.cursor(irc), await store.cursor(discord)) == ("2", "2", None)
+            for number, (channel, up) in enumerate([(irc, True), (discord, True), (irc, False)]):
+                link = Link(id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW)
+                await store.append([fact(link)])
+            assert await store.links() == [(discord, True, "why 1", NOW), (irc, False, "why 2", NOW)]
+
+    run(story())
+
+
+def test_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append(heard(1))
+            found = await store.by_key("message:irc.test/#a:1")
+            assert found == await store.entry(1)
+            assert [one.kind for one in await store.caused_by(1)] == ["judged"]
+            verdict = await store.judgement(1)
+            assert verdict is not None
+            assert verdict.rule == "default"
+            assert (await store.entry(99), await store.by_key("x"), await store.judgement(2)) == (None, None, None)
+
+    run(story())
