@@ -1,0 +1,44 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import view
+
+sizes = st.lists(st.integers(1, 500), max_size=60)
+
+
+@given(sizes, st.integers(1, 5_000))
+def test_a_fold_leaves_room_to_grow(tokens: list[int], budget: int) -> None:
+    start = view.fold_start(tokens, budget)
+    if sum(tokens) <= budget:
+        assert start == 0
+    else:
+        assert sum(tokens[start:]) <= budget * view.KEEP_SHARE
+        assert start == len(tokens) or sum(tokens[start - 1 :]) > budget * view.KEEP_SHARE  # no more than needed
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5_000))
+def test_a_forced_fold_always_makes_it_smaller(tokens: list[int], budget: int) -> None:
+    assert view.fold_start(tokens, budget, force=True) > 0
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5_000))
+def test_the_newest_line_is_always_shown(tokens: list[int], budget: int) -> None:
+    first = view.newest_within(tokens, budget)
+    assert 0 <= first < len(tokens)
+    assert len(tokens[first:]) == 1 or sum(tokens[first:]) <= budget * view.NEW_SHARE
+
+
+def test_folds_are_seldom() -> None:
+    tokens: list[int] = []
+    folds = 0
+    for _ in range(1_000):
+        tokens.append(50)
+        if start := view.fold_start(tokens, 4_000):
+            folds += 1
+            tokens = tokens[start:]
+    assert folds < 30  # not once a turn: between folds the prefix stays cached
+
+
+def test_estimates_err_on_the_high_side_for_plain_english() -> None:
+    text = "The quick brown fox jumps over the lazy dog. " * 20  # 201 tokens by cl100k_base
+    assert 201 <= view.estimate_tokens(text) <= 300

@@ -1,0 +1,132 @@
+from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
+
+from gateway.access import Decision
+from gateway.attention import INHERIT, Listen, Policy, Rule, judge, type_of
+from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
+from gateway.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    EventId,
+    Link,
+    Membership,
+    Message,
+    MessageId,
+    Notification,
+    Reacted,
+    RoomId,
+    Sender,
+    SenderId,
+    ThreadId,
+)
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
+ANN = Sender(id=SenderId("a"), name="ann")
+YES = Decision(allowed=True, role="guest", rule="open")
+NO = Decision(allowed=False, role="blocked", rule="access.roles.blocked")
+DEFAULT = Policy(thresholds={})
+
+Kind = Literal["direct", "mention", "reply", "room"]
+
+
+def said(kind: Kind, text: str = "hi", at: Address = AT) -> Message:
+    return Message(id=MessageId("1"), at=at, sender=ANN, text=text, sent=NOW, kind=kind)
+
+
+REACTION = Reacted(id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW)
+JOIN = Membership(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
+LINK = Link(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
+ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
+
+
+@pytest.mark.parametrize(
+    ("event", "dotted"),
+    [
+        (said("mention"), "irc.libera.mention.#python"),
+        (said("room"), "irc.libera.room.#python"),
+        (
+            said("direct", at=Address(channel=ChannelName("telegram.main"), room=RoomId("42"))),
+            "telegram.main.direct.42",
+        ),
+        (
+            said("room", at=Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("2"))),
+            "d.room.1.2",
+        ),
+        (REACTION, "irc.libera.reaction.#python"),
+        (LINK, "irc.libera.link"),
+        (ALARM, "agent.alarm"),
+    ],
+)
+def test_types(event: Notification, dotted: str) -> None:
+    assert type_of(event) == dotted
+
+
+@pytest.mark.parametrize(
+    ("event", "listen", "urgency", "fate"),
+    [
+        (said("direct"), "mention", 3, "due"),
+        (said("mention"), "mention", 3, "due"),
+        (said("reply"), "ambient", 3, "due"),
+        (said("room"), "ambient", 0, "context"),
+        (said("room"), "mention", 0, "noted"),
+        (said("room"), "all", 3, "due"),
+        (said("mention"), "off", 3, "noted"),
+        (REACTION, "all", 1, "noted"),
+        (JOIN, "all", 0, "noted"),
+        (LINK, "all", 1, "noted"),
+        (ALARM, "all", 2, "noted"),
+    ],
+)
+def test_defaults(event: Notification, listen: Listen, urgency: int, fate: str) -> None:
+    judged = judge(DEFAULT, event, YES, listen)
+    assert (judged.urgency, judged.fate) == (urgency, fate)
+    assert judged.rule
+
+
+def test_what_access_refuses_is_never_told() -> None:
+    judged = judge(DEFAULT, said("direct"), NO, "all")
+    assert (judged.urgency, judged.fate, judged.rule) == (0, "refused", "access.roles.blocked")
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    policy = Policy(
+        rules=(
+            Rule(type="irc.libera.room", urgency=3, keyword="FIRE"),
+            Rule(type="*.room.#python", urgency=2),
+            Rule(type="irc", urgency=0),
+        ),
+        thresholds={},
+    )
+    assert judge(policy, said("room", "a fire!"), YES, "ambient").urgency == 3
+    assert judge(policy, said("room"), YES, "ambient").urgency == 2
+    assert judge(policy, said("mention"), YES, "ambient").urgency == 0
+    elsewhere = Address(channel=ChannelName("ircx.y"), room=RoomId("r"))
+    assert judge(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3  # `irc` is a prefix by dots
+
+
+def test_thresholds_walk_up_the_dots() -> None:
+    policy = Policy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
+    assert judge(policy, said("room"), YES, "ambient").fate == "context"
+    assert judge(policy, said("mention"), YES, "ambient").fate == "due"
+    normal = Policy(rules=(Rule(type="irc", urgency=2),), thresholds={"irc": 3})
+    judged = judge(normal, said("mention"), YES, "ambient")
+    assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
+
+
+def test_bindings_first_match_wins() -> None:
+    quiet, loud = Bound(listen="mention", prompt="short"), Bound(listen="all")
+    bindings = Bindings(
+        [
+            Pattern(channel="irc.*", room="#python", thread=None, bound=quiet),
+            Pattern(channel="irc.*", room="#p*", thread=None, bound=loud),
+            Pattern(channel="d", room="*", thread="7", bound=loud),
+        ]
+    )
+    assert bindings.of(AT) is quiet
+    assert bindings.of(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
+    assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
+    assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
