@@ -92,9 +92,10 @@ def merge(whole: Source, part: Source) -> None:
 def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, Tree], above: Keys) -> None:
     for key, value in data.items():
         keys = (*above, key)
-        held = into.setdefault(key, value)
-        if held is value:
+        if key not in into:
+            into[key] = value
             continue
+        held = into[key]
         if isinstance(held, dict) and isinstance(value, dict):
             _merge(whole, part, held, value, keys)
             continue
