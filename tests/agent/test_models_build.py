@@ -1,0 +1,130 @@
+"""From configuration to models."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from agent.models.base import Model
+from agent.models.build import ModelConfig, ProviderConfig, build_model, check_models
+from gateway.clock import ManualClock
+from gateway.fields import Section
+from tests.agent.models_kit import ask, text
+
+PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
+MODELS = TypeAdapter(dict[str, ModelConfig])
+
+
+class Whole(Section):
+    """Inputs are hidden only if the outermost model hides them."""
+
+    providers: dict[str, ProviderConfig]
+
+
+GIVEN: dict[str, Any] = {
+    "anthropic": {"kind": "anthropic", "api_key": "sk-secret"},
+    "vllm": {"kind": "openai", "base_url": "http://127.0.0.1:8000/v1", "api_key": "none", "timeout": "5m"},
+    "llamacpp": {"kind": "llamacpp", "base_url": "http://127.0.0.1:9931"},
+    "embedded": {"kind": "local"},
+    "play": {"kind": "scripted", "replies": [{"match": "hi", "reply": "ho"}], "delay": "0s"},
+}
+
+
+def build(models: dict[str, Any], name: str = "main", made: dict[str, Model] | None = None) -> Model:
+    return build_model(name, MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN), ManualClock(), made=made)
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "label", "family", "limits"),
+    [
+        ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 4096)),
+        ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 4096)),
+        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "local", (128_000, 4096)),
+        (
+            "embedded",
+            None,
+            "SmolLM2-135M, embedded: a very small stand-in, not a capable model",
+            "local",
+            (8192, 160),
+        ),
+        ("play", None, "a scripted model (for tests and demos)", "scripted", (128_000, 4096)),
+    ],
+)
+def test_every_kind(provider: str, name: str | None, label: str, family: str, limits: tuple[int, int]) -> None:
+    model = build({"main": {"provider": provider, "name": name}})
+    assert (model.name, model.label, model.family) == ("main", label, family)
+    assert (model.context_tokens, model.max_output_tokens) == limits
+    assert model.takes_tools == (provider != "embedded")
+
+
+def test_a_scripted_model_from_configuration_answers() -> None:
+    assert text(asyncio.run(ask(build({"main": {"provider": "play"}})))) == "ho"
+
+
+def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
+    made: dict[str, Model] = {}
+    models = {
+        "main": {"provider": "play", "fallbacks": ["a", "b"]},
+        "a": {"provider": "play", "fallbacks": ["c"]},
+        "b": {"provider": "play", "fallbacks": ["c"]},
+        "c": {"provider": "play"},
+    }
+    build(models, made=made)
+    assert list(made) == ["main", "a", "c", "b"]
+    before = dict(made)
+    build(models, "a", made=made)
+    assert made == before
+
+
+@pytest.mark.parametrize(
+    ("models", "path", "words"),
+    [
+        ({"main": {"provider": "nobody"}}, ("models", "main", "provider"), "llm.providers"),
+        ({"main": {"provider": "anthropic"}}, ("models", "main", "name"), "needs a name"),
+        ({"main": {"provider": "play", "fallbacks": ["x"]}}, ("models", "main", "fallbacks"), "'x' in llm.models"),
+        ({"main": {"provider": "play", "fallbacks": ["main"]}}, ("models", "main", "fallbacks"), "main -> main"),
+        (
+            {"main": {"provider": "play", "fallbacks": ["b"]}, "b": {"provider": "play", "fallbacks": ["main"]}},
+            ("models", "main", "fallbacks"),
+            "main -> b -> main",
+        ),
+        (
+            {"main": {"provider": "play", "context_tokens": 100, "max_output_tokens": 100}},
+            ("models", "main", "max_output_tokens"),
+            "smaller",
+        ),
+    ],
+)
+def test_wrong_settings_are_found_with_their_place(models: dict[str, Any], path: tuple[str, ...], words: str) -> None:
+    found = check_models(MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN))
+    assert found[0][0] == path
+    assert words in found[0][1]
+    with pytest.raises(ValueError, match="llm"):
+        build(models)
+
+
+def test_an_unknown_model_is_told_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'other' in llm\.models \(there: main\)"):
+        build({"main": {"provider": "play"}}, "other")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "openai", "base_url": "localhost:8000"},
+        {"kind": "openai", "api_key": "sk-secret\nsk-secret"},
+        {"kind": "openai", "timeout": 0},
+        {"kind": "openai", "temperature": 1},
+        {"kind": "scripted", "replies": [{"match": "(", "reply": ""}]},
+        {"kind": "other"},
+    ],
+)
+def test_wrong_providers_are_refused_without_showing_the_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Whole.model_validate({"providers": {"x": wrong}})
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_key_does_not_show() -> None:
+    assert "sk-secret" not in repr(PROVIDERS.validate_python(GIVEN))

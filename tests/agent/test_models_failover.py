@@ -1,0 +1,232 @@
+"""Retries on a manual clock, and who stands in for whom."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.base import (
+    Busy,
+    Chunk,
+    Malformed,
+    ModelError,
+    Request,
+    Said,
+    Text,
+    ToolCall,
+    TooLong,
+    ToolResult,
+    Unusable,
+)
+from agent.models.failover import Failover, adapted, delay_s
+from agent.models.openai import OpenAIModel
+from agent.models.scripted import Rule, Script, ScriptedModel, busy
+from gateway.clock import ManualClock
+from tests.agent.models_kit import TOOL, ask, end, request, text, user
+from tests.servers.model_api import Answer, ModelApi
+
+
+def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> ScriptedModel:
+    return ScriptedModel(Script(errors=errors), clock=clock, name=name)
+
+
+async def patiently(clock: ManualClock, model: Failover, step_s: float = 0.25) -> tuple[list[Chunk], float]:
+    """Ask, moving the clock on; the answer and the seconds it took."""
+    task = asyncio.create_task(ask(model))
+    while not task.done():
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if not task.done():
+            clock.advance(step_s)
+    return await task, clock.monotonic()
+
+
+@given(st.integers(0, 99), st.floats(0, 1, exclude_max=True))
+def test_back_off_without_a_hint(attempt: int, random: float) -> None:
+    assert 0.5 <= delay_s(attempt, None, random) <= 8.0
+    assert delay_s(attempt + 1, None, random) >= delay_s(attempt, None, random)
+    assert delay_s(attempt, 3.0, random) == 3.0
+
+
+def test_busy_is_asked_again_after_the_hint() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one = scripted(clock, Busy("x", retry_after_s=7), *busy(2))
+        chunks, took_s = await patiently(clock, Failover([one], clock=clock, random=lambda: 0.0))
+        assert text(chunks) == "You said: hi"
+        assert took_s == 7 + 1 + 2
+        assert len(one.requests) == 4
+
+    asyncio.run(story())
+
+
+def test_attempts_end_and_the_next_model_answers() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, *busy(9)), scripted(clock, name="two")
+        chunks, took_s = await patiently(clock, Failover([one, two], clock=clock, random=lambda: 0.0))
+        assert text(chunks) == "You said: hi"
+        assert (len(one.requests), len(two.requests), took_s) == (4, 1, 0.5 + 1 + 2)
+
+    asyncio.run(story())
+
+
+def test_a_long_hint_is_not_waited_for() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, Busy("x", retry_after_s=61)), scripted(clock, name="two")
+        _, took_s = await patiently(clock, Failover([one, two], clock=clock, random=lambda: 0.0))
+        assert (len(one.requests), took_s) == (1, 0)
+
+    asyncio.run(story())
+
+
+def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, Unusable("no key"), Unusable("no key")), scripted(clock, name="two")
+        model = Failover([one, two], clock=clock, random=lambda: 0.0)
+        for _ in range(3):
+            assert text(await ask(model)) == "You said: hi"
+        assert (len(one.requests), len(two.requests)) == (3, 2)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert [r.message for r in caplog.records] == [
+        "a scripted model (for tests and demos) cannot be used: no key",
+    ]
+
+
+@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x")])
+def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        two = scripted(clock, name="two")
+        with pytest.raises(type(error)):
+            await ask(Failover([scripted(clock, error), two], clock=clock, random=lambda: 0.0))
+        assert not two.requests
+
+    asyncio.run(story())
+
+
+def test_in_the_end_busy_says_more_than_unusable() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        overloaded = Busy("x", retry_after_s=99)
+        with pytest.raises(Busy):
+            await ask(
+                Failover([scripted(clock, overloaded), scripted(clock, Unusable("y"))], clock=clock, random=lambda: 0)
+            )
+        with pytest.raises(Unusable):
+            await ask(Failover([scripted(clock, Unusable("y"))], clock=clock, random=lambda: 0))
+
+    asyncio.run(story())
+
+
+def test_an_answer_cut_in_the_middle_is_said_once() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with ModelApi() as api:
+            api.then(Answer(text="a longer answer in several pieces", cut_after=4), Answer(text="a whole answer"))
+            one = OpenAIModel(name="m", model="m", base_url=api.url)
+            model = Failover([one], clock=clock, random=lambda: 0.0)
+            task = asyncio.create_task(ask(model))
+            while len(api.seen) < 2:
+                await asyncio.sleep(0.001)
+                clock.advance(0.1)
+            assert text(await task) == "a whole answer"
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+def test_cancelling_reaches_the_connection() -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            api.then(Answer(text="a longer answer", silent_after=3))
+            model = Failover(
+                [OpenAIModel(name="m", model="m", base_url=api.url)], clock=ManualClock(), random=lambda: 0.0
+            )
+            task = asyncio.create_task(ask(model))
+            while not api.seen:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await api.seen[0].finished.wait()
+            assert api.seen[0].hung_up
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_request_is_adapted_to_who_stands_in() -> None:
+    small = ScriptedModel(clock=ManualClock(), max_output_tokens=5, takes_tools=False)
+    asked = request(
+        user("hi"),
+        Said(role="assistant", parts=(ToolCall(id="a", name="look_up", arguments="{}"),)),
+        Said(role="user", parts=(ToolResult(id="a", text="found"),)),
+        tools=(TOOL,),
+    )
+    plain = adapted(asked, small)
+    assert (plain.tools, plain.max_output_tokens) == ((), 5)
+    assert plain.conversation[1].parts == (Text(text="(used the tool look_up)"),)
+    assert plain.conversation[2].parts == (Text(text="found"),)
+    assert adapted(asked, ScriptedModel(clock=ManualClock())) == asked
+
+
+class Starts(ScriptedModel):
+    """Cannot be started, or counts its starts."""
+
+    def __init__(self, error: ModelError | None = None) -> None:
+        super().__init__(clock=ManualClock())
+        self.error = error
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.error:
+            raise self.error
+
+    def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        return super().stream(request)
+
+
+def test_start_makes_the_first_usable_model_ready_and_no_other() -> None:
+    broken, good, spare = Starts(Unusable("x")), Starts(), Starts()
+    asyncio.run(Failover([broken, good, spare], clock=ManualClock(), random=lambda: 0.0).start())
+    assert (broken.starts, good.starts, spare.starts) == (1, 1, 0)
+    with pytest.raises(Unusable):
+        asyncio.run(Failover([broken], clock=ManualClock(), random=lambda: 0.0).start())
+
+
+def test_the_scripted_model_follows_its_script() -> None:
+    async def story() -> None:
+        rules = (
+            Rule(match="weather", calls=(("look_up", '{"word":"rain"}'),)),
+            Rule(match="rain|weather", reply="It rains."),
+            Rule(match="^long", reply="x" * 999),
+        )
+        model = ScriptedModel(Script(rules=rules), clock=ManualClock())
+        chunks = await ask(model, request(user("the weather?"), tools=(TOOL,)))
+        call = ToolCall(id="call_0", name="look_up", arguments='{"word":"rain"}')
+        assert chunks[:-1] == [call]
+        assert end(chunks).stop == "tools"
+        loop = (
+            user("the weather?"),
+            Said(role="assistant", parts=(call,)),
+            Said(role="user", parts=(ToolResult(id="call_0", text="weather: rain"),)),
+        )
+        assert text(await ask(model, request(*loop, tools=(TOOL,)))) == "It rains."
+        assert text(await ask(model, request(user("one", "two\nthree")))) == "You said: one\ntwo\nthree"
+        long = await ask(model, request(user("long")))
+        assert (len(text(long)), end(long).stop) == (400, "length")
+        assert len(model.requests) == 4
+        assert end(await ask(model)) == end(await ask(model))
+        with pytest.raises(ValueError, match="regular expression"):
+            ScriptedModel(Script(rules=(Rule(match="("),)), clock=ManualClock())
+
+    asyncio.run(story())

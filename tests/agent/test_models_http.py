@@ -1,0 +1,243 @@
+"""What both remote dialects share, over real sockets: faults, time-outs, closing, secrets."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.models.base import Busy, Malformed, Model, ModelError, Text, TooLong, Unusable
+from agent.models.failures import failure, retry_after_s
+from agent.models.http import endpoint, is_loopback, where
+from agent.models.openai import OpenAIModel
+from tests.agent.models_kit import KEY, against, ask, end, make, request, text
+from tests.servers.model_api import Answer, ModelApi
+
+KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (401, "Incorrect API key provided: " + KEY, Unusable),
+        (402, "pay", Unusable),
+        (403, "no", Unusable),
+        (404, "no such model", Unusable),
+        (301, "moved", Unusable),
+        (408, "", Busy),
+        (409, "", Busy),
+        (425, "", Busy),
+        (429, "slow down", Busy),
+        (500, "oops", Busy),
+        (503, "Loading model", Busy),
+        (529, "Overloaded", Busy),
+        (413, "Request exceeds the maximum size", TooLong),
+        (400, "prompt is too long: 208310 tokens > 200000 maximum", TooLong),
+        (400, "This model's maximum context length is 8192 tokens.", TooLong),
+        (400, "the request exceeds the available context size, try increasing it", TooLong),
+        (400, "Your credit balance is too low to access the Anthropic API.", Unusable),
+        (400, "roles must alternate", Malformed),
+        (422, "bad field", Malformed),
+    ],
+)
+@KINDS
+def test_a_status_says_what_to_do(kind: str, status: int, message: str, expected: type[ModelError]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(status=status, body=b'{"error": {"message": "%s"}}' % message.encode()))
+        with pytest.raises(expected) as caught:
+            await ask(model)
+        assert KEY not in str(caught.value)
+        assert str(status) in caught.value.reason
+        assert api.url.removeprefix("http://") in caught.value.reason
+
+    against(lambda url: make(kind, url), story)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(headers, NOW) == seconds
+    error = failure(429, headers, b"", where="x", secret="", now=NOW)
+    assert isinstance(error, Busy)
+    assert error.retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":{"type":"rate_limit_error","details":{"error_code":"enforced_spend_limit_reached"}}}',
+        b'{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}',
+    ],
+)
+def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
+    assert isinstance(failure(429, {}, body, where="x", secret="", now=NOW), Unusable)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"nul", b"\xff", b"[" * 99999, b'"no"', b'{"error": "no"}', b'{"error":1}']
+)
+def test_any_error_body_is_readable(body: bytes) -> None:
+    reason = failure(500, {}, body, where="x", secret="", now=NOW).reason
+    assert len(reason) <= 240
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize("fault", [{"cut_after": n} for n in range(9)] + [{"garbled_after": 3}])
+@KINDS
+def test_cut_anywhere_is_busy(kind: str, fault: dict[str, int]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="a longer answer in several pieces, as they come", done=False, **fault))  # type: ignore[arg-type]  # one int field
+        with pytest.raises(Busy):
+            await ask(model)
+
+    against(lambda url: make(kind, url), story)
+
+
+@pytest.mark.parametrize("events", [0, 4])
+@KINDS
+def test_silence_is_busy_after_the_time_out_and_hangs_up(kind: str, events: int) -> None:
+    async def story(api: ModelApi, _: Model) -> None:
+        api.then(Answer(text="a longer answer in several pieces", silent_after=events))
+        with pytest.raises(Busy, match=r"silent for 0\.2 s"):
+            await ask(make(kind, api.url, timeout_s=0.2))
+        await api.seen[0].finished.wait()
+        assert api.seen[0].hung_up
+
+    against(lambda url: make(kind, url), story)
+
+
+@KINDS
+def test_split_at_every_byte_gives_the_same_text(kind: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="naïve — 😀 ok", split_bytes=1))
+        assert text(await ask(model)) == "naïve — 😀 ok"
+
+    against(lambda url: make(kind, url), story)
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "aclose"])
+@KINDS
+def test_leaving_a_stream_closes_the_connection_at_once(kind: str, how: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="a longer answer in several pieces", silent_after=5))
+        client = model
+        begun = asyncio.Event()
+
+        async def consume() -> None:
+            async for chunk in client.stream(request()):
+                assert isinstance(chunk, Text)
+                begun.set()
+
+        if how == "close":
+            stream = client.stream(request())
+            await anext(stream)
+            await stream.aclose()
+        else:
+            task = asyncio.create_task(consume())
+            await begun.wait()
+            if how == "cancel":
+                task.cancel()
+            else:
+                await client.aclose()
+            with pytest.raises(asyncio.CancelledError if how == "cancel" else Unusable):
+                await task
+        seen = api.seen[0]
+        await seen.finished.wait()
+        assert seen.hung_up
+        await client.aclose()
+        with pytest.raises(Unusable, match="closed"):
+            await ask(client)
+
+    against(lambda url: make(kind, url), story)
+
+
+@KINDS
+def test_a_connection_is_used_again(kind: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        client = model
+        for _ in range(3):
+            assert end(await ask(client)).stop == "end"
+        assert api.connections == 1
+        await client.aclose()
+
+    against(lambda url: make(kind, url), story)
+
+
+@KINDS
+def test_no_server_and_no_event_stream(kind: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", headers={"content-type": "text/html"}))
+        with pytest.raises(Unusable, match="base_url"):
+            await ask(model)
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        with pytest.raises(Busy, match="cannot connect"):
+            await ask(make(kind, f"http://127.0.0.1:{port}"))
+
+    against(lambda url: make(kind, url), story)
+
+
+@KINDS
+def test_proxies_of_the_environment_are_not_asked_for_loopback(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def story(_: ModelApi, model: Model) -> None:
+        assert text(await ask(model)) == "You said: hi"
+
+    against(lambda url: make(kind, url), story)
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("http://h:1", "http://h:1/v1/x"),
+        ("http://h:1/", "http://h:1/v1/x"),
+        ("http://h:1/v1", "http://h:1/v1/x"),
+        ("http://h:1/v1/", "http://h:1/v1/x"),
+        ("http://h:1/v1/x", "http://h:1/v1/x"),
+        ("https://h/api", "https://h/api/v1/x"),
+        ("https://h/v1beta/openai", "https://h/v1beta/openai/x"),
+        ("https://h/v1?key=1", "https://h/v1/x?key=1"),
+    ],
+)
+def test_base_urls(base: str, expected: str) -> None:
+    assert endpoint(base, "/x") == expected
+
+
+@pytest.mark.parametrize("base", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://[::1", "/v1"])
+def test_wrong_base_urls_are_told(base: str) -> None:
+    with pytest.raises(ValueError, match="write it like"):
+        endpoint(base, "/x")
+
+
+def test_names_for_people_hold_no_password() -> None:
+    assert where("https://user:secret@h:8/v1") == "h:8"
+    assert where("http://[::1]:8/") == "[::1]:8"
+    assert is_loopback("http://127.0.0.2:8")
+    assert not is_loopback("http://128.0.0.1")
+
+
+def test_a_key_that_no_header_takes_is_refused_without_being_shown() -> None:
+    with pytest.raises(ValueError, match="copy it again") as caught:
+        OpenAIModel(name="m", model="m", base_url="http://h", api_key="sk-\n1")
+    assert "sk-" not in str(caught.value)
+
+
+def test_importing_the_models_does_not_import_httpx() -> None:
+    code = "import sys, agent.models.build; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,0 +1,164 @@
+"""Chat completions: https://platform.openai.com/docs/api-reference/chat (and what compatible servers do)."""
+
+import pytest
+
+from agent.models.base import Busy, Model, Said, Text, ToolCall, ToolResult, Unusable
+from agent.models.openai import OpenAIModel, translate
+from agent.models.openai_answer import Answer as Incoming
+from agent.models.openai_answer import ChunkIn
+from gateway.events import Usage
+from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
+from tests.servers.model_api import Answer, ModelApi
+
+
+def client(url: str) -> OpenAIModel:
+    model = make("openai", url)
+    assert isinstance(model, OpenAIModel)
+    return model
+
+
+def test_a_request_on_the_wire() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        said = (user("hi"), assistant("hello"), user("stable", "volatile"))
+        assert text(await ask(model, request(*said, tools=(TOOL,)))) == "You said: stable\n\nvolatile"
+        seen = api.seen[0]
+        assert seen.path == "/v1/chat/completions"
+        assert seen.headers["authorization"].startswith("Bearer sk-")
+        assert [m["role"] for m in seen.body["messages"]] == ["system", "user", "assistant", "user"]
+        assert seen.body["messages"][0]["content"].startswith("You are Reverie.\n\nYou can look")
+        assert seen.body["tools"][0]["function"]["parameters"] == {"properties": {}, "type": "object"}
+        assert seen.body["max_tokens"] == 100
+        assert "prompt_cache_key" not in seen.body
+
+    against(client, story)
+
+
+def test_only_openai_itself_gets_its_own_fields() -> None:
+    body = translate(request(), model="m", strict_openai=True)
+    assert body["prompt_cache_key"] == "reverie"
+    assert body["max_completion_tokens"] == 100
+    assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize("key", ["", "none"])
+def test_no_key_is_sent_if_there_is_none(key: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        await ask(model)
+        assert "authorization" not in api.seen[0].headers
+
+    against(lambda url: OpenAIModel(name="m", model="m", base_url=url + "/v1", api_key=key), story)
+
+
+def test_a_tool_loop() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        calls = (("a", "look_up", '{"word": "naïve, and longer"}'), ("b", "look_up", "{}"))
+        api.then(Answer(text="Let me see.", calls=calls, thinking="hmm"))
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert text(chunks) == "Let me see."
+        asked = tuple(ToolCall(id=i, name=n, arguments=a) for i, n, a in calls)
+        assert tuple(chunks[-3:-1]) == asked
+        assert end(chunks).stop == "tools"
+        results = Said(role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), Text(text="now answer")))
+        follow = request(user("hi"), Said(role="assistant", parts=asked), results, tools=(TOOL,))
+        assert end(await ask(model, follow)).stop == "end"
+        roles = [m["role"] for m in api.seen[1].body["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
+        assert api.seen[1].body["messages"][2]["content"] == ""
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}},
+            Usage(input_tokens=40, cache_read_tokens=60, output_tokens=7),
+        ),
+        (
+            {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30}},
+            Usage(input_tokens=10, cache_read_tokens=60, cache_write_tokens=30),
+        ),
+        (
+            {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": None},
+            Usage(input_tokens=5, cache_read_tokens=4, output_tokens=1),
+        ),
+        ({}, Usage()),
+    ],
+)
+def test_usage_does_not_overlap(told: dict[str, object], expected: Usage) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", usage=told))
+        assert end(await ask(model)).usage == expected
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("told", "stop"),
+    [("stop", "end"), ("length", "length"), ("content_filter", "refused"), ("tool_calls", "end"), ("new", "end")],
+)
+def test_finish_reasons(told: str, stop: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", stop=told))
+        assert end(await ask(model)).stop == stop
+
+    against(client, story)
+
+
+def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="length"))
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert [type(chunk).__name__ for chunk in chunks] == ["End"]
+        assert end(chunks).stop == "length"
+
+    against(client, story)
+
+
+def test_without_done_a_finish_reason_is_enough() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", done=False))
+        assert text(await ask(model)) == "hi"
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("overloaded_error", Busy), ("authentication_error", Unusable), ("never_seen", Busy)]
+)
+def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", error_after=(3, kind)))
+        with pytest.raises(expected):
+            await ask(model)
+
+    against(client, story)
+
+
+def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
+    incoming = Incoming(earlier_calls=2, model="m")
+    for call in (
+        '{"id":"x","function":{"name":"a","arguments":"{"}}',
+        '{"function":{"arguments":"}"}}',
+        '{"id":"y","function":{"name":"b","arguments":null}}',
+    ):
+        incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
+    incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert incoming.calls() == [
+        ToolCall(id="x", name="a", arguments="{}"),
+        ToolCall(id="y", name="b", arguments="{}"),
+    ]
+    assert incoming.end().stop == "tools"
+    nameless = Incoming(earlier_calls=2, model="m")
+    nameless.take(
+        ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}')
+    )
+    assert nameless.calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
+
+
+def test_a_refusal_is_told_as_one() -> None:
+    incoming = Incoming(earlier_calls=0, model="m")
+    told = incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}'))
+    incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert (told, incoming.end().stop) == ("I cannot.", "refused")
