@@ -54,7 +54,10 @@ class LocalModel:
         context_tokens: int = CONTEXT_TOKENS,
         max_output_tokens: int = 160,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        weights: Path | None = None,
     ) -> None:
+        """`weights`: another GGUF file; None: the installed ones."""
+        self._weights = weights
         self._timeout_s = timeout_s
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -104,7 +107,7 @@ class LocalModel:
             "-P",  # the working directory holds nothing that we want to import
             "-m",
             "agent.models.local_server",
-            str(find_weights()),
+            str(self._weights or find_weights()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # llama.cpp logs every request there
