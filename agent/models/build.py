@@ -208,6 +208,7 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
         max_output_tokens=output,
         timeout_s=provider.timeout,
         family="local" if isinstance(provider, LlamaCppConfig) else "openai",
+        reuse=not isinstance(provider, LlamaCppConfig),
     )
 
 

@@ -29,15 +29,25 @@ class Api:
     """
 
     def __init__(
-        self, *, url: str, headers: Mapping[str, str], secret: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        *,
+        url: str,
+        headers: Mapping[str, str],
+        secret: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        reuse: bool = True,
     ) -> None:
-        """`secret` is blacked out of every error. Raises ValueError for headers that cannot be sent."""
+        """`secret` is blacked out of every error. `reuse` False: a new connection for every request.
+
+        Raises ValueError for headers that cannot be sent.
+        """
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise ValueError("an api key holds characters that cannot be sent in a header; copy it again")
         self._url = url
         self._headers = {**headers, "content-type": "application/json", "accept": "text/event-stream"}
         self._secret = secret
         self._timeout_s = timeout_s
+        self._keep = 8 if reuse else 0
         self._client: httpx.AsyncClient | None = None
         self._closed = False
         self.where = where(url)
@@ -52,7 +62,7 @@ class Api:
 
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._keep),
                 trust_env=not is_loopback(self._url),
             )
         return self._client

@@ -127,6 +127,7 @@ class LocalModel:
             api_key=told.key,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
+            reuse=False,
         )
 
     async def _greeting(self, process: asyncio.subprocess.Process) -> _Line:

@@ -39,12 +39,16 @@ class OpenAIModel:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         family: str = "openai",
         sampling: Mapping[str, float] | None = None,
+        reuse: bool = True,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. Raises ValueError."""
+        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. Raises ValueError.
+
+        `reuse` False: for llama.cpp, which may close a connection just when it is used again (measured).
+        """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = endpoint(base_url, "/chat/completions")
-        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
         self._secret = secret
         self._model = model
         self._sampling = dict(sampling or {})

