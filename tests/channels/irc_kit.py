@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, ParamSpec
 
 from channels.base import Part
 from channels.irc.channel import IrcChannel
@@ -13,6 +14,17 @@ from gateway.events import Address, ChannelName, Link, Message, Notification, Ro
 from tests.servers.ircd import Ircd
 
 NAME = ChannelName("irc.test")
+P = ParamSpec("P")
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test to its end, with half a minute at most."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+
+    return run
 
 
 def config(port: int, **changes: Any) -> IrcConfig:

@@ -1,0 +1,77 @@
+import base64
+
+import pytest
+
+from channels.irc.sasl import Exchange, External, Failed, Plain, ScramSha256, chunks
+
+# The example of RFC 7677 section 3.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_scram_is_that_of_the_rfc() -> None:
+    scram = ScramSha256("user", "pencil", NONCE)
+    assert scram.answer(b"") == b"n,,n=user,r=" + NONCE.encode()
+    assert scram.answer(SERVER_FIRST) == CLIENT_FINAL
+    assert not scram.proven
+    assert scram.answer(SERVER_FINAL) == b""
+    assert scram.proven
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"",
+        b"r=other,s=W22Z,i=4096",
+        SERVER_FIRST.replace(b"4096", b"99999999"),
+        b"\xff",
+        b"r=rOprNGfwEbeRWgbNEkqO,s=W22Z,i=1",
+    ],
+)
+def test_scram_refuses_a_false_server(challenge: bytes) -> None:
+    scram = ScramSha256("user", "pencil", NONCE)
+    scram.answer(b"")
+    with pytest.raises(Failed):
+        scram.answer(challenge)
+
+
+def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
+    scram = ScramSha256("user", "pencil", NONCE)
+    scram.answer(b"")
+    scram.answer(SERVER_FIRST)
+    with pytest.raises(Failed):
+        scram.answer(b"v=AAAA")
+
+
+def test_plain_and_external() -> None:
+    assert Plain("a", "p").answer(b"") == b"\0a\0p"
+    assert chunks(External("").answer(b"")) == ["+"]
+
+
+@pytest.mark.parametrize(("size", "lengths"), [(1, [4]), (299, [400, 1]), (300, [400, 1]), (301, [400, 4])])
+def test_payloads_are_cut_at_400(size: int, lengths: list[int]) -> None:
+    cut = chunks(b"x" * size)
+    assert [len(chunk) for chunk in cut] == lengths
+    assert base64.b64decode("".join(chunk for chunk in cut if chunk != "+")) == b"x" * size
+
+
+def test_challenges_are_joined() -> None:
+    class Echo:
+        name = "ECHO"
+
+        def answer(self, challenge: bytes) -> bytes:
+            return challenge
+
+    exchange = Exchange(Echo())
+    assert exchange.feed("A" * 400) == []
+    assert exchange.feed("+") == ["A" * 400, "+"]
+    with pytest.raises(Failed):
+        exchange.feed("!!!")
+    for _ in range(163):
+        assert exchange.feed("A" * 400) == []
+    with pytest.raises(Failed):
+        exchange.feed("A" * 400)

@@ -1,0 +1,148 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.irc.wire import Isupport, Line, Source, line, mentions, parse
+
+ANY = st.text(st.characters(), max_size=80)
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        ("PING :a b", Line("PING", ("a b",))),
+        (":n!u@h privmsg #c :hi there", Line("PRIVMSG", ("#c", "hi there"), Source("n", "u", "h"))),
+        (":n!u@h PRIVMSG #c hi", Line("PRIVMSG", ("#c", "hi"), Source("n", "u", "h"))),
+        (":srv 005 me  A=b   :are", Line("005", ("me", "A=b", "are"), Source("srv"))),
+        ("@a=1;b;+c=x\\:\\s\\\\\\r\\n\\q :n X", Line("X", (), Source("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"})),
+        ("@a=tail\\ :n X", Line("X", (), Source("n"), {"a": "tail"})),
+        (":n@h TOPIC #c :", Line("TOPIC", ("#c", ""), Source("n", "", "h"))),
+        ("X\x00Y :z", Line("XY", ("z",))),
+        ("", None),
+        (" ", None),
+        (":only", None),
+        ("@only", None),
+        (":", None),
+        ("@a=1 :n", None),
+    ],
+)
+def test_reads_lines(raw: str, read: Line | None) -> None:
+    assert parse(raw) == read
+
+
+@given(ANY)
+def test_reads_anything_without_failing(raw: str) -> None:
+    read = parse(raw)
+    assert read is None or read.command == read.command.upper()
+
+
+@given(room=ANY, text=ANY)
+def test_no_parameter_ends_a_line_or_becomes_another(room: str, text: str) -> None:
+    try:
+        built = line("PRIVMSG", room, trailing=text)
+    except ValueError:
+        return
+    assert not set(built) & set("\r\n\0")
+    read = parse(built.encode().decode())
+    assert read is not None
+    assert read.command == "PRIVMSG"
+    assert len(read.params) == 2
+
+
+@pytest.mark.parametrize("room", ["", "a b", ":a", "\r\n"])
+def test_refuses_what_is_no_parameter(room: str) -> None:
+    with pytest.raises(ValueError, match="not a parameter"):
+        line("JOIN", room)
+
+
+def test_injection_is_disarmed() -> None:
+    assert line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
+    assert line("JOIN", "#a\r\nQUIT") == "JOIN #aQUIT"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "same", "different"),
+    [
+        ("ascii", ("NiCk", "nick"), ("a[", "a{")),
+        ("rfc1459", ("A[]\\~", "a{}|^"), ("Ä", "ä")),
+        ("rfc1459-strict", ("A[]\\", "a{}|"), ("~", "^")),
+    ],
+)
+def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different: tuple[str, str]) -> None:
+    isupport = Isupport().updated([f"CASEMAPPING={mapping}"])
+    assert isupport.fold(same[0]) == isupport.fold(same[1])
+    assert isupport.fold(different[0]) != isupport.fold(different[1])
+
+
+def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
+    isupport = Isupport().updated(
+        ["PREFIX=", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
+    )
+    assert isupport == Isupport(line_bytes=2048, statusmsg="@+", bot_mode="B")
+    assert isupport.updated(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
+    assert isupport.updated(["LINELEN=" + "9" * 5000]).line_bytes == 512
+
+
+@given(st.lists(ANY))
+def test_isupport_survives_anything(tokens: list[str]) -> None:
+    assert Isupport().updated(tokens).line_bytes >= 512
+
+
+@pytest.mark.parametrize(
+    ("target", "room"),
+    [("#c", "#c"), ("@#c", "#c"), ("@+#c", "#c"), ("nick", None), ("@nick", None), ("", None), ("&c", "&c")],
+)
+def test_knows_rooms(target: str, room: str | None) -> None:
+    assert Isupport().updated(["STATUSMSG=@+"]).room_of(target) == room
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reverie: hi",
+        "hey reverie, hi",
+        "(reverie)",
+        "hi reverie",
+        "REVERIE!",
+        "@reverie hi",
+        "is that reverie?",
+        "reverie's here",
+        "I like reverie.",
+        "reverie",
+        "«reverie»",
+        "reverie:http://example.org",
+    ],
+)
+def test_mentions(text: str) -> None:
+    assert mentions(text, "Reverie", Isupport())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "reveries",
+        "myreverie",
+        "reverie_ hi",
+        "reverie-bot hi",
+        "[reverie]",
+        "`reverie`",
+        "reverie|away",
+        "https://example.org/reverie",
+        "https://example.org/x?reverie",
+        "www.x.org/a-reverie b",
+        "/home/reverie/x",
+        "github.com/reverie",
+        "bob@reverie.org",
+        "mail.reverie.org",
+        "reverie.org",
+        "éreverie",
+    ],
+)
+def test_does_not_mention(text: str) -> None:
+    assert not mentions(text, "reverie", Isupport())
+
+
+def test_nicks_of_odd_characters_are_matched_folded() -> None:
+    assert mentions("hey {rev}|: x", "[Rev]\\", Isupport())
+    assert not mentions("hey {rev}|: x", "[Rev]\\", Isupport(casemapping="ascii"))

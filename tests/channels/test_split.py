@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.split import split
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("a б𝄞  \n\t"), max_size=400)
+
+
+@given(text=TEXT, limit=st.integers(4, 60))
+def test_pieces_fit_and_only_white_space_is_lost(text: str, limit: int) -> None:
+    pieces = split(text, limit)
+    assert all(len(piece.encode()) <= limit for piece in pieces)
+    assert all(piece.strip() for piece in pieces)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "pieces"),
+    [
+        ("", 4, ()),
+        (" \n ", 4, ()),
+        ("one two three", 7, ("one two", "three")),
+        ("one two three", 8, ("one two", "three")),
+        ("    code here", 9, ("    code", "here")),
+        ("abcdefgh", 4, ("abcd", "efgh")),
+        ("𝄞𝄞", 4, ("𝄞", "𝄞")),
+        ("яя", 5, ("яя",)),
+        ("lone \ud800", 20, ("lone ?",)),
+    ],
+)
+def test_cuts_at_spaces_else_between_code_points(text: str, limit: int, pieces: tuple[str, ...]) -> None:
+    assert split(text, limit) == pieces
+
+
+def test_a_limit_that_no_code_point_fits_is_an_error() -> None:
+    with pytest.raises(ValueError, match="4 bytes"):
+        split("x", 3)
