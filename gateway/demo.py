@@ -146,7 +146,8 @@ class _Demo:
         model = await self._model(settings)
         await self._beside(stack, app.run(settings, self._stop, model=model))
         person = Person("you", ROOM, self._hear)
-        await self._beside(stack, person.run(server.port))
+        listening = asyncio.create_task(person.run(server.port))
+        stack.callback(listening.cancel)
         async with asyncio.timeout(30):
             await person.sees(NICK)
         _say(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")

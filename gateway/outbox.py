@@ -45,7 +45,6 @@ class Outbox:
         self._up = {name: asyncio.Event() for name in channels}
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
-        self._attempts: set[asyncio.Future[list[Receipt | BaseException]]] = set()
         self._stopping = False
 
     async def recover(self) -> None:
@@ -80,16 +79,15 @@ class Outbox:
             (event.set if up else event.clear)()
 
     async def drain(self, grace_s: float) -> None:
-        """Begin nothing new; let attempts in flight end for up to `grace_s` seconds of real time."""
+        """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
+        if self._workers:
+            await asyncio.wait(self._workers.values(), timeout=grace_s)
         self._stopping = True
         for event in self._up.values():
             event.set()  # whoever waits for a link wakes, and sees that we stop
-        if self._attempts:
-            await asyncio.wait(self._attempts, timeout=grace_s)
 
     async def close(self) -> None:
         """End all work. Call after the channels have ended: their sends then say what became of them."""
-        await self.drain(SETTLE_S)
         workers = list(self._workers.values())
         if workers:
             # An attempt that is over still has to be written down; one that is not stays `sending`.
@@ -138,26 +136,17 @@ class Outbox:
     async def _attempt(
         self, channel: Channel, post: Post, window: Sequence[OutboxPart]
     ) -> list[Receipt | BaseException]:
-        sends = asyncio.gather(
-            *(
-                channel.send(
-                    Part(
-                        key=f"{post.key}#{part.index}",
-                        to=post.to,
-                        body=part.body,
-                        reply_to=post.reply_to if part.index == 0 else None,
-                        style=post.style,
-                    )
-                )
-                for part in window
-            ),
-            return_exceptions=True,
-        )
-        self._attempts.add(sends)
-        try:
-            return await sends
-        finally:
-            self._attempts.discard(sends)
+        parts = [
+            Part(
+                key=f"{post.key}#{part.index}",
+                to=post.to,
+                body=part.body,
+                reply_to=post.reply_to if part.index == 0 else None,
+                style=post.style,
+            )
+            for part in window
+        ]
+        return await asyncio.gather(*map(channel.send, parts), return_exceptions=True)
 
     def _judge(
         self, item: OutboxPost, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException]

@@ -151,7 +151,7 @@ def test_cancelling_reaches_the_connection() -> None:
                 [OpenAIModel(name="m", model="m", base_url=api.url)], clock=ManualClock(), random=lambda: 0.0
             )
             task = asyncio.create_task(ask(model))
-            while not api.seen:  # noqa: ASYNC110 - the server tells nobody
+            while not api.seen:
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -38,7 +38,7 @@ def environment(pid: int | None) -> bytes:
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what only the operating system knows."""
     async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110 - nobody tells us of processes
+        while not true():
             await asyncio.sleep(0.005)
 
 

@@ -1,0 +1,114 @@
+"""A gateway on real parts: a SQLite file, the console channel, the scripted model. No mocks."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from agent.models.base import Model
+from agent.models.scripted import Script, ScriptedModel
+from channels.base import Channel, Part
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.clock import SystemClock
+from gateway.events import ChannelName
+from gateway.records import Fact, TurnEnded
+from gateway.settings import Settings
+from gateway.settings_load import parse
+from gateway.store import Store
+
+CONSOLE = ChannelName("console")
+
+
+def settings(tmp: Path, **more: object) -> Settings:
+    """One console channel with a room, direct chats open, no waiting."""
+    return parse(
+        {
+            "channels": {"console": {"platform": "console", "rooms": ["lobby"]}},
+            "agents": [{"id": "reverie"}],
+            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open"},
+            "store": {"path": "reverie.db"},
+            **more,
+        },
+        tmp,
+    )
+
+
+class Screen:
+    """What the console has shown."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._news = asyncio.Event()
+
+    def show(self, part: Part) -> None:
+        self.parts.append(part)
+        self._news.set()
+
+    def said(self, room: str) -> list[str]:
+        return [part.body for part in self.parts if part.to.room == room]
+
+    async def until(self, count: int) -> None:
+        """Return once `count` parts have been shown."""
+        async with asyncio.timeout(20):
+            while len(self.parts) < count:
+                self._news.clear()
+                await self._news.wait()
+
+
+class Running:
+    """A gateway under way."""
+
+    def __init__(self, tmp: Path, model: Model | Script | None = None) -> None:
+        self.screen = Screen()
+        self.console = ConsoleChannel(CONSOLE, self.screen.show)
+        self.model = ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+        self.stop = asyncio.Event()
+        self.path = tmp / "reverie.db"
+
+    @property
+    def scripted(self) -> ScriptedModel:
+        assert isinstance(self.model, ScriptedModel)
+        return self.model
+
+    async def asked(self, count: int) -> None:
+        """Return once the model has been asked `count` times."""
+        async with asyncio.timeout(20):
+            while len(self.scripted.requests) < count:
+                await asyncio.sleep(0.005)
+
+    async def took(self, count: int) -> None:
+        """Return once `count` turns are in the log."""
+        async with asyncio.timeout(20):
+            while len(await self.turns()) < count:
+                await asyncio.sleep(0.005)
+
+    async def log(self, *kinds: str) -> list[Fact]:
+        async with await Store.open_readonly(self.path) as reader:
+            return [stored.fact for stored in await reader.entries(kinds=kinds or None)]
+
+    async def turns(self) -> list[TurnEnded]:
+        return [fact for fact in await self.log("turn_ended") if isinstance(fact, TurnEnded)]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    tmp: Path,
+    model: Model | Script | None = None,
+    *,
+    channels: Mapping[ChannelName, Channel] | None = None,
+    **more: object,
+) -> AsyncIterator[Running]:
+    """Start, and stop as SIGTERM would."""
+    gateway = Running(tmp, model)
+    made = settings(tmp, **more)
+    task = asyncio.create_task(
+        app.run(made, gateway.stop, channels=channels or {CONSOLE: gateway.console}, model=gateway.model)
+    )
+    try:
+        yield gateway
+    finally:
+        gateway.stop.set()
+        await task

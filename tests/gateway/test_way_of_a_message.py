@@ -1,0 +1,271 @@
+"""Through everything at once: console in, store, DMN, turn, outbox, console out."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.models.base import Text, Unusable
+from agent.models.scripted import Rule, Script, ScriptedModel
+from gateway import app
+from gateway.clock import SystemClock
+from gateway.events import Delivery, Usage
+from gateway.records import Judged
+from gateway.store import InUse, Store, rebuild
+from tests.gateway.kit import CONSOLE, running, settings
+
+
+def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+        assert len(gateway.screen.said("ann")) == 1
+        assert gateway.screen.said("ann")[0].startswith("You said: [")
+        (turn,) = await gateway.turns()
+        assert (turn.outcome, turn.requests, turn.autonomous, len(turn.covers)) == ("replied", 1, False, 1)
+        assert turn.text == gateway.screen.parts[0].body
+        assert turn.usage != Usage()
+        (delivery,) = await gateway.log("delivery")
+        assert isinstance(delivery, Delivery)
+        assert (delivery.state, str(delivery.post)) == ("sent", str(turn.turn))
+
+    asyncio.run(story())
+
+
+def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("nice weather", sender="ann", room="lobby")
+            await gateway.console.say("is it?", sender="bob", room="lobby")
+            await gateway.console.say("reverie, is it?", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert len(turn.covers) == 3
+        heard = turn.heard.splitlines()
+        assert [" (overheard)" in line for line in heard] == [True, True, False]
+        assert heard[2].endswith("ann (guest): reverie, is it?")
+
+    asyncio.run(story())
+
+
+def test_a_closed_room_costs_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, access={"dm": "disabled"}) as gateway:
+            await gateway.console.say("reverie!", sender="ann", room="cellar")
+            await gateway.console.say("psst", sender="ann")
+            await gateway.console.say("reverie!", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+        assert len(await gateway.turns()) == 1
+        fates = [fact.fate for fact in await gateway.log("judged") if isinstance(fact, Judged)]
+        assert fates == ["noted", "refused", "refused", "due"]  # the first is the link's
+
+    asyncio.run(story())
+
+
+def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, attention={"coalesce": 0.2}) as gateway:
+            for text in ("one", "two", "three"):
+                await gateway.console.say(text, sender="ann")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert len(turn.covers) == 3
+
+    asyncio.run(story())
+
+
+def test_what_arrives_during_a_turn_is_answered_after_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(delay_s=0.2)) as gateway:
+            await gateway.console.say("one", sender="ann")
+            await gateway.asked(1)
+            await gateway.console.say("two", sender="ann")
+            await gateway.console.say("three", sender="ann")
+            await gateway.screen.until(2)
+        turns = await gateway.turns()
+        assert [len(turn.covers) for turn in turns] == [1, 2]
+        assert [part.to.room for part in gateway.screen.parts] == ["ann", "ann"]
+
+    asyncio.run(story())
+
+
+def test_conversations_do_not_wait_for_each_other_and_do_not_mix(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(delay_s=0.1)) as gateway:
+            people = [f"p{number}" for number in range(8)]
+            for person in people:
+                await gateway.console.say(f"I am {person}", sender=person)
+            await gateway.screen.until(8)
+        for person in people:
+            (answer,) = gateway.screen.said(person)
+            assert answer.endswith(f"I am {person}")
+
+    asyncio.run(story())
+
+
+def test_history_grows_by_appending(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            for number in range(1, 4):
+                await gateway.console.say(f"line {number}", sender="ann")
+                await gateway.screen.until(number)
+            first, second, third = gateway.scripted.requests
+        assert second.conversation[: len(first.conversation)] == first.conversation
+        assert third.conversation[: len(second.conversation)] == second.conversation
+        async with running(tmp_path) as again:
+            await again.console.say("line 4", sender="ann")
+            await again.screen.until(1)
+            (fourth,) = again.scripted.requests
+        assert fourth.conversation[: len(third.conversation)] == third.conversation  # also over a restart
+        assert fourth.blocks == first.blocks
+
+    asyncio.run(story())
+
+
+def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
+    async def story() -> None:
+        small = ScriptedModel(
+            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=4_000
+        )
+        async with running(tmp_path, small) as gateway:
+            for number in range(1, 21):
+                await gateway.console.say(f"line {number} " + "x" * 200, sender="ann")
+                await gateway.screen.until(number)
+        folds = await gateway.log("folded")
+        assert 1 <= len(folds) < 10  # of 20 turns
+        sizes = [
+            len("".join(p.text for s in r.conversation for p in s.parts if isinstance(p, Text))) for r in small.requests
+        ]
+        assert max(sizes) < 4_000 * 3.5 * 0.6
+
+    asyncio.run(story())
+
+
+def test_a_model_without_an_answer_is_told_once_with_a_reference(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(errors=(Unusable("no credit"),))) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+            await gateway.console.say("and now?", sender="ann")
+            await gateway.screen.until(2)
+        failed, replied = await gateway.turns()
+        assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "no credit", "replied")
+        assert failed.turn in gateway.screen.parts[0].body
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "outcome", "shown"),
+    [
+        ("stay_silent", "", "silent", 0),
+        ("stay_silent", "thinking aloud", "silent", 0),
+        ("yield_to_user", "", "yielded", 0),
+        ("yield_to_user", "Good night.", "replied", 1),
+    ],
+)
+def test_ways_to_end_a_turn(tmp_path: Path, call: str, text: str, outcome: str, shown: int) -> None:
+    async def story() -> None:
+        script = Script(rules=(Rule(match="quiet", reply=text, calls=((call, "{}"),)),))
+        async with running(tmp_path, script) as gateway:
+            await gateway.console.say("quiet please", sender="ann")
+            await gateway.console.say("bye", sender="bob")
+            await gateway.screen.until(1 + shown)
+            await gateway.took(2)
+        assert len(gateway.screen.said("ann")) == shown
+        assert outcome in [turn.outcome for turn in await gateway.turns()]
+
+    asyncio.run(story())
+
+
+def test_a_tool_that_is_not_there_is_an_error_the_model_can_answer(tmp_path: Path) -> None:
+    async def story() -> None:
+        script = Script(rules=(Rule(match="time", calls=(("clock", "{}"),)), Rule(match="", reply="I cannot tell.")))
+        async with running(tmp_path, script) as gateway:
+            await gateway.console.say("what time is it?", sender="ann")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert (turn.text, turn.requests) == ("I cannot tell.", 2)
+
+    asyncio.run(story())
+
+
+def test_an_empty_answer_gets_one_nudge(tmp_path: Path) -> None:
+    async def story() -> None:
+        script = Script(rules=(Rule(match="answered with nothing", reply="Sorry, here."), Rule(match="", reply="  ")))
+        async with running(tmp_path, script) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert (turn.text, turn.requests) == ("Sorry, here.", 2)
+        assert "answered with nothing" not in turn.heard  # it leaves no trace
+
+    asyncio.run(story())
+
+
+def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)  # the grace is for real models; here it is certain to run out
+
+    async def story() -> None:
+        async with running(tmp_path, Script(delay_s=60)) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.asked(1)
+        assert not gateway.screen.parts
+        assert not await gateway.turns()
+        async with running(tmp_path) as again:
+            await again.screen.until(1)
+        assert again.screen.said("ann")[0].endswith("hello")
+
+    asyncio.run(story())
+
+
+def test_a_start_fires_nothing_by_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+        async with running(
+            tmp_path, dmn={"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms"}
+        ) as again:
+            await asyncio.sleep(0.3)  # some thirty ticks
+        assert not again.scripted.requests
+        assert not again.screen.parts
+
+    asyncio.run(story())
+
+
+def test_a_normal_notice_is_taken_up_by_the_next_tick(tmp_path: Path) -> None:
+    async def story() -> None:
+        rules = [{"type": "console.room.lobby", "urgency": "normal"}]
+        async with running(tmp_path, attention={"coalesce": 0, "rules": rules}, dmn={"resting": "50ms"}) as gateway:
+            await gateway.console.say("anybody?", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert turn.autonomous
+
+    asyncio.run(story())
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            with pytest.raises(InUse, match="in use by process"):
+                await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
+
+    asyncio.run(story())
+
+
+def test_every_table_is_what_the_log_says(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            for number in range(5):
+                await gateway.console.say(f"hello {number}", sender=f"p{number % 2}")
+            while sum(len(turn.covers) for turn in await gateway.turns()) < 5:
+                await asyncio.sleep(0.005)
+        assert await rebuild(tmp_path / "reverie.db") == []
+        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+            assert await reader.outbox() == []
+
+    asyncio.run(story())
