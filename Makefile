@@ -8,6 +8,7 @@ export PYTHON
 .PHONY: install demo test check lock bench clean
 
 install: .venv/.installed
+	@echo 'installed in .venv; try: make demo'
 
 .venv/.installed: pyproject.toml requirements/install $(wildcard requirements/*.txt)
 	@requirements/install
