@@ -154,7 +154,7 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append([fact(Queued(post=post("p"))), fact(Queued(post=post("q", "other")))])
             (first, second) = await store.outbox()
-            assert (first.seq, first.post, first.parts) == (1, post("p"), ())
+            assert (first.seq, first.at, first.post, first.parts) == (1, NOW, post("p"), ())
             key = first.post.key
             await store.append([fact(Sending(post=key, first=0, last=1, bodies=("a", "b", "c")))])
             (first, second) = await store.outbox()
