@@ -35,7 +35,10 @@ class Capabilities:
     replies: bool = False
     """True: `Part.reply_to` is honoured. False: it is dropped without a trace."""
     window: int = 1
-    """How many parts of one post may be in flight at once. Order is kept at any number."""
+    """How many parts of one post may be in flight at once.
+
+    More than 1 only where a part that was surely not sent means that no later one was: else order breaks.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,285 @@
+"""Delivery under faults: a channel that fails in each way the contract names, on a real store."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.base import (
+    Capabilities,
+    Denied,
+    Emit,
+    Part,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+)
+from gateway import retry
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, Delivery, Post, PostKey, Receipt, RoomId
+from gateway.outbox import LOST_IN_CRASH, Outbox
+from gateway.records import PartEnded, Queued, Sending
+from gateway.store import Entry, OutboxPost, Store
+
+NAME = ChannelName("x")
+
+
+class Postman:
+    """A channel of one-line parts whose sends end as they are told to."""
+
+    name = NAME
+
+    def __init__(self, *ends: SendError | None, window: int = 1) -> None:
+        self.capabilities = Capabilities(platform="test", formatting="", window=window)
+        self.ends = list(ends)
+        self.sent: list[str] = []
+        self.attempts: list[str] = []
+        self.hold: asyncio.Event | None = None
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(post.text.splitlines())
+
+    async def send(self, part: Part) -> Receipt:
+        self.attempts.append(part.key)
+        end = self.ends.pop(0) if self.ends else None
+        if self.hold is not None:
+            await self.hold.wait()
+        if end is not None:
+            raise end
+        self.sent.append(part.body)
+        return Receipt()
+
+
+class Office:
+    """An outbox at work."""
+
+    def __init__(self, store: Store, postman: Postman, clock: ManualClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.outbox = Outbox(store, {NAME: postman}, clock, self._spawn)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
+        to = Address(channel=ChannelName(channel), room=RoomId(room))
+        post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
+        now = self.clock.now()
+        (at,) = await self.store.append([Entry(fact=Queued(post=post), at=now, conversation=to.conversation)])
+        self.outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+        return post.key
+
+    async def ended(self, count: int) -> list[Delivery]:
+        """All deliveries, once there are `count`. Lets the manual clock run meanwhile."""
+        async with asyncio.timeout(10):
+            while True:
+                found = [item.fact for item in await self.store.entries(kinds=["delivery"])]
+                if len(found) >= count:
+                    return [fact for fact in found if isinstance(fact, Delivery)]
+                self.clock.advance(1)
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def office(tmp: Path, postman: Postman, *, up: bool = True) -> AsyncIterator[Office]:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    async with await Store.open(tmp / "s.db", clock) as store:
+        work = Office(store, postman, clock)
+        await work.outbox.recover()
+        work.outbox.link(NAME, up)
+        yield work
+        await work.outbox.drain(0)
+        await work.outbox.close()
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())
+
+
+def test_parts_go_out_in_order_and_once(tmp_path: Path) -> None:
+    postman = Postman(window=2)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1\n2\n3\n4\n5")
+            await work.post("6\n7")
+            states = [delivery.state for delivery in await work.ended(2)]
+            assert states == ["sent", "sent"]
+            assert await work.store.outbox() == []
+        assert postman.sent == list("1234567")
+        assert len(set(postman.attempts)) == 7
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("ends", "sent", "state", "reason"),
+    [
+        ([None, Uncertain("cut")], "13", "uncertain", "part 2 of 3: cut"),
+        ([Rejected("muted")], "", "failed", "part 1 of 3: muted"),
+        ([Denied("banned"), None], "", "failed", "part 1 of 3: banned"),
+        ([RateLimited("flood", retry_after_s=7)], "123", "sent", ""),
+        ([None, Unreachable("no link"), Unreachable("no link")], "123", "sent", ""),
+    ],
+)
+def test_each_error_ends_as_its_name_says(
+    tmp_path: Path, ends: list[SendError | None], sent: str, state: str, reason: str
+) -> None:
+    postman = Postman(*ends)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1\n2\n3")
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == (state, reason)
+        assert "".join(postman.sent) == sent
+
+    play(story)
+
+
+def test_a_failed_part_ends_the_post(tmp_path: Path) -> None:
+    postman = Postman(None, None, Rejected("muted"), None, window=2)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1\n2\n3\n4\n5\n6")
+            (delivery,) = await work.ended(1)
+            assert delivery.reason == "part 3 of 6: muted"
+        assert "".join(postman.sent) == "124"  # 4 was in the same window; 5 and 6 were never tried
+
+    play(story)
+
+
+def test_nothing_is_sent_while_the_link_is_down(tmp_path: Path) -> None:
+    postman = Postman()
+
+    async def story() -> None:
+        async with office(tmp_path, postman, up=False) as work:
+            await work.post("1")
+            await asyncio.sleep(0.05)
+            assert not postman.attempts
+            work.outbox.link(NAME, True)
+            await work.ended(1)
+        assert postman.sent == ["1"]
+
+    play(story)
+
+
+def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
+    postman = Postman()
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            postman.hold = asyncio.Event()
+            await work.post("slow")
+            while not postman.attempts:
+                await asyncio.sleep(0)
+            held, postman.hold = postman.hold, None
+            await work.post("fast", room="#b")
+            (delivery,) = await work.ended(1)
+            assert delivery.at.room == "#b"
+            held.set()
+            await work.ended(2)
+
+    play(story)
+
+
+def test_a_post_to_a_channel_that_is_gone_fails_and_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with office(tmp_path, Postman()) as work:
+            await work.post("hello", channel="gone")
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("failed", "no channel gone is configured")
+
+    play(story)
+
+
+async def _left_by_a_crash(tmp: Path, *facts: PartEnded | Sending) -> None:
+    """A store in which a process died after writing these."""
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    to = Address(channel=NAME, room=RoomId("#a"))
+    post = Post(key=PostKey("p"), to=to, text="1\n2\n3")
+    async with await Store.open(tmp / "s.db", clock) as store:
+        for fact in (Queued(post=post), *facts):
+            await store.append([Entry(fact=fact, at=clock.now(), conversation=to.conversation)])
+
+
+SENDING = Sending(post=PostKey("p"), first=0, last=1, bodies=("1", "2", "3"))
+
+
+def _end(part: int) -> PartEnded:
+    return PartEnded(post=PostKey("p"), part=part, state="sent", reason="")
+
+
+@pytest.mark.parametrize(
+    ("facts", "sent", "state"),
+    [
+        ((), "123", "sent"),
+        ((SENDING,), "3", "uncertain"),
+        ((SENDING, _end(0)), "3", "uncertain"),
+        ((SENDING, _end(0), _end(1)), "3", "sent"),
+        (
+            (SENDING, _end(0), _end(1), Sending(post=PostKey("p"), first=2, last=2, bodies=None), _end(2)),
+            "",
+            "sent",
+        ),
+    ],
+)
+def test_after_a_crash_only_what_is_surely_unsent_is_sent(
+    tmp_path: Path, facts: tuple[PartEnded | Sending, ...], sent: str, state: str
+) -> None:
+    postman = Postman()
+
+    async def story() -> None:
+        await _left_by_a_crash(tmp_path, *facts)
+        async with office(tmp_path, postman) as work:
+            (delivery,) = await work.ended(1)
+            assert delivery.state == state
+            assert (LOST_IN_CRASH in delivery.reason) == (state == "uncertain")
+        assert "".join(postman.sent) == sent
+
+    play(story)
+
+
+def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> None:
+    first, second = Postman(), Postman(window=2)
+
+    async def story() -> None:
+        async with office(tmp_path, first, up=False) as work:
+            await work.post("1\n2")
+        assert not first.attempts
+        async with office(tmp_path, second) as work:
+            await work.ended(1)
+        assert second.sent == ["1", "2"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "age_s", "expected"),
+    [
+        (Unreachable("x"), 1, 0, retry.Verdict(state="waiting", reason="x", wait_s=1.0)),
+        (Unreachable("x"), 4, 0, retry.Verdict(state="waiting", reason="x", wait_s=8.0)),
+        (Unreachable("x"), 999, 0, retry.Verdict(state="waiting", reason="x", wait_s=60.0)),
+        (Unreachable("x"), 999, 86_400, retry.Verdict(state="failed", reason="gave up after 24 h: x")),
+        (RateLimited("x", retry_after_s=33), 1, 0, retry.Verdict(state="waiting", reason="x", wait_s=33)),
+        (RateLimited("x", retry_after_s=33), 1, 90_000, retry.Verdict(state="failed", reason="gave up after 25 h: x")),
+        (Uncertain("x"), 1, 90_000, retry.Verdict(state="uncertain", reason="x")),
+        (Rejected("x"), 1, 0, retry.Verdict(state="failed", reason="x")),
+        (Denied("x"), 1, 0, retry.Verdict(state="failed", reason="x")),
+    ],
+)
+def test_retry_policy(error: SendError, attempts: int, age_s: float, expected: retry.Verdict) -> None:
+    assert retry.verdict(error, attempts=attempts, age_s=age_s) == expected
