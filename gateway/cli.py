@@ -126,3 +126,7 @@ def start_logging(level: int) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
     for noisy in ("httpx", "httpcore", "irc", "asyncio", "aiosqlite"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

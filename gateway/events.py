@@ -61,11 +61,15 @@ class Address:
     def parse(cls, conversation: str) -> Self:
         """Reverse `conversation`. Raises ValueError for anything that it could not have made."""
         channel, _, rest = conversation.partition("/")
-        room, threaded, thread = rest.partition("/")
-        if not channel or not room or bool(threaded) != bool(thread) or "/" in thread:
-            raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
-        channel, room, thread = (part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread))
-        return cls(channel=ChannelName(channel), room=RoomId(room), thread=ThreadId(thread) if thread else None)
+        room, _, thread = rest.partition("/")
+        plain = [part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread)]
+        if all(plain[:2]):
+            made = cls(
+                channel=ChannelName(plain[0]), room=RoomId(plain[1]), thread=ThreadId(plain[2]) if plain[2] else None
+            )
+            if made.conversation == conversation:
+                return made
+        raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

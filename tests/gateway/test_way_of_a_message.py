@@ -11,8 +11,8 @@ from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import Delivery, Usage
 from gateway.records import Judged
-from gateway.store import InUse, Store, rebuild
-from tests.gateway.kit import CONSOLE, running, settings
+from gateway.store import Store, rebuild
+from tests.gateway.kit import running
 
 
 def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
@@ -243,16 +243,6 @@ def test_a_normal_notice_is_taken_up_by_the_next_tick(tmp_path: Path) -> None:
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert turn.autonomous
-
-    asyncio.run(story())
-
-
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path) as gateway:
-            await gateway.console.say("hello", sender="ann")
-            with pytest.raises(InUse, match="in use by process"):
-                await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
 
     asyncio.run(story())
 

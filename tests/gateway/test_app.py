@@ -1,0 +1,194 @@
+"""Starting, stopping, and what goes wrong beside the way of a message."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.models.base import Request, Unusable
+from agent.models.scripted import Script, ScriptedModel
+from channels.base import Denied, Emit, Part
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.clock import SystemClock
+from gateway.events import ChannelName
+from gateway.ops import health
+from gateway.store import InUse
+from tests.gateway.kit import CONSOLE, Screen, running, settings
+from tests.servers.ircd import Ircd
+
+CONFIG = """
+channels:
+  irc.test: {{platform: irc, host: 127.0.0.1, port: {port}, tls: false, nick: reverie, rooms: ["#lobby"]}}
+agents: [{{id: reverie}}]
+llm:
+  providers: {{dry: {{kind: scripted}}}}
+  models: {{main: {{provider: dry}}}}
+attention: {{coalesce: 0}}
+access: {{dm: open}}
+store: {{path: data/reverie.db}}
+"""
+
+
+class Refused(ConsoleChannel):
+    async def run(self, emit: Emit) -> None:
+        raise Denied(f"the password is wrong ({bool(emit)})")
+
+
+def nothing(part: Part) -> None:
+    raise AssertionError(part)
+
+
+def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Screen()
+        good, bad = ConsoleChannel(CONSOLE, screen.show), Refused(ChannelName("bad"), nothing)
+        async with running(tmp_path, channels={CONSOLE: good, bad.name: bad}):
+            await good.say("hello", sender="ann")
+            await screen.until(1)
+
+    asyncio.run(story())
+
+
+def test_with_every_channel_refused_there_is_nothing_left(tmp_path: Path) -> None:
+    async def story() -> None:
+        bad = Refused(CONSOLE, nothing)
+        with pytest.raises(app.NothingLeft):
+            await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: bad})
+
+    asyncio.run(story())
+
+
+def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path: Path) -> None:
+    channels = {"t": {"platform": "telegram", "token": "1:x"}}
+
+    async def story() -> None:
+        with pytest.raises(app.Unavailable, match=r"channels\.t: .*telegram"):
+            await app.run(settings(tmp_path, channels=channels), asyncio.Event())
+
+    asyncio.run(story())
+    assert not (tmp_path / "reverie.db").exists()
+
+
+def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Absent(ScriptedModel):
+        async def start(self) -> None:
+            raise Unusable("not installed")
+
+    async def story() -> None:
+        async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+
+    asyncio.run(story())
+    assert "not installed" in caplog.text
+
+
+def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
+    class Broken(ScriptedModel):
+        async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - breaks before it yields
+            if len(request.conversation) == 1:
+                raise KeyError("a bug")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    async def story() -> None:
+        async with running(tmp_path, Broken(clock=SystemClock())) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+            await gateway.console.say("again", sender="ann")
+            await gateway.screen.until(2)
+        failed, replied = await gateway.turns()
+        assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "internal error: KeyError", "replied")
+
+    asyncio.run(story())
+
+
+def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> None:
+    store = tmp_path / "reverie.db"
+    now = datetime.now(UTC)
+
+    async def story() -> None:
+        assert not (await health.check(store, [CONSOLE], now)).ok
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            well = await health.check(store, [CONSOLE], datetime.now(UTC))
+            assert (well.ok, well.findings) == (True, ("console is up",))
+            lonely = await health.check(store, [CONSOLE, "irc.x"], datetime.now(UTC))
+            assert (lonely.ok, lonely.findings) == (False, ("irc.x has not connected yet",))
+        later = await health.check(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
+        assert not later.ok
+        assert "no sign of life" in later.findings[0]
+
+    asyncio.run(story())
+
+
+def command(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway.cli", *map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Ircd() as ircd:
+            (tmp_path / "reverie.yaml").write_text(CONFIG.format(port=ircd.port))
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gateway.cli", "run", "--config", str(tmp_path), stderr=asyncio.subprocess.PIPE
+            )
+            await ircd.joined("reverie", "#lobby")
+            await ircd.say("#lobby", "reverie: hi there", by="alice!a@host")
+            reply = await ircd.received(r"PRIVMSG #lobby :(.*)")
+            assert "hi there" in reply[1]
+            health_now = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
+            assert (health_now.returncode, health_now.stdout) == (0, "irc.test is up\n")
+            second = await asyncio.to_thread(command, "run", "--config", tmp_path, cwd=tmp_path)
+            assert second.returncode == 1
+            assert f"in use by process {process.pid}" in second.stderr
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                _, errors = await process.communicate()
+            assert process.returncode == 0, errors.decode()
+            assert any(line.startswith("QUIT") for line in ircd.lines)
+
+    asyncio.run(story())
+
+
+def test_the_command_tells_what_is_wrong_with_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(CONFIG.format(port="many").replace("nick", "nik"))
+    for name in ("run", "check-config"):
+        done = command(name, "--config", tmp_path, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "channels.irc.test.port" in done.stderr
+        assert "channels.irc.test.nik" in done.stderr
+        assert "a.yaml:3" in done.stderr
+
+
+def test_good_configuration_and_version(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(CONFIG.format(port=6667))
+    assert command("check-config", "--config", tmp_path, cwd=tmp_path).returncode == 0
+    assert command("--version", cwd=tmp_path).stdout.startswith("reverie ")
+    assert command("dance", cwd=tmp_path).returncode == 2
+
+
+def test_the_store_in_use_is_named(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script()) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            with pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
+                await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
+
+    asyncio.run(story())
