@@ -1,0 +1,179 @@
+"""What the server says, as notifications."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gateway.events import NOTIFICATION, Membership
+from tests.channels.irc_kit import running, story
+from tests.servers.ircd import Ircd, Options
+
+SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+
+
+@story
+async def test_a_room_line_arrives_whole() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        await ircd.say("#room", "\x02hi\x02 all", msgid="abc", time="2026-01-02T03:04:05.678Z")
+        message = await run.message()
+        assert (message.id, message.at.room, message.text, message.kind) == ("abc", "#room", "hi all", "room")
+        assert message.sent == SENT
+        assert (message.sender.id, message.sender.name, message.sender.verified) == (
+            "mask:alice!a@host",
+            "alice",
+            False,
+        )
+        assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(message)) == message
+
+
+@story
+async def test_people_and_rooms_are_told_apart() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room", "#a[b]"]) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        lines = [
+            ("@account=al :alice!a@h PRIVMSG reverie :direct, verified", "direct", "alice!account:al"),
+            (":alice!a@h PRIVMSG REVERIE :direct", "direct", "alice!a@h"),
+            (":alice!a@h PRIVMSG #ROOM :hi reverie", "mention", "#Room"),
+            (":alice!a@h PRIVMSG @#room :to the ops", "room", "#Room"),
+            (":alice!a@h PRIVMSG #A{B} :folded", "room", "#a[b]"),
+            (":alice!a@h PRIVMSG #Else :not ours", "room", "#else"),
+            ("@bot :rss!a@h PRIVMSG #room :news", "room", "#Room"),
+            (":alice!a@h PRIVMSG #room :\x01ACTION pokes reverie\x01", "mention", "#Room"),
+            (":alice!a@h PRIVMSG #room :\x01ACTION waves", "room", "#Room"),
+            ("@time=nonsense :alice!a@h PRIVMSG #room hi", "room", "#Room"),
+        ]
+        for line, _, _ in lines:
+            bot.send(line)
+        await run.message(len(lines))
+        assert [(m.kind, m.at.room) for m in run.messages] == [(kind, room) for _, kind, room in lines]
+        assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
+        assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 3
+        assert [m.text for m in run.messages[7:9]] == ["/me pokes reverie", "/me waves"]
+        assert len({m.id for m in run.messages}) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ":alice!a@h NOTICE #room :reverie: hi",
+        ":alice!a@h NOTICE reverie :\x01VERSION x\x01",
+        ":alice!a@h PRIVMSG #room",
+        ":alice!a@h PRIVMSG",
+        ":alice!a@h PRIVMSG #room :",
+        ":alice!a@h PRIVMSG #room :\x02\x0f",
+        ":alice!a@h PRIVMSG #room :\x01DCC SEND x\x01",
+        ":alice!a@h PRIVMSG somebody :not for us",
+        ":reverie!r@h PRIVMSG #room :our own",
+        "PRIVMSG #room :nobody",
+        ":alice!a@h INVITE reverie #trap",
+        ":alice!a@h QUIT",
+        ":alice!a@h TAGMSG #room",
+        ":alice!a@h JOIN",
+        ":alice!a@h KICK #room",
+        ":reverie!r@h TOPIC #room :ours",
+        "@batch=x :alice!a@h JOIN #room",
+    ],
+)
+@story
+async def test_what_is_not_for_us_is_dropped_quietly(line: str) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.send(":irc.test BATCH +x netjoin a b")
+        bot.send(line)
+        bot.send(":alice!a@h PRIVMSG #room :after")
+        assert (await run.message()).text == "after"
+        assert len(run.seen) == 2  # the link and that message
+        assert not any("#trap" in said for said in bot.lines)
+
+
+@story
+async def test_membership_of_others_is_told() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room", "#two"]) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for line in (
+            ":al!a@h JOIN #room acc :real",
+            ":al!a@h JOIN #two * :real",
+            ":al!a@h NICK bo",
+            ":bo!a@h TOPIC #room :new \x02topic",
+            ":op!o@h KICK #room bo :out",
+            ":bo!a@h PART #two",
+        ):
+            bot.send(line)
+        await run.until(lambda: len(run.seen) == 8)
+        told = [event for event in run.seen if isinstance(event, Membership)]
+        assert [(e.change, e.at.room, e.sender.name, e.subject, e.text) for e in told] == [
+            ("join", "#Room", "al", None, None),
+            ("join", "#two", "al", None, None),
+            ("nick", "#Room", "al", "bo", None),
+            ("nick", "#two", "al", "bo", None),
+            ("topic", "#Room", "bo", None, "new topic"),
+            ("kick", "#Room", "op", "bo", "out"),
+            ("part", "#two", "bo", None, None),
+        ]
+
+
+@story
+async def test_an_account_is_believed_only_while_we_see_its_nick() -> None:
+    async with Ircd(Options(caps="extended-join account-notify")) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        steps = [
+            (":al!a@h PRIVMSG reverie :x", False),
+            (":al!a@h JOIN #room acc :real\r\n:al!a@h PRIVMSG reverie :x", True),
+            (":al!a@h NICK bo\r\n:bo!a@h PRIVMSG reverie :x", True),
+            (":al!z@z PRIVMSG reverie :x", False),
+            (":bo!a@h ACCOUNT *\r\n:bo!a@h PRIVMSG reverie :x", False),
+            (":bo!a@h ACCOUNT acc\r\n:bo!a@h PRIVMSG reverie :x", True),
+            ("@account=fake :ev!e@h PRIVMSG reverie :x", False),
+            (":bo!a@h PART #room\r\n:bo!z@z PRIVMSG reverie :x", False),
+            (":bo!z@z ACCOUNT acc\r\n:bo!z@z PRIVMSG reverie :x", False),
+        ]
+        for line, _ in steps:
+            bot.send(line)
+        await run.message(len(steps))
+        assert [m.sender.verified for m in run.messages] == [verified for _, verified in steps]
+
+
+@story
+async def test_a_ctcp_flood_gets_a_few_answers() -> None:
+    async with Ircd() as ircd, running(ircd, contact="alice") as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.raw(b":al!a@h PRIVMSG reverie :\x01VERSION\x01\r\n:al!a@h PRIVMSG reverie :\x01PING 12\x01\r\n" * 500)
+        bot.send("PING :end")
+        await ircd.received(r"PONG :end")
+        await ircd.received(r"NOTICE", times=3)
+        replies = [line for line in bot.lines if line.startswith("NOTICE")]
+        assert replies[:2] == ["NOTICE al :\x01VERSION Reverie (alice)\x01", "NOTICE al :\x01PING 12\x01"]
+        assert len(replies) <= 4
+        assert not run.messages
+
+
+@pytest.mark.parametrize("blocked", [1, 6000])
+@story
+async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        run.open.clear()
+        bot, channel = ircd.clients[0], run.channel
+        for number in range(blocked):
+            bot.send(f":al!a@h PRIVMSG #room :{number} " + "x" * 300)
+        if blocked > 1:
+            while not channel._inbox.full:
+                await asyncio.sleep(0)  # let the socket be read
+            transport: Any = channel._connection.transport if channel._connection else None
+            assert not transport.is_reading()
+        run.open.set()
+        await run.message(blocked)
+        numbers = [int(re.match(r"\d+", message.text)[0]) for message in run.messages]  # type: ignore[index]
+        assert numbers == list(range(blocked))
+        assert max(run.batches) <= 256
+        if blocked > 1:
+            assert max(run.batches) > 50
