@@ -18,14 +18,33 @@ RELAY_S = 0.02
 
 
 class _Client(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
-    """`irc.server`'s client without its busy loop: it polls for writability, which is always given."""
+    """`irc.server`'s client, with what everyday clients (irssi, WeeChat) ask for when they connect and join."""
 
     def _handle_one(self) -> None:
+        # The library polls for writability, which is always given: that would be a busy loop.
         while self.send_queue:
             self._send(self.send_queue.pop(0))
         readable, _, _ = select.select([self.request], [], [], RELAY_S)
         if readable:
             self._handle_incoming()
+
+    def handle_cap(self, params: str) -> str | None:
+        """No capabilities, said as https://ircv3.net/specs/extensions/capability-negotiation asks."""
+        subcommand, _, asked = params.partition(" ")
+        answer = {"LS": "LS :", "LIST": "LIST :", "REQ": f"NAK {asked}"}.get(subcommand.upper())
+        return f":{self.server.servername} CAP {self.nick or '*'} {answer}" if answer else None
+
+    def handle_join(self, params: str) -> None:
+        """As the library does, but also for a name behind a colon."""
+        super().handle_join(params.lstrip(":"))
+
+    def handle_mode(self, params: str) -> str:
+        """Rooms have no modes."""
+        return f":{self.server.servername} 324 {self.nick} {params.split(' ', maxsplit=1)[0]} +"
+
+    def handle_who(self, params: str) -> str:
+        """The names that came with the join are all there is to know."""
+        return f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of WHO list"
 
 
 class Server(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
