@@ -14,6 +14,7 @@ yielded rests. Ticks look at what is pending; with nothing pending they wind dow
 left alone comes to Resting within two ticks and stays there. Turns that nobody asked for are counted:
 so many in a row, so many a day, and after errors they wait longer and longer.
 """
+# size: all transitions stand in one file, behind the types that they are about
 
 from dataclasses import dataclass, replace
 from datetime import datetime

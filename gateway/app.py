@@ -10,7 +10,8 @@ from agent.models.build import build_model
 from agent.turn import NoTools
 from agent.workspace import default_workspace, persona
 from channels.base import Channel, Denied
-from gateway import policies
+from gateway import access, policies
+from gateway.bindings import Bindings
 from gateway.clock import Clock, SystemClock
 from gateway.events import ChannelName
 from gateway.inbox import Inbox
@@ -118,43 +119,46 @@ class _Gateway:
         self.channels = channels
         self.model = model
         self.spawn = spawn
-        agent = settings.agents[0]
         who, bindings = policies.access_policy(settings), policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
-        turns = Turns(
-            store=store,
-            clock=clock,
-            model=model,
-            tools=NoTools(),
-            agent_id=agent.id,
-            persona=persona(agent.workspace or default_workspace(), model.family),
-            bindings=bindings,
-            access_policy=who,
-            capabilities={name: channel.capabilities for name, channel in channels.items()},
-            post=self.outbox.put,
-        )
         self.loop = Loop(
             store=store,
             clock=clock,
-            turns=turns,
+            turns=self._turns(settings, who, bindings),
             policy=policies.dmn_policy(settings),
             state=dmn.restore(saved) if saved else dmn.State(),
             spawn=spawn,
         )
         self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)
+        attention_policy = policies.attention_policy(settings)
         self.intakes = {
             name: Intake(
                 name,
                 store=store,
                 clock=clock,
                 access_policy=who,
-                attention_policy=policies.attention_policy(settings),
+                attention_policy=attention_policy,
                 bindings=bindings,
                 arrived=self.inbox.arrived,
                 link=self.outbox.link,
             )
             for name in channels
         }
+
+    def _turns(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Turns:
+        agent = settings.agents[0]
+        return Turns(
+            store=self.store,
+            clock=self.clock,
+            model=self.model,
+            tools=NoTools(),
+            agent_id=agent.id,
+            persona=persona(agent.workspace or default_workspace(), self.model.family),
+            bindings=bindings,
+            access_policy=who,
+            capabilities={name: channel.capabilities for name, channel in self.channels.items()},
+            post=self.outbox.put,
+        )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
