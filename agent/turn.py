@@ -118,7 +118,7 @@ async def _ask(model: Model, request: Request) -> _Answer:
 
 def _ended(answer: _Answer, done: Outcome) -> Outcome | None:
     """The outcome that this answer makes, or None if the turn goes on."""
-    text = answer.text.strip()
+    text = _whole(answer.text).strip()
     names = {call.name for call in answer.calls}
     if STAY_SILENT.name in names:
         return replace(done, outcome="silent")
@@ -131,8 +131,13 @@ def _ended(answer: _Answer, done: Outcome) -> Outcome | None:
     return None
 
 
+def _whole(text: str) -> str:
+    """Join surrogate halves that came in separate pieces; a half that stays alone cannot be written as UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _continued(request: Request, answer: _Answer, results: tuple[ToolResult, ...], *, last: bool) -> Request:
-    beside: tuple[Text | ToolCall | ToolResult, ...] = (Text(text=answer.text),) if answer.text.strip() else ()
+    beside: tuple[Text | ToolCall | ToolResult, ...] = (Text(text=_whole(answer.text)),) if answer.text.strip() else ()
     asked = Said(role="assistant", parts=(*beside, *answer.calls))
     request = replace(request, conversation=(*request.conversation, asked, Said(role="user", parts=results)))
     return _with_hint(request, ENOUGH) if last else request

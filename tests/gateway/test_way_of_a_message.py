@@ -204,6 +204,18 @@ def test_an_empty_answer_gets_one_nudge(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_half_a_character_from_a_model_does_no_harm(tmp_path: Path) -> None:
+    async def story() -> None:
+        script = Script(rules=(Rule(match="", reply="x" * 15 + "\ud83d\ude00 and \ud83d."),))  # cut after 16 characters
+        async with running(tmp_path, script) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert turn.text == "x" * 15 + "\N{GRINNING FACE} and \N{REPLACEMENT CHARACTER}."
+
+    asyncio.run(story())
+
+
 def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)  # the grace is for real models; here it is certain to run out
 
