@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
 
-from gateway.events import Address, ConversationId, Delivery, Message
+from gateway.events import Address, ConversationId, Delivery, Message, Post
 from gateway.records import PartEnded, Queued, Sending, Seq, TurnEnded
 from gateway.store import Stored
 
@@ -90,7 +89,7 @@ class _Log:
         self.reasons: Counter[str] = Counter()
         bodies: dict[str, tuple[str, ...]] = {}
         states: dict[tuple[str, int], tuple[str, str]] = {}
-        posts: list[Queued] = []
+        posts: list[Post] = []
         for entry in entries:
             match entry.fact:
                 case Message(kind="direct" | "mention", text=text):
@@ -98,8 +97,8 @@ class _Log:
                 case TurnEnded(covers=covers):
                     for seq in covers:
                         self.covering.setdefault(seq, []).append(entry)
-                case Queued() as queued:
-                    posts.append(queued)
+                case Queued(post=whole):
+                    posts.append(whole)
                 case Sending(post=post, first=first, last=last) as sending:
                     bodies[post] = sending.bodies or bodies[post]
                     states |= {(post, part): ("sending", "") for part in range(first, last + 1)}
@@ -108,14 +107,10 @@ class _Log:
                     self.reasons += Counter([reason] if state == "uncertain" else [])
                 case Delivery() as delivery:
                     self.ended[delivery.post] = delivery
-        for post in (queued.post for queued in posts):
-            for part, body in enumerate(bodies.get(post.key, post.text.splitlines())):
-                state, reason = states.get((post.key, part), ("unsent", ""))
-                self.parts.append(_Part(post.to.conversation, body, state, reason))
-
-    @classmethod
-    def read(cls, entries: Iterable[Stored]) -> Self:
-        return cls(entries)
+        for queued_post in posts:
+            key, place = queued_post.key, queued_post.to.conversation
+            for index, body in enumerate(bodies.get(key, queued_post.text.splitlines())):
+                self.parts.append(_Part(place, body, *states.get((key, index), ("unsent", ""))))
 
 
 def judge(evidence: Evidence) -> Verdict:
