@@ -22,14 +22,16 @@ _INSPIRCD = """
 <server name="irc.real.test" description="test" network="Test">
 <admin name="test" nick="test" email="test@localhost">
 <bind address="127.0.0.1" port="{port}" type="clients">
-<connect allow="*" timeout="60" pingfreq="120" hardsendq="1M" softsendq="100k" recvq="64k"
-         threshold="1000" commandrate="1000000" fakelag="no" localmax="50" globalmax="50" maxchans="20"
-         useident="no" resolvehostnames="no">
+<connect allow="*" timeout="60" pingfreq="120" localmax="50" globalmax="50" useident="no" resolvehostnames="no"
+         {limits}>
 <files motd="{directory}/motd">
 <path pid="{directory}/inspircd.pid" configdir="{directory}" datadir="{directory}" logdir="{directory}">
 <log method="file" type="*" level="normal" target="{directory}/inspircd.log" flush="1">
 {modules}
 """
+_UNLIMITED = (
+    'hardsendq="1M" softsendq="100k" recvq="64k" threshold="1000" commandrate="1000000" fakelag="no" maxchans="20"'
+)
 _MODULES = (
     "ircv3 ircv3_accounttag ircv3_batch ircv3_capnotify ircv3_chghost ircv3_ctctags ircv3_echomessage "
     "ircv3_labeledresponse ircv3_msgid ircv3_servertime cap namesx uhnames services_account setname botmode"
@@ -44,7 +46,7 @@ MotdPhrase = hello
 [Limits]
 MaxConnectionsIP = 50
 MaxNickLength = 20
-MaxPenaltyTime = 0
+{limits}
 PingTimeout = 120
 [Options]
 DNS = no
@@ -56,23 +58,25 @@ SyslogFacility = local1
 
 
 @contextlib.contextmanager
-def inspircd(directory: Path) -> Iterator[int]:
-    """InspIRCd 3 with the IRCv3 modules; the port it listens on."""
+def inspircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
+    """InspIRCd 3 with the IRCv3 modules; the port it listens on. `limits`: its own defaults against floods."""
     port = _free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
-    file.write_text(_INSPIRCD.format(port=port, directory=directory, modules=modules))
+    file.write_text(
+        _INSPIRCD.format(port=port, directory=directory, modules=modules, limits="" if limits else _UNLIMITED)
+    )
     with _running([_program("inspircd"), "--nofork", "--runasroot", f"--config={file}"], port, directory):
         yield port
 
 
 @contextlib.contextmanager
-def ngircd(directory: Path) -> Iterator[int]:
-    """ngIRCd, which knows little of CAP; the port it listens on."""
+def ngircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
+    """ngIRCd, which knows little of CAP; the port it listens on. `limits`: its own defaults against floods."""
     port = _free_port()
     file = directory / "ngircd.conf"
-    file.write_text(_NGIRCD.format(port=port))
+    file.write_text(_NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0"))
     with _running([_program("ngircd"), "-n", "-f", str(file)], port, directory):
         yield port
 
