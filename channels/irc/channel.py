@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import logging
 import random as _random
-import secrets
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from channels.base import Capabilities, Denied, Emit, Part, Rejected, Unreachable
 from channels.irc.config import IrcConfig, Tls
-from channels.irc.ids import ENTROPY_BYTES, ulid
 from channels.irc.inbox import Inbox
 from channels.irc.outgoing import WINDOW
 from channels.irc.render import cut, render
@@ -21,6 +19,7 @@ from channels.irc.wire import line
 from channels.split import split
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, EventId, Link, Post, Receipt
+from gateway.ids import new_id
 
 if TYPE_CHECKING:
     from channels.irc.connection import Connection
@@ -127,8 +126,8 @@ class IrcChannel:
     def _link(self, *, up: bool, reason: str) -> None:
         if self._up is not up:
             self._up = up
-            key = EventId(ulid(self._clock.now(), secrets.token_bytes(ENTROPY_BYTES)))
-            self._inbox.put(Link(id=key, channel=self._name, up=up, reason=reason, sent=self._clock.now()))
+            now = self._clock.now()
+            self._inbox.put(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
 
     async def _connect_once(self, tls: ssl.SSLContext | None) -> str:
         """One connection from its first packet to its last; why it ended. Raises Denied."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from channels.base import Denied
 from channels.irc.config import IrcConfig
-from channels.irc.ids import ENTROPY_BYTES, ulid
 from channels.irc.inbound import View, ctcp, to_notifications
 from channels.irc.outgoing import Bucket, Outgoing
 from channels.irc.people import People
@@ -15,6 +14,7 @@ from channels.irc.registration import Registration
 from channels.irc.wire import Isupport, Line, line, parse
 from gateway.clock import Clock
 from gateway.events import ChannelName, Notification
+from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.irc")
 _ROOMS_PER_JOIN = 10
@@ -68,7 +68,7 @@ class Session:
 
     def fresh_id(self) -> str:
         """A new name for something that the server did not name."""
-        return ulid(self._clock.now(), secrets.token_bytes(ENTROPY_BYTES))
+        return new_id(self._clock.now())
 
     def end(self, reason: str) -> None:
         """The connection is lost, or shall be held to be."""
