@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent import view
-from agent.brief import Brief, Exchange, Line, Place
+from agent.brief import Brief, Line, Place
 from agent.models.base import Model, TooLong
 from agent.prompt import hear, render_line
 from agent.turn import Outcome, Tools, take_turn
@@ -19,6 +19,7 @@ from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey
 from gateway.ids import new_id
+from gateway.past import Past, PastTurn
 from gateway.records import AMBIENT, Folded, Queued, Seq, TurnEnded, TurnId
 from gateway.store import Entry, OutboxPost, Store, Stored, Unread
 
@@ -74,6 +75,7 @@ class Turns:
         self._access = access_policy
         self._capabilities = capabilities
         self._post = post
+        self._past = Past()
 
     async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
         """Deal with all that is unread there now.
@@ -84,13 +86,13 @@ class Turns:
         unread = await self._store.unread(conversation, newest=NEWEST_LINES)
         if not unread.messages:
             return Report(failed=False, used_tools=False, yielded=False, left=AMBIENT)
-        past = [(turn.ended.seq, turn.fact) for turn in await self._store.turns(conversation)]
+        past = await self._view(conversation)
         about = self._place(place, unread)
         outcome, heard = Outcome(outcome="failed"), ""
         covers: tuple[Seq, ...] = ()
         for tries in range(MAX_FOLDS + 1):
             past, heard, covers = await self._fit(conversation, past, unread, tries)
-            history = tuple(Exchange(heard=turn.heard, reply=turn.text) for _, turn in past)
+            history = tuple(turn.exchange for turn in past)
             brief = Brief(persona=self._persona, place=about, history=history, heard=heard)
             try:
                 outcome = await take_turn(brief, self._model, self._tools, key=self._agent_id)
@@ -98,7 +100,8 @@ class Turns:
             except TooLong as error:
                 outcome = Outcome(outcome="failed", reason=error.reason)
         ended = self._ended(outcome, unread, covers, heard, autonomous=autonomous)
-        await self._write(place, unread, ended)
+        seq = await self._write(place, unread, ended)
+        self._past.keep(conversation, [*past, PastTurn.of(seq, ended)])
         return Report(
             failed=ended.outcome == "failed",
             used_tools=outcome.used_tools,
@@ -112,12 +115,19 @@ class Turns:
         unread = await self._store.unread(conversation, newest=NEWEST_LINES)
         covers = tuple(stored.seq for stored in unread.messages)
         outcome = Outcome(outcome="failed", reason=reason)
+        self._past.take(conversation)
         await self._write(place, unread, self._ended(outcome, unread, covers, "", autonomous=autonomous))
         return Report(failed=True, used_tools=False, yielded=False, left=await self._left(conversation))
 
+    async def _view(self, conversation: ConversationId) -> tuple[PastTurn, ...]:
+        kept = self._past.take(conversation)
+        if kept is not None:
+            return kept
+        return tuple(PastTurn.of(turn.ended.seq, turn.fact) for turn in await self._store.turns(conversation))
+
     async def _fit(
-        self, conversation: ConversationId, past: list[tuple[Seq, TurnEnded]], unread: Unread, tries: int
-    ) -> tuple[list[tuple[Seq, TurnEnded]], str, tuple[Seq, ...]]:
+        self, conversation: ConversationId, past: tuple[PastTurn, ...], unread: Unread, tries: int
+    ) -> tuple[tuple[PastTurn, ...], str, tuple[Seq, ...]]:
         """What of the past and of the new lines fits the window; folds the view if that is less than all.
 
         `tries`: how often the provider has said that it was still too long.
@@ -129,11 +139,11 @@ class Turns:
         first = view.newest_within([view.estimate_tokens(render_line(line)) for _, line in lines], budget)
         shown = lines[first:]
         heard = hear([line for _, line in shown], omitted=unread.omitted + first, plain=plain)
-        sizes = [view.estimate_tokens(turn.heard) + view.estimate_tokens(turn.text) for _, turn in past]
+        sizes = [turn.tokens for turn in past]
         start = view.fold_start(sizes, budget - view.estimate_tokens(heard), force=tries > 0)
         if start > 0:
             reason = "the provider said that it was too long" if tries else "the window is full"
-            kept_from = past[start][0] if start < len(past) else Seq(past[-1][0] + 1)
+            kept_from = past[start].seq if start < len(past) else Seq(past[-1].seq + 1)
             logger.info(
                 "%s: folded, %d of %d turns stay in view: %s", conversation, len(past) - start, len(past), reason
             )
@@ -163,8 +173,8 @@ class Turns:
             autonomous=autonomous,
         )
 
-    async def _write(self, place: Address, unread: Unread, ended: TurnEnded) -> None:
-        """The turn and its post, in one transaction; then the post goes to the outbox."""
+    async def _write(self, place: Address, unread: Unread, ended: TurnEnded) -> Seq:
+        """The turn and its post, in one transaction; then the post goes to the outbox. Where the turn stands."""
         now = self._clock.now()
         record = Entry(
             fact=ended,
@@ -174,8 +184,8 @@ class Turns:
             cause=unread.upto or None,
         )
         if not ended.text:
-            await self._store.append([record])
-            return
+            (written,) = await self._store.append([record])
+            return written.seq
         newest = unread.messages[-1].fact if unread.messages else None
         post = Post(
             key=PostKey(ended.turn),
@@ -186,8 +196,9 @@ class Turns:
         queued = Entry(
             fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
-        appended = await self._store.append([record, queued])
-        self._post(OutboxPost(seq=appended[1].seq, at=now, post=post, parts=()))
+        written, waiting = await self._store.append([record, queued])
+        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
+        return written.seq
 
     async def _left(self, conversation: ConversationId) -> int:
         return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
