@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,9 @@ from gateway.settings_load import BadConfig, check
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes: done; failed while running; bad usage or configuration."""
+
+SETTLED_S = 3.0
+"""After a start everything that stays is there: libraries, settings, connections."""
 
 logger = logging.getLogger("reverie")
 
@@ -93,6 +97,7 @@ async def _serve(settings: Settings) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    settled = asyncio.create_task(_settle())
     try:
         await app.run(settings, stop)
     except app.Unavailable as error:
@@ -101,7 +106,19 @@ async def _serve(settings: Settings) -> int:
     except (CannotOpen, StoreError, app.NothingLeft) as error:
         logger.error("%s", error)  # noqa: TRY400 - the same
         return FAILED
+    finally:
+        settled.cancel()
     return DONE
+
+
+async def _settle() -> None:
+    """Take what a start leaves in memory, for good, out of the garbage collector's way.
+
+    Walking through it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
+    """
+    await asyncio.sleep(SETTLED_S)
+    gc.collect()
+    gc.freeze()
 
 
 def _health(args: argparse.Namespace) -> int:
