@@ -1,0 +1,190 @@
+"""What the whole gateway promises, measured on `reverie run`: `python tests/bench/bench_gateway.py [--json]`.
+
+A fresh process each time, loopback sockets, a real SQLite file; the figures are medians. Nothing is
+asserted: a busy machine gives other figures (the load is printed with them).
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.bench_store import fill
+from tests.bench.gateway_kit import NICK, ROOM, FastModel, Gateway, Wire, running, write_config
+
+IDLE_S = 5.0
+WARM_UP = 20
+"""Messages before the first that counts."""
+
+
+class Figure(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    promise: str = ""
+
+
+class Bench:
+    """One fake IRC server, one fake model, and a folder with a fresh corner for each run."""
+
+    def __init__(self, base: Path, wire: Wire, model: FastModel) -> None:
+        self._base = base
+        self._wire = wire
+        self._model = model
+        self._numbers = itertools.count()
+
+    def config(self, *, remote: bool, store: Path | None = None) -> Path:
+        """A configuration of its own, with a store that does not exist yet unless it is given."""
+        folder = self._base / f"run{next(self._numbers)}"
+        url = self._model.url if remote else None
+        write_config(folder, irc_port=self._wire.port, model_url=url, store=store or folder / "reverie.db")
+        return folder
+
+    async def launches(self, runs: int, *, remote: bool, store: Path | None = None) -> tuple[float, float]:
+        """Seconds from the launch to the JOIN on the wire, and to the link being up in the log; medians."""
+        joined, up = [], []
+        for _ in range(runs):
+            async with running(self._wire, self.config(remote=remote, store=store)) as gateway:
+                joined.append(gateway.joined_s - gateway.launched_s)
+                up.append(gateway.up_s - gateway.launched_s)
+        return statistics.median(joined), statistics.median(up)
+
+    async def resident(self, runs: int, *, remote: bool) -> float:
+        """Megabytes, some seconds after it joined; with a remote model after one request. Median."""
+        found = []
+        for _ in range(runs):
+            async with running(self._wire, self.config(remote=remote)) as gateway:
+                if remote:
+                    await self._exchange(gateway, 0)
+                await asyncio.sleep(IDLE_S)
+                found.append(gateway.resident_mb())
+        return statistics.median(found)
+
+    async def to_request(self, samples: int) -> list[float]:
+        """Milliseconds from a line on the wire to the model request's first byte, one at a time; sorted."""
+        taken = []
+        async with running(self._wire, self.config(remote=True)) as gateway:
+            for number in range(samples + WARM_UP):
+                before = len(self._model.stamps)
+                said_s, _ = await self._exchange(gateway, number)
+                taken.append((self._model.stamps[before] - said_s) * 1000)
+        return sorted(taken[WARM_UP:])
+
+    async def to_reply(self, samples: int) -> list[float]:
+        """Milliseconds from a line on the wire to the reply on the wire, scripted model; sorted."""
+        taken = []
+        async with running(self._wire, self.config(remote=False)) as gateway:
+            for number in range(samples + WARM_UP):
+                said_s, replied_s = await self._exchange(gateway, number)
+                taken.append((replied_s - said_s) * 1000)
+        return sorted(taken[WARM_UP:])
+
+    async def ingest(self, lines: int) -> float:
+        """Room lines per second, from the first on the wire until all are durable."""
+        folder = self.config(remote=False)
+        async with running(self._wire, folder) as gateway:
+            log = sqlite3.connect(f"file:{folder}/reverie.db?mode=ro", uri=True)
+            began_with = _last(log)
+            began_s = time.perf_counter()
+            for number in range(lines):
+                gateway.bot.raw(_line(number, f"the build is green again, this is line {number} of a long talk"))
+            while _last(log) < began_with + 2 * lines:  # a message and its judgement each
+                await asyncio.sleep(0.01)
+            log.close()
+            return lines / (time.perf_counter() - began_s)
+
+    async def _exchange(self, gateway: Gateway, number: int) -> tuple[float, float]:
+        """Say one line to the bot and wait for its answer; when each was on the wire."""
+        already = len(self._wire.lines)
+        said_s = time.perf_counter()
+        gateway.bot.raw(_line(number, f"{NICK}: how is the build, number {number}?"))
+        await self._wire.until(lambda: any(line.startswith("PRIVMSG") for line in self._wire.lines[already:]))
+        replied_s = self._wire.seen_s("PRIVMSG", after=already)
+        await self._wire.until(lambda: any(line.startswith("PING") for line in self._wire.lines[already:]))
+        await asyncio.sleep(0.005)  # what is written after a reply is not the next one's delay
+        return said_s, replied_s
+
+
+def _line(number: int, text: str) -> bytes:
+    return f":alice{number % 50}!a@host PRIVMSG {ROOM} :{text}\r\n".encode()
+
+
+def _last(log: sqlite3.Connection) -> int:
+    ((last,),) = log.execute("SELECT coalesce(max(seq), 0) FROM log")
+    return int(last)
+
+
+def _p99(taken: Sequence[float]) -> float:
+    return taken[int(len(taken) * 0.99)]
+
+
+async def measure(options: argparse.Namespace) -> list[Figure]:
+    """All figures, in the order of the table."""
+    figures: list[Figure] = []
+
+    def add(name: str, value: float, unit: str, promise: str = "") -> None:
+        figures.append(Figure(name, value, unit, promise))
+
+    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
+        base = Path(folder)
+        async with Wire() as wire, FastModel() as model:
+            bench = Bench(base, wire, model)
+            await bench.launches(1, remote=True)  # compiles what has changed since the last start
+            for remote, kind in ((False, "scripted"), (True, "openai")):
+                joined, up = await bench.launches(options.runs, remote=remote)
+                add(f"launch -> JOIN on the wire, {kind}", joined, "s", "<= 1.0")
+                add(f"launch -> link up in the log, {kind}", up, "s", "<= 1.0")
+            add("resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60")
+            add("resident, after a request, openai", await bench.resident(3, remote=True), "MB", "<= 60")
+            requested = await bench.to_request(options.samples)
+            add("message -> model request, p50", statistics.median(requested), "ms", "<= 5")
+            add("message -> model request, p99", _p99(requested), "ms", "<= 25")
+            replied = await bench.to_reply(options.samples)
+            add("message -> reply, scripted, p50", statistics.median(replied), "ms")
+            add("message -> reply, scripted, p99", _p99(replied), "ms")
+            rates = [await bench.ingest(options.lines) for _ in range(3)]
+            add(f"ingest of {options.lines} room lines", statistics.median(rates), "lines/s", ">= 5000")
+            store = base / "big.db"
+            await fill(store, options.entries)
+            joined, up = await bench.launches(options.runs, remote=False, store=store)
+            add(f"launch -> JOIN with {options.entries} entries", joined, "s", "<= 1.5")
+            add(f"launch -> link up with {options.entries} entries", up, "s", "<= 1.5")
+    return figures
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=7, help="launches of each kind")
+    parser.add_argument("--samples", type=int, default=500, help="messages of each kind, one at a time")
+    parser.add_argument("--lines", type=int, default=20_000)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    figures = asyncio.run(measure(options))
+    if options.json:
+        print(json.dumps({f"{figure.name} ({figure.unit})": round(figure.value, 3) for figure in figures}))
+        return 0
+    print(f"{'figure':46} {'measured':>10} {'unit':8} promise")
+    for name, value, unit, promise in figures:
+        print(f"{name:46} {value:10.3f} {unit:8} {promise}")
+    print(f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after, on {os.cpu_count()} processors")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""What a benchmark of the whole gateway needs: `reverie run` in a process of its own, and a model to ask.
+
+Times are `time.perf_counter()` of the benchmark's process, taken where the bytes pass.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.servers.ircd import Client, Ircd
+
+REVERIE = Path(sys.executable).with_name("reverie")
+NICK, ROOM = "reverie", "#bench"
+START_LIMIT_S = 60.0
+
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Compiled code is kept between starts, as it is where the gateway is installed: compiling takes 0.3 s."""
+
+
+def write_config(folder: Path, *, irc_port: int, model_url: str | None, store: Path) -> None:
+    """A gateway on loopback IRC only. `model_url` None: the scripted model; else an openai provider there."""
+    provider: dict[str, object] = {"kind": "scripted", "replies": [{"match": ".", "reply": "all is well"}]}
+    model: dict[str, object] = {"provider": "p"}
+    if model_url is not None:
+        provider = {"kind": "openai", "base_url": model_url, "api_key": "none"}
+        model |= {"name": "bench"}
+    channel = {
+        "platform": "irc",
+        "host": "127.0.0.1",
+        "port": irc_port,
+        "tls": False,
+        "nick": NICK,
+        "rooms": [ROOM],
+        "flood": {"burst": 1000, "per_s": 100_000.0},
+    }
+    config = {
+        "channels": {"irc.bench": channel},
+        "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}],
+        "llm": {"providers": {"p": provider}, "models": {"main": model}},
+        "attention": {"coalesce": 0},
+        "store": {"path": str(store)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "reverie.yaml").write_text(json.dumps(config), encoding="utf-8")
+
+
+class Wire(Ircd):
+    """An IRC server that stamps what the bot writes: `stamps[i]` is when `lines[i]` was dealt with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stamps: list[float] = []
+
+    def handle(self, client: Client, line: str) -> None:
+        self.stamps.append(time.perf_counter())
+        super().handle(client, line)
+
+    def seen_s(self, head: str, *, after: int = 0) -> float:
+        """When the first line that begins with `head` came, among those from number `after` on."""
+        return next(at for at, line in list(zip(self.stamps, self.lines, strict=True))[after:] if line.startswith(head))
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running `reverie run`."""
+
+    process: asyncio.subprocess.Process
+    launched_s: float
+    """Just before it was started."""
+    joined_s: float
+    """When its JOIN was on the wire."""
+    up_s: float
+    """When its log said that the link is up."""
+    bot: Client
+
+    def resident_mb(self) -> float:
+        """What it holds in memory now: VmRSS."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@contextlib.asynccontextmanager
+async def running(wire: Wire, config: Path) -> AsyncIterator[Gateway]:
+    """Start it, wait until it is up, hand it over, stop it. Raises RuntimeError with its log if it does not come up."""
+    already = len(wire.lines)
+    launched_s = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        REVERIE,
+        "run",
+        "--config",
+        config,
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        env=_ENVIRONMENT,
+    )
+    assert process.stderr is not None
+    reading: asyncio.Task[None] | None = None
+    try:
+        up_s = await asyncio.wait_for(_up(process.stderr), START_LIMIT_S)
+        reading = asyncio.create_task(_drain(process.stderr))
+        bot = await wire.joined(NICK, ROOM)
+        yield Gateway(process, launched_s, wire.seen_s("JOIN", after=already), up_s, bot)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        if reading is not None:
+            reading.cancel()
+
+
+async def _up(log: asyncio.StreamReader) -> float:
+    told = []
+    while line := await log.readline():
+        if b" is up: " in line:
+            return time.perf_counter()
+        told.append(line.decode())
+    raise RuntimeError("the gateway did not come up:\n" + "".join(told))
+
+
+async def _drain(log: asyncio.StreamReader) -> None:
+    """An unread pipe would fill and stop the gateway."""
+    while await log.read(65536):
+        pass
+
+
+@dataclass(slots=True)
+class FirstByte(asyncio.Protocol):
+    """One connection of `answering`: a chat completion for every request, and when its first byte came."""
+
+    stamps: list[float]
+    """Shared by all connections."""
+    _ahead: bytearray = field(default_factory=bytearray)
+    _transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._ahead:
+            self.stamps.append(time.perf_counter())
+        self._ahead += data
+        head, ended, body = bytes(self._ahead).partition(b"\r\n\r\n")
+        if not ended or len(body) < _length(head):
+            return
+        self._ahead.clear()
+        assert self._transport is not None
+        self._transport.write(_ANSWER)
+
+
+def _length(head: bytes) -> int:
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    return int(fields[b"content-length"])
+
+
+def _answer() -> bytes:
+    frame = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "bench"}
+    choices = [
+        {"index": 0, "delta": {"role": "assistant", "content": "all is well"}, "finish_reason": None},
+        {"index": 0, "delta": {}, "finish_reason": "stop"},
+    ]
+    usage = {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+    events = [json.dumps(frame | {"choices": [choice]}) for choice in choices]
+    events += [json.dumps(frame | {"choices": [], "usage": usage}), "[DONE]"]
+    body = "".join(f"data: {event}\n\n" for event in events).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+_ANSWER = _answer()
+
+
+class FastModel:
+    """A chat-completions server that costs next to nothing. The strict one is `tests.servers.model_api`."""
+
+    def __init__(self) -> None:
+        self.stamps: list[float] = []
+        """When the first byte of each request came."""
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FirstByte(self.stamps), "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
