@@ -8,15 +8,18 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from channels.base import Rejected, SendError, Uncertain, Unreachable
+from channels.irc.window import Verdict, Window
 from channels.irc.wire import Isupport, Line, line
 from gateway.clock import Clock
-from gateway.events import MessageId, Receipt
+from gateway.events import Receipt
 
 WINDOW = 4
 """Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
+_MOST_LINES = 64
+"""The same for lines, so that answers to CTCP never pile up."""
 # fmt: off
 _TARGET_REFUSED = frozenset({
     "401", "402", "403", "404", "405", "406", "408", "415", "416", "432", "437", "439", "442",
@@ -53,13 +56,10 @@ class _Item:
 
     lines: deque[str]
     target: str = ""
-    """Folded; empty: not a part."""
+    """Folded; empty: not a message."""
     done: asyncio.Future[Receipt] | None = None
+    """None: not a part."""
     written: int = 0
-    refused: int = 0
-    ids: list[MessageId] = field(default_factory=list)
-    echoes: int = 0
-    rejection: str = ""
 
     @property
     def dropped(self) -> bool:
@@ -70,6 +70,7 @@ class _Item:
 class _Ping:
     token: str
     covers: list[_Item]
+    window: Window[_Item]
     sent_s: float
 
 
@@ -81,15 +82,17 @@ class Outgoing:
         self._clock, self._bucket, self._write = clock, bucket, write
         self._waiting: deque[_Item] = deque()
         self._unconfirmed: list[_Item] = []
-        """Written whole, no barrier behind them yet."""
+        """Parts that are written whole, no barrier behind them yet."""
+        self._window: Window[_Item] = Window()
+        """All that was written since the last barrier."""
         self._pings: deque[_Ping] = deque()
         self._tokens = itertools.count(1)
         self._wake = asyncio.Event()
         self._lost = ""
 
-    def say(self, raw: str) -> None:
-        """Queue a line of our own behind all others."""
-        self._waiting.append(_Item(deque([raw])))
+    def say(self, raw: str, target: str = "") -> None:
+        """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused."""
+        self._waiting.append(_Item(deque([raw]), target))
         self._wake.set()
 
     def ping(self) -> None:
@@ -135,13 +138,14 @@ class Outgoing:
         parts = len(self._unconfirmed)
         idle = not any(item.done is not None and not item.dropped for item in self._waiting)
         midway = bool(self._waiting and self._waiting[0].written)
-        return parts > 0 and not midway and (idle or parts >= WINDOW)
+        due = (parts > 0 and idle) or parts >= WINDOW or len(self._window) >= _MOST_LINES
+        return due and not midway
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
         if self._write(line("PING", token)):
-            self._pings.append(_Ping(token, self._unconfirmed, self._clock.monotonic()))
-            self._unconfirmed = []
+            self._pings.append(_Ping(token, self._unconfirmed, self._window, self._clock.monotonic()))
+            self._unconfirmed, self._window = [], Window()
         else:
             self.close("the connection is lost")
 
@@ -153,8 +157,10 @@ class Outgoing:
         elif not self._write(item.lines[0]):
             self.close("the connection is lost")
         else:
-            item.lines.popleft()
+            raw = item.lines.popleft()
             item.written += 1
+            if item.target:
+                self._window.wrote(item, item.target, raw.partition(" :")[2])
             if not item.lines:
                 self._waiting.popleft()
                 if item.done is not None:
@@ -166,65 +172,54 @@ class Outgoing:
 
     def feed(self, said: Line, me: str, isupport: Isupport) -> None:
         """Take in a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
+        # Answers come in order: before the PONG to a barrier, they are about what was written before it.
+        window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
             self._pong(said)
         elif said.command in _TARGET_REFUSED or said.command in _ANY_REFUSED:
-            self._refuse(said, [isupport.fold(param) for param in said.params], said.command in _ANY_REFUSED)
+            # The first parameter is our own nick.
+            names = {isupport.fold(param) for param in said.params[1:]}
+            window.refuse(names, _reason(said), anybody=said.command in _ANY_REFUSED)
         elif said.command == "FAIL" and said.param(0).upper() in {"PRIVMSG", "NOTICE", "*"}:
-            self._refuse(said, [isupport.fold(param) for param in said.params], anybody=True)
+            window.refuse({isupport.fold(param) for param in said.params}, _reason(said), anybody=True)
         elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
-            self._echo(said, isupport.fold(said.param(0)))
+            window.echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
 
     def _pong(self, said: Line) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
         tokens = [ping.token for ping in self._pings]
         known = next((tokens.index(param) for param in said.params if param in tokens), 0)
         for _ in range(min(known + 1, len(self._pings))):
-            for item in self._pings.popleft().covers:
-                self._finish(item)
-
-    def _open(self) -> list[_Item]:
-        """Parts of which something was written and nothing is decided, oldest first."""
-        items = [item for ping in self._pings for item in ping.covers] + self._unconfirmed
-        return items + [item for item in list(self._waiting)[:1] if item.written]
-
-    def _refuse(self, said: Line, names: list[str], anybody: bool) -> None:
-        # An echoed line was taken, and each line can be refused once; what is left is whom it concerns.
-        able = [item for item in self._open() if item.done is not None and item.refused + item.echoes < item.written]
-        named = next((item for item in able if item.target in names), None)
-        item = named or (able[0] if anybody and able else None)
-        if item is not None:
-            item.refused += 1
-            item.rejection = item.rejection or f"{said.param(-1) or 'refused'} ({said.command})"
-
-    def _echo(self, said: Line, target: str) -> None:
-        for item in self._open():
-            if item.target == target and item.refused + item.echoes < item.written:
-                item.echoes += 1
-                if msgid := said.tags.get("msgid"):
-                    item.ids.append(MessageId(msgid))
-                return
-
-    def _finish(self, item: _Item) -> None:
-        if item.done is None or item.done.done():
-            return
-        if not item.rejection:
-            item.done.set_result(Receipt(ids=tuple(item.ids)))
-        elif item.refused < item.written:
-            # Part of it was taken: neither "sent" nor "surely not sent" would be true.
-            item.done.set_exception(Uncertain(f"refused in part: {item.rejection}"))
-        else:
-            item.done.set_exception(Rejected(item.rejection))
+            ping = self._pings.popleft()
+            verdicts = ping.window.verdicts()
+            for item in ping.covers:
+                _finish(item, verdicts[item])
 
     def close(self, reason: str) -> None:
         """The connection is gone: written parts are uncertain, waiting ones were surely not sent."""
         self._lost = self._lost or reason
         # Taken apart before anybody is told: whoever is told may look.
-        items = self._open() + [item for item in self._waiting if not item.written]
+        items = [item for ping in self._pings for item in ping.covers] + self._unconfirmed + list(self._waiting)
         self._waiting.clear()
         self._pings.clear()
-        self._unconfirmed = []
+        self._unconfirmed, self._window = [], Window()
         for item in items:
             if item.done is not None and not item.done.done():
                 error: SendError = Uncertain(reason) if item.written else Unreachable(reason)
                 item.done.set_exception(error)
+
+
+def _finish(item: _Item, verdict: Verdict) -> None:
+    if item.done is None or item.done.done():
+        return
+    match verdict.fate:
+        case "taken":
+            item.done.set_result(Receipt(ids=verdict.ids))
+        case "refused":
+            item.done.set_exception(Rejected(verdict.reason))
+        case "unknown":
+            item.done.set_exception(Uncertain(f"refused in part: {verdict.reason}"))
+
+
+def _reason(said: Line) -> str:
+    return f"{said.param(-1) or 'refused'} ({said.command})"

@@ -217,4 +217,7 @@ class Session:
         if answer is None or self._ctcp.wait_s(self._clock.monotonic()) > 0:
             return
         self._ctcp.take()
-        self.outgoing.say(line("NOTICE", said.source.nick, trailing=f"\x01{request.command} {answer}\x01"))
+        nick = said.source.nick
+        self.outgoing.say(
+            line("NOTICE", nick, trailing=f"\x01{request.command} {answer}\x01"), self.isupport.fold(nick)
+        )

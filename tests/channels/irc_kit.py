@@ -10,7 +10,7 @@ from channels.base import Part
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
 from gateway.clock import Clock, SystemClock
-from gateway.events import Address, ChannelName, Link, Message, Notification, RoomId
+from gateway.events import Address, ChannelName, Link, Message, Notification, Receipt, RoomId
 from tests.servers.ircd import Ircd
 
 NAME = ChannelName("irc.test")
@@ -90,10 +90,17 @@ class Running:
         return self.messages[number - 1]
 
 
+async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:
+    """What became of `parts`, sent without waiting for each other."""
+    return await asyncio.gather(*(run.channel.send(part) for part in parts), return_exceptions=True)
+
+
 @contextlib.asynccontextmanager
-async def running(ircd: Ircd | int, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Running]:
+async def running(
+    ircd: Ircd | int, clock: Clock | None = None, chance: Callable[[], float] = lambda: 0.0, **changes: Any
+) -> AsyncIterator[Running]:
     port = ircd if isinstance(ircd, int) else ircd.port
-    channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=lambda: 0.0)
+    channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=chance)
     run = Running(channel)
     try:
         yield run

@@ -10,134 +10,37 @@ It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TO
 NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers PING.
 
 Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT tokens.
+With `Ircd(tls=context)` it speaks TLS.
 Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as received, without
-CR LF), `ircd.lines` (those of all clients in order of arrival).
+CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all clients in order of arrival).
 Faults, at any time: `ircd.faults.drop_after = 12` (that many lines of a connection), `.drop_on = r"PRIVMSG"`
 (after recording, before relaying; once, unless `.drop_again`), `.hold_pongs` (until `release_pongs()`),
 `.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()` resets.
 """
 
 import asyncio
-import base64
-import contextlib
 import itertools
 import re
+import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-CAPS = (
-    "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
-    "server-time setname userhost-in-names"
-)
+from tests.servers import ircd_sasl
+from tests.servers.ircd_client import Client
+from tests.servers.ircd_options import CAPS, CERTIFIED, Faults, Options
+from tests.servers.ircd_sasl import Login
 
-
-@dataclass
-class Options:
-    """How the server is."""
-
-    caps: str | None = CAPS
-    """What CAP LS offers; None: a server without CAP (421)."""
-    cap_lines: int = 1
-    """Over how many lines CAP LS is spread."""
-    nak: frozenset[str] = frozenset()
-    """Capabilities that are offered, but refused when asked for."""
-    sasl: Mapping[str, str] = field(default_factory=dict)
-    """Account -> password, for SASL PLAIN."""
-    isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
-    taken: set[str] = field(default_factory=set)
-    """Nicks that somebody else has."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Room -> numeric with which JOIN is refused."""
-    muted: Mapping[str, str] = field(default_factory=dict)
-    """Target -> numeric with which PRIVMSG is refused."""
-    password: str | None = None
-    motd: bool = True
-    pong_token: bool = True
-    """False: PONG without the token, as jaraco's server does."""
-
-
-@dataclass
-class Faults:
-    """What goes wrong; may be changed at any time."""
-
-    drop_after: int | None = None
-    drop_on: str | None = None
-    drop_again: bool = False
-    hold_pongs: bool = False
-    silent: bool = False
-
-
-class Client:
-    """One connection to the server."""
-
-    def __init__(self, ircd: "Ircd", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.ircd, self._reader, self._writer = ircd, reader, writer
-        self.lines: list[str] = []
-        self.nick = self.user = self.account = ""
-        self.host = "test.host"
-        self.caps: set[str] = set()
-        self.negotiating = self.registered = self.closed = False
-        self.password = ""
-        self.held: list[str] = []
-
-    @property
-    def mask(self) -> str:
-        return f"{self.nick}!{self.user}@{self.host}"
-
-    def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        if not self._writer.is_closing():
-            self._writer.write(data)
-
-    def send(self, line: str, tags: Mapping[str, str] | None = None) -> None:
-        """Send a line, with those tags that the client asked for; cut to 512 bytes."""
-        capability = {"time": "server-time", "account": "account-tag", "msgid": "message-tags"}
-        told = {k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps}
-        head = "@" + ";".join(f"{k}={v}" for k, v in told.items()) + " " if told else ""
-        self.raw(head.encode() + line.encode()[:510] + b"\r\n")
-
-    def numeric(self, code: str, *params: str) -> None:
-        self.send(f":irc.test {code} {self.nick or '*'} {' '.join(params)}")
-
-    def drop(self) -> None:
-        """Cut the connection, without a word."""
-        self._writer.transport.abort()
-
-    async def serve(self) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while data := await self._reader.readline():
-                line = data.rstrip(b"\r\n").decode("utf-8", "replace")
-                self.lines.append(line)
-                self.ircd.lines.append(line)
-                if self._fault(line):
-                    self.drop()
-                    break
-                if not self.ircd.faults.silent:
-                    self.ircd.handle(self, line)
-                await self.ircd.changed()
-                if line.startswith("QUIT"):
-                    break
-        self.closed = True
-        self.ircd.gone(self)
-        self._writer.close()
-        await self.ircd.changed()
-
-    def _fault(self, line: str) -> bool:
-        faults = self.ircd.faults
-        if faults.drop_on is not None and re.search(faults.drop_on, line):
-            faults.drop_on = faults.drop_on if faults.drop_again else None
-            return True
-        return faults.drop_after is not None and len(self.lines) >= faults.drop_after
+__all__ = ["CAPS", "Client", "Faults", "Ircd", "Options"]
 
 
 class Ircd:
     """The server. See the top of the file."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: Options | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.options, self.faults = options or Options(), Faults()
+        self._tls = tls
         self.clients: list[Client] = []
         self.lines: list[str] = []
         self.rooms: dict[str, list[Client]] = {}
@@ -149,7 +52,9 @@ class Ircd:
 
     async def start(self, port: int = 0) -> None:
         """Listen; `port` 0 picks a free one. After `stop` the same port can be taken again."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port or self.port, limit=2**20)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", port or self.port, limit=2**20, ssl=self._tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -304,12 +209,30 @@ class Ircd:
                 pass
 
     def _authenticate(self, client: Client, payload: str) -> None:
-        if payload == "PLAIN":
-            client.send("AUTHENTICATE +")
-            return
-        account, _, password = base64.b64decode(payload).decode().lstrip("\0").partition("\0")
-        if self.options.sasl.get(account) == password and account:
-            client.account = account
+        proof = self.options.scram_proof
+        exchanges = {
+            "PLAIN": lambda: ircd_sasl.plain(self.options.sasl),
+            "EXTERNAL": lambda: ircd_sasl.external(CERTIFIED if client.certified else None),
+            "SCRAM-SHA-256": lambda: ircd_sasl.scram(self.options.sasl, lies=proof == "false", silent=proof == "none"),
+        }
+        if payload == "*":
+            client.login = None
+            client.numeric("906", ":SASL authentication aborted")
+        elif self.options.sasl_fails:
+            client.numeric(
+                self.options.sasl_fails, *(["PLAIN"] if self.options.sasl_fails == "908" else []), ":no SASL"
+            )
+        elif client.login is not None:
+            client.login.feed(payload)
+        elif payload in exchanges:
+            client.login = Login(exchanges[payload](), client.send, lambda account: self._logged_in(client, account))
+        else:
+            client.numeric("904", ":SASL authentication failed")
+
+    def _logged_in(self, client: Client, account: str | None) -> None:
+        client.login = None
+        client.account = account or ""
+        if account:
             client.numeric("900", "*", account, ":You are now logged in")
             client.numeric("903", ":SASL authentication successful")
         else:
@@ -333,6 +256,10 @@ class Ircd:
             client.numeric("464", ":Password incorrect")
             client.send("ERROR :Bad password")
             return
+        if self.options.banned:
+            client.numeric("465", ":You are banned")
+            client.send("ERROR :Closing link")
+            return
         client.registered = True
         client.numeric("001", f":Welcome {client.mask}")
         client.numeric("005", *self.options.isupport, ":are supported")
@@ -345,6 +272,8 @@ class Ircd:
             members = self.rooms.setdefault(target.lower(), []) if target.startswith("#") else []
             if command == "JOIN" and target in self.options.refused:
                 client.numeric(self.options.refused[target], target, ":Cannot join channel")
+            elif command == "JOIN" and target in self.options.deaf:
+                pass
             elif command == "JOIN":
                 members.append(client)
                 for member in members:
@@ -352,8 +281,8 @@ class Ircd:
                     member.send(f":{client.mask} JOIN {target}{extended}")
                 client.numeric("353", "=", target, ":" + " ".join(member.nick for member in members))
                 client.numeric("366", target, ":End of /NAMES list")
-            elif target in self.options.muted:
-                client.numeric(self.options.muted[target], target, ":Cannot send")
+            elif target in self.options.muted or params[1] in self.options.muted_texts:
+                client.numeric(self.options.muted.get(target, "404"), target, ":Cannot send")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
             elif not target.startswith("#") and not any(c.nick == target for c in self._here()):

@@ -1,0 +1,60 @@
+"""How the scripted IRC server is, and what goes wrong with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+CERTIFIED = "certified"
+CAPS = (
+    "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
+    "server-time setname userhost-in-names"
+)
+
+
+@dataclass
+class Options:
+    """How the server is."""
+
+    caps: str | None = CAPS
+    """What CAP LS offers; None: a server without CAP (421)."""
+    cap_lines: int = 1
+    """Over how many lines CAP LS is spread."""
+    nak: frozenset[str] = frozenset()
+    """Capabilities that are offered, but refused when asked for."""
+    sasl: Mapping[str, str] = field(default_factory=dict)
+    """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL EXTERNAL."""
+    sasl_fails: str = ""
+    """Numeric with which every SASL login is refused."""
+    scram_proof: Literal["true", "false", "none"] = "true"
+    """Whether the server proves that it knows the password, too."""
+    isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
+    taken: set[str] = field(default_factory=set)
+    """Nicks that somebody else has."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Room -> numeric with which JOIN is refused."""
+    muted: Mapping[str, str] = field(default_factory=dict)
+    """Target -> numeric with which PRIVMSG is refused."""
+    muted_texts: frozenset[str] = frozenset()
+    """Texts that are refused wherever they are said (404)."""
+    deaf: frozenset[str] = frozenset()
+    """Rooms whose JOIN is not answered."""
+    host: str = "test.host"
+    """What others see as every client's host."""
+    greeting: bytes = b""
+    """Said as soon as somebody connects."""
+    banned: bool = False
+    password: str | None = None
+    motd: bool = True
+    pong_token: bool = True
+    """False: PONG without the token, as jaraco's server does."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong; may be changed at any time."""
+
+    drop_after: int | None = None
+    drop_on: str | None = None
+    drop_again: bool = False
+    hold_pongs: bool = False
+    silent: bool = False
