@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from agent import dmn
 from gateway.clock import Clock
 from gateway.events import ConversationId
-from gateway.records import DmnSaved
+from gateway.records import AMBIENT, DmnSaved
 from gateway.store import Entry, Store, StoreError
 from gateway.turns import Turns
 
@@ -36,6 +36,8 @@ class Loop:
         self._spawn = spawn
         self._timer: asyncio.Task[None] | None = None
         self._lanes: dict[ConversationId, asyncio.Task[None]] = {}
+        self._late: dict[ConversationId, int] = {}
+        """Highest urgency noticed where a turn is ending, since what is left there was asked for."""
 
     @property
     def state(self) -> dmn.State:
@@ -48,6 +50,8 @@ class Loop:
 
     def notice(self, conversation: ConversationId, urgency: int) -> None:
         """Something there is ripe for the agent's attention."""
+        if conversation in self._late:
+            self._late[conversation] = max(urgency, self._late[conversation])
         self.send(dmn.Noticed(at=self._clock.now(), conversation=conversation, urgency=urgency))
 
     def send(self, signal: dmn.Signal) -> None:
@@ -93,10 +97,11 @@ class Loop:
             report = await self._turns.give_up(
                 conversation, f"internal error: {type(error).__name__}", autonomous=autonomous
             )
+        left = await self._left(conversation)
         del self._lanes[conversation]
         now = self._clock.now()
         if report.failed:
-            self.send(dmn.TurnFailed(at=now, conversation=conversation, left=report.left))
+            self.send(dmn.TurnFailed(at=now, conversation=conversation, left=left))
         else:
             self.send(
                 dmn.TurnEnded(
@@ -104,9 +109,20 @@ class Loop:
                     conversation=conversation,
                     used_tools=report.used_tools,
                     yielded=report.yielded,
-                    left=report.left,
+                    left=left,
                 )
             )
+
+    async def _left(self, conversation: ConversationId) -> int:
+        """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
+
+        What became durable after the store was looked at is not in its answer, but it was noticed meanwhile.
+        """
+        self._late[conversation] = AMBIENT
+        try:
+            return max(await self._turns.left(conversation), self._late[conversation])
+        finally:
+            del self._late[conversation]
 
     def _set_timer(self, delay_s: float) -> None:
         if self._timer is not None:

@@ -43,8 +43,6 @@ class Report:
     failed: bool
     used_tools: bool
     yielded: bool
-    left: int
-    """Highest urgency still unread."""
 
 
 class Turns:
@@ -85,7 +83,7 @@ class Turns:
         place = Address.parse(conversation)
         unread = await self._store.unread(conversation, newest=NEWEST_LINES)
         if not unread.messages:
-            return Report(failed=False, used_tools=False, yielded=False, left=AMBIENT)
+            return Report(failed=False, used_tools=False, yielded=False)
         past = await self._view(conversation)
         about = self._place(place, unread)
         outcome, heard = Outcome(outcome="failed"), ""
@@ -106,7 +104,6 @@ class Turns:
             failed=ended.outcome == "failed",
             used_tools=outcome.used_tools,
             yielded=outcome.yielded,
-            left=await self._left(conversation),
         )
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
@@ -117,7 +114,7 @@ class Turns:
         outcome = Outcome(outcome="failed", reason=reason)
         self._past.take(conversation)
         await self._write(place, unread, self._ended(outcome, unread, covers, "", autonomous=autonomous))
-        return Report(failed=True, used_tools=False, yielded=False, left=await self._left(conversation))
+        return Report(failed=True, used_tools=False, yielded=False)
 
     async def _view(self, conversation: ConversationId) -> tuple[PastTurn, ...]:
         kept = self._past.take(conversation)
@@ -200,7 +197,8 @@ class Turns:
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
         return written.seq
 
-    async def _left(self, conversation: ConversationId) -> int:
+    async def left(self, conversation: ConversationId) -> int:
+        """Highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
 
     def _line(self, stored: Stored) -> Line:
