@@ -24,6 +24,7 @@ from tests.servers.model_api import Answer, ModelApi
 from tests.servers.model_api_events import Json
 
 PROGRAM = "import sys; from gateway.cli import main; sys.exit(main())"
+CHECKOUT = Path(__file__).parents[2]
 ROOMS = ("#one", "#two")
 PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}
 """Nick -> whom they talk to: a room, or the bot in private."""
@@ -58,7 +59,7 @@ class World:
                     "tls": False,
                     "nick": "reverie",
                     "rooms": list(ROOMS),
-                    "flood": {"burst": 50, "per_s": 200},
+                    "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
                 }
             },
             "agents": [{"id": "reverie"}],
@@ -89,7 +90,7 @@ class World:
         """Run `reverie` with these arguments."""
         with self.log_file.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-c", self.program, *arguments, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
+                sys.executable, "-c", self.program, *arguments, stdout=log, stderr=log, cwd=CHECKOUT
             )
 
     async def start(self) -> None:
