@@ -9,7 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from channels.base import Capabilities, Denied, Emit, Part, Rejected, Unreachable
-from channels.irc.config import IrcConfig, Tls
+from channels.irc import tls
+from channels.irc.backoff import Backoff
+from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
 from channels.irc.outgoing import WINDOW
 from channels.irc.render import cut, render
@@ -25,12 +27,11 @@ if TYPE_CHECKING:
     from channels.irc.connection import Connection
 
 _LOG = logging.getLogger("reverie.irc")
-_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 1.0, 300.0
-_STABLE_S = 60.0
-"""A connection that was up for so long counts as a success: the next back-off begins anew."""
 _JOIN_WAIT_S = 10.0
 _MOTD_WAIT_S = 5.0
 _REGAIN_S = 60.0
+_LAST_WORDS_S = 0.2
+"""Real seconds that `emit` has, after we are told to end, for what was already heard."""
 _FORMATTING = (
     "IRC shows plain lines: **bold**, *italic* and `code` survive, headings become bold, code blocks lose their "
     "fences; tables and nested lists do not work, and every line is a message of its own, so keep it short."
@@ -49,6 +50,10 @@ class IrcChannel:
         self._session: Session | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
+        self._up_s = 0.0
+        """When it came up last."""
+        self._logged_in = False
+        """SASL succeeded in this run: the configuration is right, so a failure is the network's."""
 
     @property
     def name(self) -> ChannelName:
@@ -79,14 +84,15 @@ class IrcChannel:
             raise Rejected(f"{target} is not one room or person")
         try:
             # Usually one: the room for text may have shrunk since the post was split.
-            bodies = split(part.body, session.body_bytes(target))
+            limit = session.body_bytes(target)
+            bodies = cut(part.body, limit) or split(part.body, limit)
             lines = [line(command, target, trailing=body) for body in bodies]
         except ValueError as error:
             raise Rejected(f"{target!r} is not a room or nick") from error
         return await session.outgoing.send(lines, session.isupport.fold(target))
 
     async def run(self, emit: Emit) -> None:
-        self._up = None
+        self._up, self._logged_in = None, False
         pump, life = asyncio.create_task(self._inbox.run(emit)), asyncio.create_task(self._stay_connected())
         try:
             await asyncio.wait({pump, life}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +103,12 @@ class IrcChannel:
                 if task.done():
                     task.result()
         finally:
-            await end(pump, life)
+            try:
+                await end(life)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(first(pump, self._inbox.drained()), _LAST_WORDS_S)
+            finally:
+                await end(pump, life)
 
     def _pause(self, full: bool) -> None:
         transport = self._connection.transport if self._connection else None
@@ -105,42 +116,41 @@ class IrcChannel:
             (transport.pause_reading if full else transport.resume_reading)()
 
     async def _stay_connected(self) -> None:
-        tls = _tls(self._config.tls)
-        failures = 0
+        context = tls.context(self._config.tls)
+        backoff = Backoff()
         while True:
-            begun_s = self._clock.monotonic()
             try:
-                reason = await self._connect_once(tls)
+                reason = await self._connect_once(context)
             except Denied as denied:
                 self._link(up=False, reason=denied.reason)
                 raise
-            was_stable = self._up is True and self._clock.monotonic() - begun_s >= _STABLE_S
+            up_s = self._clock.monotonic() - self._up_s if self._up else 0.0
             self._link(up=False, reason=reason)
-            failures = 0 if was_stable else failures
-            most_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** min(failures, 20))
-            failures += 1
-            delay_s = max(_BACKOFF_FIRST_S, most_s * (0.5 + self._random() / 2))
+            delay_s = backoff.next_s(up_s, self._random())
             _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
     def _link(self, *, up: bool, reason: str) -> None:
         if self._up is not up:
             self._up = up
-            now = self._clock.now()
+            now, self._up_s = self._clock.now(), self._clock.monotonic()
             self._inbox.put(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
 
-    async def _connect_once(self, tls: ssl.SSLContext | None) -> str:
+    async def _connect_once(self, context: ssl.SSLContext | None) -> str:
         """One connection from its first packet to its last; why it ended. Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
-        from channels.irc.connection import connect  # noqa: PLC0415
+        from channels.irc.connection import connection_to  # noqa: PLC0415
 
-        session = Session(self._name, self._config, self._clock, self._write, self._inbox.put)
+        session = Session(
+            self._name, self._config, self._clock, self._write, self._inbox.put, logged_in_before=self._logged_in
+        )
         helpers: list[asyncio.Task[None]] = []
         try:
             host, port = self._config.host, self._config.port
-            opening = connect(host, port, tls, session.on_line, session.end)
+            # Kept before it is open: whenever we are cancelled, it is closed.
+            self._connection = connection = connection_to(session.on_line, session.end)
             try:
-                self._connection = await within(self._clock, self._config.connect_timeout, opening)
+                await within(self._clock, self._config.connect_timeout, connection.open(host, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {str(error) or 'timeout'}"
             if self._inbox.full:
@@ -151,11 +161,14 @@ class IrcChannel:
             return await asyncio.shield(session.lost)
         finally:
             self._session = None
+            self._logged_in = self._logged_in or session.logged_in
             if session.lost.done():
                 session.lost.exception()  # seen, also when we are cancelled
             session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
-            await self._hang_up()
-            await end(*helpers)
+            try:
+                await end(*helpers)
+            finally:
+                await self._hang_up()
 
     def _write(self, raw: str) -> bool:
         if self._connection is None or not self._connection.alive:
@@ -177,6 +190,7 @@ class IrcChannel:
             return
         with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
             await within(self._clock, _MOTD_WAIT_S, session.ready.wait())
+        session.mark_as_bot()
         session.join(self._config.rooms)
         try:
             await within(self._clock, _JOIN_WAIT_S, session.joined.wait())
@@ -212,23 +226,6 @@ class IrcChannel:
 def _target(to: Address) -> str:
     """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick."""
     return to.room.partition("!")[0] or to.room
-
-
-def _tls(config: bool | Tls) -> ssl.SSLContext | None:
-    """Raises Denied if a file of the configuration cannot be used."""
-    if config is False:
-        return None
-    tls = config if isinstance(config, Tls) else Tls()
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.cert_file:
-            context.load_cert_chain(tls.cert_file)
-    except OSError as error:
-        raise Denied(f"cannot use the TLS files of the configuration: {error}") from error
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _helper(work: Coroutine[None, None, None], session: Session) -> asyncio.Task[None]:

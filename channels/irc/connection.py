@@ -21,7 +21,7 @@ from irc.connection import AioFactory
 _LOG = logging.getLogger("reverie.irc")
 LONGEST_LINE_BYTES = 32_768
 """Tags may have 8191 bytes and a server may raise LINELEN; more than this without a line end is thrown away."""
-_GOODBYE_S = 0.7
+_GOODBYE_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 
 
@@ -68,11 +68,16 @@ class _Protocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
 
 
 class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
-    """One connection. Made by `connect`."""
+    """One connection. Made by `connection_to`."""
 
     protocol_class = _Protocol
     buffer_class = LineBuffer
     transport: asyncio.Transport | None = None
+    server = ""
+
+    def __init__(self, reactor: AioReactor) -> None:
+        super().__init__(reactor)
+        self._closed = asyncio.Event()
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Connect without saying anything: logging in is ours. Raises OSError (ssl.SSLError is one)."""
@@ -80,7 +85,6 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self.handlers: dict[str, object] = {}
         self.server, self.port, self.server_address = host, port, (host, port)
         self.real_server_name = ""
-        self._closed = asyncio.Event()
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
         limits = {"ssl_shutdown_timeout": _GOODBYE_S} if tls else {}
         factory = AioFactory(ssl=tls, **limits)
@@ -123,32 +127,30 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self.lost(message or "we hung up")
 
     async def goodbye(self, quit_line: str) -> None:
-        """Send `quit_line`, let the server close, hang up if it does not within 0.7 s.
+        """Send `quit_line`, let the server close, hang up if it does not within 0.6 s.
 
         In real seconds: a program must end also while a simulated clock stands still. Waiting matters:
         closing with unread input resets the connection, and the server may never read the QUIT.
         """
-        if self.transport is not None and self.alive:
-            self.transport.resume_reading()
-            self.send_raw(quit_line)
-            try:
+        try:
+            if self.transport is not None and self.alive:
+                self.transport.resume_reading()
+                self.send_raw(quit_line)
                 await asyncio.wait_for(self._closed.wait(), _GOODBYE_S)
-            except TimeoutError:
-                _LOG.debug("%s did not answer QUIT", self.server)
-        self.disconnect()
+        except TimeoutError:
+            _LOG.debug("%s did not answer QUIT", self.server)
+        finally:
+            self.disconnect()
 
 
 class _Reactor(AioReactor):  # type: ignore[misc]  # irc ships no types
     connection_class = Connection
 
 
-async def connect(
-    host: str, port: int, tls: ssl.SSLContext | None, on_line: Callable[[str], None], on_lost: Callable[[str], None]
-) -> Connection:
-    """Open a connection; from then on each line and, once, the loss are handed over. Raises OSError."""
+def connection_to(on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> Connection:
+    """A connection to `open`; from then on each line and, once, the loss are handed over."""
     reactor = _Reactor(loop=asyncio.get_running_loop())
     reactor.add_global_handler("all_raw_messages", lambda _, event: on_line(event.arguments[0]))
     reactor.add_global_handler("disconnect", lambda _, event: on_lost(event.arguments[0]))
     connection: Connection = reactor.server()
-    await connection.open(host, port, tls)
     return connection

@@ -4,7 +4,7 @@ https://ircv3.net/specs/extensions/capability-negotiation and https://modern.irc
 Servers without CAP (421, or silence) are welcomed as they are, unless SASL was asked for.
 """
 
-from channels.base import Denied
+from channels.base import Denied, SendError, Unreachable
 from channels.irc.config import IrcConfig, Sasl
 from channels.irc.sasl import Exchange, External, Failed, Mechanism, Plain, ScramSha256
 from channels.irc.wire import Line, line
@@ -26,20 +26,23 @@ WANTED = frozenset(
 )
 """Capabilities whose effects are handled here. `sts` must never be requested."""
 _NICK_TAKEN = {"433", "436", "437"}
-_SASL_FAILED = {"902", "904", "905", "906", "907"}
+_SASL_FAILED = {"902", "904", "905", "906", "907", "908"}
 _REFUSED = {"464": "the server password is refused", "465": "we are banned from this server"}
 
 
 class Registration:
     """One login. `feed` it every line; afterwards it goes on tracking CAP NEW and DEL."""
 
-    def __init__(self, config: IrcConfig, nonce: str) -> None:
+    def __init__(self, config: IrcConfig, nonce: str, *, logged_in_before: bool = False) -> None:
+        """`logged_in_before`: SASL with this configuration succeeded on an earlier connection of this run."""
         self._config = config
+        self._logged_in_before = logged_in_before
         self._exchange = Exchange(_mechanism(config.sasl, nonce)) if config.sasl else None
         self._offered: dict[str, str] = {}
         self._asked: set[str] = set()
         self._tries = 0
-        self._authenticated = False
+        self.logged_in = False
+        """SASL was configured and succeeded."""
         self.caps: set[str] = set()
         """What the server agreed to."""
         self.nick = config.nick
@@ -56,7 +59,10 @@ class Registration:
         return ["CAP LS 302", *password, line("NICK", config.nick), user]
 
     def feed(self, said: Line) -> list[str]:
-        """What to send in answer. Raises Denied if going on is pointless or would be unauthenticated."""
+        """What to send in answer. Raises Denied if going on is pointless or would be unauthenticated.
+
+        Raises Unreachable if only the services seem to be away: try again later.
+        """
         if said.command == "CAP":
             return self._cap(said)
         if self.welcomed:
@@ -70,7 +76,8 @@ class Registration:
         if said.command in _REFUSED:
             raise Denied(f"{_REFUSED[said.command]}: {said.param(-1)}")
         if said.command in _SASL_FAILED and self._exchange:
-            raise Denied(f"SASL login failed: {said.param(-1)}")
+            told = " ".join(said.params[1:])
+            raise self._no_login(f"SASL login failed: {told} ({said.command})")
         if said.command == "903" and self._exchange:
             return self._logged_in()
         if said.command == "001":
@@ -114,7 +121,7 @@ class Registration:
             if "sasl" not in self._offered or (
                 mechanisms and self._exchange.mechanism.name not in mechanisms.split(",")
             ):
-                raise Denied(
+                raise self._no_login(
                     f"the server does not offer SASL {self._exchange.mechanism.name}; remove `sasl` or change it"
                 )
             wanted |= {"sasl"}
@@ -131,7 +138,7 @@ class Registration:
         if not self._exchange:
             return ["CAP END"]
         if "sasl" not in self.caps:
-            raise Denied("the server refused the sasl capability")
+            raise self._no_login("the server refused the sasl capability")
         return [line("AUTHENTICATE", self._exchange.mechanism.name)]
 
     def _authenticate(self, said: Line) -> list[str]:
@@ -146,12 +153,18 @@ class Registration:
         mechanism = self._exchange.mechanism if self._exchange else None
         if isinstance(mechanism, ScramSha256) and not mechanism.proven:
             raise Denied("SASL login failed: the server skipped its SCRAM proof")
-        self._authenticated = True
+        self.logged_in = True
         return ["CAP END"]
 
+    def _no_login(self, reason: str) -> SendError:
+        """What was accepted before will be again, once the services are back; until then we stay away."""
+        return Unreachable(reason) if self._logged_in_before else Denied(reason)
+
     def _welcome(self, said: Line) -> list[str]:
-        if self._exchange and not self._authenticated:
-            raise Denied("the server welcomed us without the SASL login that is configured (does it offer SASL?)")
+        if self._exchange and not self.logged_in:
+            raise self._no_login(
+                "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
+            )
         self.welcomed = True
         if said.param(0) not in {"", "*"}:
             self.nick = said.param(0)

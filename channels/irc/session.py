@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 
-from channels.base import Denied
+from channels.base import Denied, Unreachable
 from channels.irc.config import IrcConfig
 from channels.irc.inbound import View, ctcp, to_notifications
 from channels.irc.outgoing import Bucket, Outgoing
@@ -40,9 +40,12 @@ class Session:
         clock: Clock,
         write: Callable[[str], bool],
         put: Callable[[Notification], None],
+        *,
+        logged_in_before: bool = False,
     ) -> None:
+        """`logged_in_before`: the same configuration was already accepted by the network's services."""
         self._name, self._config, self._clock, self._write, self._put = name, config, clock, write, put
-        self._registration = Registration(config, secrets.token_urlsafe(18))
+        self._registration = Registration(config, secrets.token_urlsafe(18), logged_in_before=logged_in_before)
         self._userhost = ""
         self._people = People()
         self._quiet: set[str] = set()
@@ -66,6 +69,11 @@ class Session:
         for raw in self._registration.start():
             self._write(raw)
 
+    @property
+    def logged_in(self) -> bool:
+        """SASL was configured and succeeded."""
+        return self._registration.logged_in
+
     def fresh_id(self) -> str:
         """A new name for something that the server did not name."""
         return new_id(self._clock.now())
@@ -88,6 +96,9 @@ class Session:
         except Denied as denied:
             self.outgoing.close(denied.reason)
             self.lost.set_exception(denied)
+            return
+        except Unreachable as unreachable:
+            self.end(unreachable.reason)
             return
         if said.command == "PING":
             self._write(line("PONG", trailing=said.param(-1)))
@@ -176,6 +187,11 @@ class Session:
         userhost = known or 1 + self.isupport.user_bytes + 1 + _HOST_BYTES
         frame = len(":! PRIVMSG  :\r\n") + nick + userhost + len(target.encode())
         return max(self.isupport.line_bytes - frame, 64)
+
+    def mark_as_bot(self) -> None:
+        """Tell the server what we are, if it has a mode for that: https://ircv3.net/specs/extensions/bot-mode."""
+        if self.isupport.bot_mode:
+            self.outgoing.say(line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
 
     def join(self, rooms: Iterable[str]) -> None:
         """Ask to be let in; `joined` is set when all is answered."""

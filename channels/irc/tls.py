@@ -1,0 +1,23 @@
+"""What the operator wrote about TLS, as Python's TLS wants it."""
+
+import ssl
+
+from channels.base import Denied
+from channels.irc.config import Tls
+
+
+def context(config: bool | Tls) -> ssl.SSLContext | None:
+    """None: no TLS. Reads the configured files; raises Denied if one cannot be used."""
+    if config is False:
+        return None
+    tls = config if isinstance(config, Tls) else Tls()
+    try:
+        made = ssl.create_default_context(cafile=tls.ca_file)
+        if tls.cert_file:
+            made.load_cert_chain(tls.cert_file)
+    except OSError as error:
+        raise Denied(f"cannot use the TLS files of the configuration: {error}") from error
+    if not tls.verify:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    return made
