@@ -139,7 +139,8 @@ class Isupport:
                 case "CASEMAPPING":
                     values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
                 case "CHANTYPES":
-                    values["chantypes"] = default.chantypes if gone else value
+                    # Empty would mean a server without channels, where we would have nothing to do.
+                    values["chantypes"] = default.chantypes if gone or not value else value
                 case "STATUSMSG":
                     values["statusmsg"] = "" if gone else value
                 case "LINELEN":

@@ -50,6 +50,10 @@ class Client:
         """Cut the connection, without a word."""
         self._writer.transport.abort()
 
+    def drop_after_flush(self) -> None:
+        """Close in order: what was sent still arrives."""
+        self._writer.close()
+
     @property
     def certified(self) -> bool:
         """Whether there is a client certificate."""
@@ -69,7 +73,7 @@ class Client:
                 if not self.ircd.faults.silent:
                     self.ircd.handle(self, line)
                 await self.ircd.changed()
-                if line.startswith("QUIT"):
+                if line.startswith("QUIT") and not self.ircd.faults.silent:
                     break
         self.closed = True
         self.ircd.gone(self)
