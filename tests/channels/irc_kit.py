@@ -9,9 +9,9 @@ from typing import Any, ParamSpec
 from channels.base import Part
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
-from gateway.clock import Clock, SystemClock
+from gateway.clock import Clock, ManualClock, SystemClock
 from gateway.events import Address, ChannelName, Link, Message, Notification, Receipt, RoomId
-from tests.servers.ircd import Ircd
+from tests.servers.ircd import Client, Ircd
 
 NAME = ChannelName("irc.test")
 P = ParamSpec("P")
@@ -74,6 +74,13 @@ class Running:
         except TimeoutError:
             raise TimeoutError(f"seen so far: {self.seen[-20:]}") from None
 
+    async def until_advancing(self, clock: ManualClock, true: Callable[[], bool]) -> None:
+        """Let a second pass again and again, with time for the sockets in between, until it is so."""
+        async with asyncio.timeout(20):
+            while not true():
+                clock.advance(1)
+                await asyncio.sleep(0.001)
+
     @property
     def messages(self) -> list[Message]:
         return [event for event in self.seen if isinstance(event, Message)]
@@ -88,6 +95,12 @@ class Running:
     async def message(self, number: int = 1) -> Message:
         await self.until(lambda: len(self.messages) >= number)
         return self.messages[number - 1]
+
+
+async def settled(bot: Client, token: str) -> None:
+    """Return once the channel has read all that was sent to it."""
+    bot.send(f"PING :{token}")
+    await bot.ircd.received(f"PONG :{token}")
 
 
 async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:

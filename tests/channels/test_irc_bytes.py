@@ -8,8 +8,8 @@ import pytest
 
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, part, running, story
-from tests.servers.ircd import Client, Ircd, Options
+from tests.channels.irc_kit import NAME, part, running, settled, story
+from tests.servers.ircd import Ircd, Options
 
 KNOWN_TO_BREAK = {
     "latin-1 byte": b":a!b@c PRIVMSG #room :caf\xe9\r\n",
@@ -189,12 +189,6 @@ async def test_pacing_lets_everything_else_go_on() -> None:
         await asyncio.gather(heart, return_exceptions=True)
 
 
-async def _settled(bot: Client, token: str) -> None:
-    """Return once the client has read all that was sent to it."""
-    bot.send(f"PING :{token}")
-    await bot.ircd.received(f"PONG :{token}")
-
-
 @story
 async def test_pings_keep_a_quiet_connection_up() -> None:
 
@@ -204,7 +198,7 @@ async def test_pings_keep_a_quiet_connection_up() -> None:
         for number in range(1, 6):
             clock.advance(61)
             await ircd.received("PING", times=number)
-            await _settled(ircd.clients[0], f"t{number}")
+            await settled(ircd.clients[0], f"t{number}")
             clock.advance(31)
-            await _settled(ircd.clients[0], f"u{number}")
+            await settled(ircd.clients[0], f"u{number}")
         assert (run.links, len(ircd.clients)) == ([True], 1)
