@@ -27,10 +27,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from tests.servers import ircd_sasl
 from tests.servers.ircd_client import Client
-from tests.servers.ircd_options import CAPS, CERTIFIED, Faults, Options
-from tests.servers.ircd_sasl import Login
+from tests.servers.ircd_login import Door
+from tests.servers.ircd_options import CAPS, Faults, Options
 
 __all__ = ["CAPS", "Client", "Faults", "Ircd", "Options"]
 
@@ -49,6 +48,7 @@ class Ircd:
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = asyncio.Condition()
         self._ids = itertools.count(1)
+        self._door = Door(self)
 
     async def start(self, port: int = 0) -> None:
         """Listen; `port` 0 picks a free one. After `stop` the same port can be taken again."""
@@ -127,7 +127,7 @@ class Ircd:
     def relay(self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None) -> None:
         stamped = {"msgid": f"m{next(self._ids)}", "time": _now(), **tags}
         there = self.rooms.get(target.lstrip("@+").lower())
-        for client in there if there is not None else [c for c in self._here() if c.nick.lower() == target.lower()]:
+        for client in there if there is not None else [c for c in self.here() if c.nick.lower() == target.lower()]:
             if client is not sender:
                 client.send(line, stamped)
         if sender is not None and "echo-message" in sender.caps:
@@ -141,7 +141,7 @@ class Ircd:
                 client.send(line)
             client.held.clear()
 
-    def _here(self) -> Iterable[Client]:
+    def here(self) -> Iterable[Client]:
         return (client for client in self.clients if client.registered and not client.closed)
 
     def gone(self, client: Client) -> None:
@@ -159,16 +159,16 @@ class Ircd:
         params += [""] * (2 - len(params))
         match command.upper():
             case "CAP":
-                self._cap(client, params)
+                self._door.cap(client, params)
             case "AUTHENTICATE":
-                self._authenticate(client, params[0])
+                self._door.authenticate(client, params[0])
             case "PASS":
                 client.password = params[0]
             case "NICK":
-                self._nick(client, params[0])
+                self._door.nick(client, params[0])
             case "USER":
                 client.user = params[0]
-                self._register(client)
+                self._door.register(client)
             case "PING":
                 pong = f":irc.test PONG irc.test :{params[0] if self.options.pong_token else 'irc.test'}"
                 if self.faults.hold_pongs:
@@ -183,88 +183,6 @@ class Ircd:
                 pass
             case _:
                 client.numeric("421", command, ":Unknown command")
-
-    def _cap(self, client: Client, params: list[str]) -> None:
-        if self.options.caps is None:
-            client.send(":irc.test 421 CAP :Unknown command")
-            return
-        match params[0]:
-            case "LS":
-                client.negotiating = True
-                names, lines = self.options.caps.split(), self.options.cap_lines
-                size = -(-len(names) // lines) or 1
-                chunks = [names[i : i + size] for i in range(0, len(names), size)] or [[]]
-                for chunk in chunks:
-                    star = "" if chunk is chunks[-1] else "* "
-                    client.send(f":irc.test CAP * LS {star}:{' '.join(chunk)}")
-            case "REQ":
-                offered = {name.partition("=")[0] for name in self.options.caps.split()} - self.options.nak
-                ok = set(params[1].split()) <= offered
-                client.caps |= set(params[1].split()) if ok else set()
-                client.send(f":irc.test CAP * {'ACK' if ok else 'NAK'} :{params[1]}")
-            case "END":
-                client.negotiating = False
-                self._register(client)
-            case _:
-                pass
-
-    def _authenticate(self, client: Client, payload: str) -> None:
-        proof = self.options.scram_proof
-        exchanges = {
-            "PLAIN": lambda: ircd_sasl.plain(self.options.sasl),
-            "EXTERNAL": lambda: ircd_sasl.external(CERTIFIED if client.certified else None),
-            "SCRAM-SHA-256": lambda: ircd_sasl.scram(self.options.sasl, lies=proof == "false", silent=proof == "none"),
-        }
-        if payload == "*":
-            client.login = None
-            client.numeric("906", ":SASL authentication aborted")
-        elif self.options.sasl_fails:
-            client.numeric(
-                self.options.sasl_fails, *(["PLAIN"] if self.options.sasl_fails == "908" else []), ":no SASL"
-            )
-        elif client.login is not None:
-            client.login.feed(payload)
-        elif payload in exchanges:
-            client.login = Login(exchanges[payload](), client.send, lambda account: self._logged_in(client, account))
-        else:
-            client.numeric("904", ":SASL authentication failed")
-
-    def _logged_in(self, client: Client, account: str | None) -> None:
-        client.login = None
-        client.account = account or ""
-        if account:
-            client.numeric("900", "*", account, ":You are now logged in")
-            client.numeric("903", ":SASL authentication successful")
-        else:
-            client.numeric("904", ":SASL authentication failed")
-
-    def _nick(self, client: Client, nick: str) -> None:
-        if nick in self.options.taken or any(c.nick == nick for c in self._here() if c is not client):
-            client.numeric("433", nick, ":Nickname is already in use")
-            return
-        if client.registered:
-            told = {client} | {other for members in self.rooms.values() if client in members for other in members}
-            for other in told:
-                other.send(f":{client.mask} NICK {nick}")
-        client.nick = nick
-        self._register(client)
-
-    def _register(self, client: Client) -> None:
-        if client.registered or client.negotiating or not (client.nick and client.user):
-            return
-        if self.options.password is not None and client.password != self.options.password:
-            client.numeric("464", ":Password incorrect")
-            client.send("ERROR :Bad password")
-            return
-        if self.options.banned:
-            client.numeric("465", ":You are banned")
-            client.send("ERROR :Closing link")
-            return
-        client.registered = True
-        client.numeric("001", f":Welcome {client.mask}")
-        client.numeric("005", *self.options.isupport, ":are supported")
-        if self.options.motd:
-            client.numeric("422", ":no MOTD")
 
     def _talk(self, client: Client, command: str, params: list[str]) -> None:
         tags = {"account": client.account} if client.account else {}
@@ -285,7 +203,7 @@ class Ircd:
                 client.numeric(self.options.muted.get(target, "404"), target, ":Cannot send")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
-            elif not target.startswith("#") and not any(c.nick == target for c in self._here()):
+            elif not target.startswith("#") and not any(c.nick == target for c in self.here()):
                 client.numeric("401", target, ":No such nick")
             elif command in {"PRIVMSG", "NOTICE"}:
                 self.relay(target, f":{client.mask} {command} {target} :{params[1]}", tags, client)
