@@ -11,7 +11,7 @@ from channels.base import Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, Running, config, part, running, story
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
 from tests.servers.ircd import Ircd, Options
 
 
@@ -100,6 +100,25 @@ async def test_a_receipt_waits_for_the_servers_pong() -> None:
         assert not sending.done()
         ircd.release_pongs()
         await sending
+
+
+@story
+async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_after() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        ircd.faults.hold_pongs = True
+        sends = []
+        for number, body in enumerate("abc", start=1):
+            sends.append(await _sending(run, ircd, body))
+            await ircd.received("PING", times=number)
+        bot = ircd.clients[0]
+        first, *others = bot.held
+        bot.send(first)
+        await sends[0]
+        await settled(bot, "first")
+        assert [sending.done() for sending in sends] == [True, False, False]
+        bot.send(others[-1])  # in order: what answers the third has dealt with the second
+        await asyncio.gather(*sends)
 
 
 @story
