@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from channels.irc.channel import IrcChannel
-from gateway.clock import SystemClock
-from tests.channels.irc_kit import NAME, Running, config, part, running, story
+from gateway.clock import ManualClock, SystemClock
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_tls import LOCALHOST, server_context
 
@@ -84,6 +84,25 @@ async def test_what_was_heard_before_is_still_told(silent: bool) -> None:
         run.open.set()
         await asyncio.wait({run.task}, timeout=5)
         assert [message.text for message in run.messages] == [str(number) for number in range(600)]
+
+
+@story
+async def test_what_was_heard_before_is_still_told_when_there_is_nobody_to_say_goodbye_to() -> None:
+    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
+        await run.up()
+        run.open.clear()
+        await ircd.say("#room", "the last thing")
+        await settled(ircd.clients[0], "read")
+        ircd.clients[0].drop()
+        while run.channel._connection is not None:
+            await asyncio.sleep(0)
+        run.task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        run.open.set()
+        await asyncio.wait({run.task}, timeout=5)
+        assert [message.text for message in run.messages] == ["the last thing"]
+        assert run.links == [True, False]
 
 
 @story
