@@ -1,4 +1,4 @@
-"""`reverie log show|tail|export|rebuild`: the log for people and for programs.
+"""`reverie log show|tail|why|export|rebuild`: the log for people and for programs.
 
 Everything but `rebuild` reads beside a running gateway. Exit codes: 0 done, 1 `rebuild` found and mended a
 difference, 2 nothing could be done (the reason stands on stderr).
@@ -18,6 +18,7 @@ from gateway.events import ConversationId
 from gateway.records import Fact
 from gateway.store import LogRow, Reader, Store, Stored, StoreError, rebuild
 from gateway.store.lines import line, printable
+from gateway.why import why
 
 ResolveStore = Callable[[Path], Path]
 """From a configuration directory to the store's file. What it raises is the caller's to answer."""
@@ -54,6 +55,8 @@ def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: A
     exported = command("export", export, "print the entire log as JSON lines")
     exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
     exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
+    asked = command("why", why_command, "tell what happened to an event, and which rule decided")
+    asked.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
     command("rebuild", rebuild_command, "verify every table against the log, and mend what differs")
 
 
@@ -116,6 +119,19 @@ def export(args: argparse.Namespace) -> int:
             await _export(reader, file)
 
     return _reading(args, run)
+
+
+def why_command(args: argparse.Namespace) -> int:
+    """Handler of `log why`."""
+    found = True
+
+    async def run(reader: Reader) -> None:
+        nonlocal found
+        story = await why(reader, args.seq)
+        found = story is not None
+        sys.stdout.writelines(f"{told}\n" for told in story or [f"there is no entry {args.seq}"])
+
+    return _reading(args, run) or (0 if found else 2)
 
 
 def rebuild_command(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Self
 from agent.brief import Exchange
 from agent.view import estimate_tokens
 from gateway.events import ConversationId
-from gateway.records import Seq, TurnEnded
+from gateway.records import Fact, Seq, TurnEnded
 
 KEPT_CONVERSATIONS = 32
 """Each holds a view at most, so some hundred kilobytes where a large window is full."""
@@ -27,8 +27,9 @@ class PastTurn:
     """Estimated."""
 
     @classmethod
-    def of(cls, seq: Seq, ended: TurnEnded) -> Self:
+    def of(cls, seq: Seq, ended: Fact) -> Self:
         """What a turn's record leaves to see."""
+        assert isinstance(ended, TurnEnded)
         tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text)
         return cls(seq, Exchange(heard=ended.heard, reply=ended.text), tokens)
 

@@ -120,7 +120,7 @@ class Turns:
         kept = self._past.take(conversation)
         if kept is not None:
             return kept
-        return tuple(PastTurn.of(turn.ended.seq, turn.fact) for turn in await self._store.turns(conversation))
+        return tuple(PastTurn.of(turn.seq, turn.fact) for turn in await self._store.turns(conversation))
 
     async def _fit(
         self, conversation: ConversationId, past: tuple[PastTurn, ...], unread: Unread, tries: int

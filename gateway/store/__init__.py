@@ -15,7 +15,6 @@ from gateway.store.entries import (
     OutboxPost,
     PartState,
     Stored,
-    Turn,
     Unread,
 )
 from gateway.store.errors import (
@@ -53,7 +52,6 @@ __all__ = [
     "StoreError",
     "Stored",
     "TooNew",
-    "Turn",
     "Unread",
     "Unreadable",
     "rebuild",

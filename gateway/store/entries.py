@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from gateway.events import ChannelName, ConversationId, Post
-from gateway.records import FACT, Fact, Seq, TurnEnded
+from gateway.records import FACT, Fact, Seq
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,21 +74,6 @@ class Unread:
     """Unread ones that are not among `messages`."""
     upto: Seq
     """The newest unread one, shown or not; 0 if there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One turn of a conversation, as its view shows it."""
-
-    ended: Stored
-    messages: tuple[Stored, ...]
-    """What it covered, in the order of `TurnEnded.covers`."""
-
-    @property
-    def fact(self) -> TurnEnded:
-        """The turn's own record."""
-        assert isinstance(self.ended.fact, TurnEnded)
-        return self.ended.fact
 
 
 PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]

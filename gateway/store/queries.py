@@ -37,18 +37,10 @@ FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.s
 """  # noqa: S608 - constants only
 """One statement, hence one snapshot. Parameters: conversation, newest."""
 
-TURNS = f"""
-WITH ended AS MATERIALIZED (
-    SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1
-    AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0)
+TURNS = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
+    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
 )
-SELECT seq AS turn, -1 AS place, {COLUMNS} FROM ended
-UNION ALL
-SELECT ended.seq, covered.key, {_LOG_COLUMNS}
-FROM ended CROSS JOIN json_each(ended.body, '$.covers') AS covered CROSS JOIN log ON log.seq = covered.value
-ORDER BY turn, place
-"""  # noqa: S608 - constants only
-"""Each turn, followed by what it covered. Parameter: conversation."""
 
 OUTBOX = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts
@@ -59,7 +51,6 @@ ORDER BY outbox.seq, part.part
 LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE id = 1"
-VIEW_START = "SELECT start FROM view WHERE conversation = ?"
 
 
 def browse(

@@ -12,7 +12,7 @@ import aiosqlite
 from gateway.events import ChannelName, ConversationId
 from gateway.records import Judged, Queued, Seq
 from gateway.store import queries
-from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Turn, Unread
+from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Unread
 from gateway.store.errors import BadQuery, StoreError, Unreadable
 from gateway.store.schema import uri
 
@@ -139,22 +139,9 @@ class Reader:
         messages = tuple(Stored.read(row[2:]) for row in rows if row[2] is not None)
         return Unread(messages=messages, omitted=rows[0][0] - len(messages), upto=Seq(rows[0][1]))
 
-    async def turns(self, conversation: ConversationId) -> list[Turn]:
-        """The conversation's turns since its view began, oldest first, each with what it covered.
-
-        Reads nothing that stands before the view's start but what those turns cover themselves.
-        """
-        rows = await self._rows(queries.TURNS, conversation)
-        turns = []
-        for _, group in groupby(rows, key=lambda row: row[0]):
-            ended, *covered = (Stored.read(row[2:]) for row in group)
-            turns.append(Turn(ended=ended, messages=tuple(covered)))
-        return turns
-
-    async def view_start(self, conversation: ConversationId) -> Seq:
-        """Where the conversation's view begins; 0 if it was never folded."""
-        rows = await self._rows(queries.VIEW_START, conversation)
-        return Seq(rows[0][0] if rows else 0)
+    async def turns(self, conversation: ConversationId) -> list[Stored]:
+        """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
+        return [Stored.read(row) for row in await self._rows(queries.TURNS, conversation)]
 
     async def outbox(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""
@@ -208,5 +195,9 @@ class Reader:
 async def connect_reader(path: Path) -> aiosqlite.Connection:
     """A connection that cannot write."""
     connection = await aiosqlite.connect(uri(path, "ro"), uri=True, isolation_level=None)
-    await connection.execute_fetchall("PRAGMA query_only = ON")
+    try:
+        await connection.execute_fetchall("PRAGMA query_only = ON")
+    except BaseException:  # cancelled, too: a connection that nobody has keeps its thread, and so the process, for ever
+        await connection.close()
+        raise
     return connection
