@@ -3,15 +3,32 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from typing import Protocol
 
 from agent import dmn
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.records import AMBIENT, DmnSaved
 from gateway.store import Entry, Store, StoreError
-from gateway.turns import Turns
+from gateway.turns import Report
 
 logger = logging.getLogger("reverie.loop")
+
+SAVE_AFTER_S = 1.0
+"""Writing the state can wait this long, so that nobody waits for it."""
+
+
+class Taker(Protocol):
+    """Takes turns: `gateway.turns.Turns`."""
+
+    async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
+        """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn."""
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+        """Deal with all that is unread there by saying once that there is no answer."""
+
+    async def left(self, conversation: ConversationId) -> int:
+        """Highest urgency still unread there."""
 
 
 class Loop:
@@ -22,7 +39,7 @@ class Loop:
         *,
         store: Store,
         clock: Clock,
-        turns: Turns,
+        turns: Taker,
         policy: dmn.Policy,
         state: dmn.State,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
@@ -35,6 +52,8 @@ class Loop:
         self._state = state
         self._spawn = spawn
         self._timer: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        """Under way until it has taken the state to write."""
         self._lanes: dict[ConversationId, asyncio.Task[None]] = {}
         self._late: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn is ending, since what is left there was asked for."""
@@ -67,7 +86,9 @@ class Loop:
                 case dmn.SetTimer(delay_s=delay_s):
                     self._set_timer(delay_s)
                 case dmn.Persist():
-                    self._spawn(self._persist(dmn.save(self._state)))
+                    # What is counted must hold over a crash; the mode may be a second old.
+                    counted = any(isinstance(other, dmn.StartTurn) and other.autonomous for other in effects)
+                    self._save(0.0 if counted else SAVE_AFTER_S)
 
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
@@ -84,6 +105,10 @@ class Loop:
         for lane in parked:
             lane.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
+            await self._persist(0.0)
         if parked:
             logger.info("parked %d turns; they are taken up at the next start", len(parked))
 
@@ -134,5 +159,16 @@ class Loop:
         self._timer = None  # or the next SetTimer would cancel the task that it is called from
         self.send(dmn.Tick(at=self._clock.now()))
 
-    async def _persist(self, saved: str) -> None:
-        await self._store.append([Entry(fact=DmnSaved(state=saved), at=self._clock.now())])
+    def _save(self, delay_s: float) -> None:
+        if self._saving is not None:
+            if delay_s:
+                return
+            self._saving.cancel()
+        self._saving = self._spawn(self._persist(delay_s))
+
+    async def _persist(self, delay_s: float) -> None:
+        """Write down the state as it is then: the changes of one exchange are one entry."""
+        if delay_s:
+            await self._clock.sleep(delay_s)
+        self._saving = None
+        await self._store.append([Entry(fact=DmnSaved(state=dmn.save(self._state)), at=self._clock.now())])

@@ -115,8 +115,11 @@ class Writer:
     async def _commit(self, batch: list[tuple[Draft, ...]]) -> list[tuple[Appended, ...]]:
         made = plan(batch, await self._known(list(keys(batch))), self._last)
         if made.rows:
-            for sql, rows in _statements(made):
-                await self._connection.executemany(sql, rows)
+            # Queued together, they run without a word between the threads; each hop costs 0.1 ms.
+            writes = [self._connection.executemany(sql, rows) for sql, rows in _statements(made)]
+            for result in await asyncio.gather(*writes, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
             await self._connection.commit()
             self.commits += 1
             self._last = made.rows[-1].seq

@@ -6,9 +6,9 @@ from agent import dmn
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
 from gateway.loop import Loop
-from gateway.records import AMBIENT, URGENT
+from gateway.records import AMBIENT, NORMAL, URGENT, DmnSaved
 from gateway.store import Store
-from gateway.turns import Report, Turns
+from gateway.turns import Report
 
 ROOM = ConversationId("irc.test/#room")
 
@@ -24,10 +24,46 @@ class Ending:
         self.taken += 1
         return Report(failed=False, used_tools=False, yielded=False)
 
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+        raise AssertionError((conversation, reason, autonomous))
+
     async def left(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
         self.looked.set()
         await self.tell.wait()
         return AMBIENT
+
+
+def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
+    async def exchange() -> list[str]:
+        turns, clock = Ending(), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = Loop(
+                store=store,
+                clock=clock,
+                turns=turns,
+                policy=dmn.Policy(),
+                state=dmn.State(),
+                spawn=tasks.create_task,
+            )
+            for _ in range(2):
+                loop.notice(ROOM, URGENT)
+                await turns.looked.wait()
+                await asyncio.sleep(0.05)
+                clock.advance(1.0)
+                await asyncio.sleep(0.05)
+            loop.notice(ROOM, URGENT)
+            await asyncio.sleep(0.05)  # a save is pending
+            loop.notice(ROOM, NORMAL)
+            loop.send(dmn.Tick(at=clock.now()))  # an autonomous turn: counted at once
+            await asyncio.sleep(0.05)
+            saved = [dmn.restore(cast("DmnSaved", one.fact).state) for one in await store.entries(kinds=["dmn"])]
+            assert [state.turns_today for state in saved] == [0, 0, 1]
+            loop.notice(ROOM, URGENT)
+            await loop.stop(1.0)
+            return [one.kind for one in await store.entries(kinds=["dmn"])]
+
+    assert len(asyncio.run(exchange())) == 4
 
 
 async def story(tmp_path: Path) -> int:
@@ -36,7 +72,7 @@ async def story(tmp_path: Path) -> int:
         loop = Loop(
             store=store,
             clock=clock,
-            turns=cast("Turns", turns),
+            turns=turns,
             policy=dmn.Policy(),
             state=dmn.State(),
             spawn=tasks.create_task,
