@@ -93,6 +93,14 @@ async def test_another_target_is_not_blamed() -> None:
 
 
 @story
+async def test_our_own_nick_in_every_numeric_is_not_whom_it_is_about() -> None:
+    async with Ircd(Options(caps=NO_ECHO, muted={"#room": "404"})) as ircd, running(ircd) as run:
+        await run.up()
+        sent = await sent_together(run, [part("to myself", room="reverie!a@h"), part("b")])
+        assert [type(result).__name__ for result in sent] == ["Receipt", "Rejected"]
+
+
+@story
 async def test_our_own_ctcp_answer_being_refused_is_not_the_parts_fault() -> None:
     clock = ManualClock()
     async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd, clock, flood={"burst": 9, "per_s": 1}) as run:
