@@ -4,7 +4,7 @@ An adapter turns platform events into `Notification`s and `Part`s into platform 
 nothing about people, attention or answers, keeps nothing on disk, and knows no other adapter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -54,6 +54,14 @@ class Part:
     style: Literal["message", "notice"] = "message"
 
 
+Going = Callable[[], Awaitable[None]]
+"""Writes down that a part is handed over in this moment."""
+
+
+async def unrecorded() -> None:
+    """`Going` for callers that keep no record."""
+
+
 class Channel(Protocol):
     """One account on one platform."""
 
@@ -78,9 +86,11 @@ class Channel(Protocol):
         At least one body; nothing but white space is lost; no body is blank.
         """
 
-    async def send(self, part: Part) -> Receipt:
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         """Return once the platform has certainly taken the part, else raise a `SendError`.
 
+        `going` is awaited once, when nothing is left to wait for but the hand-over itself. What it raises
+        comes out, and nothing was sent. Until then a part was surely not sent, whatever happens.
         Parts go out in the order of the calls, also when several are in flight. Waits for the
         platform's pace. After cancellation it is unknown whether the part was sent.
         """

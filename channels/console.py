@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from channels.base import Capabilities, Emit, Part, Unreachable
+from channels.base import Capabilities, Emit, Going, Part, Unreachable, unrecorded
 from gateway.events import (
     Address,
     ChannelName,
@@ -84,8 +84,9 @@ class ConsoleChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part) -> Receipt:
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not self._up.is_set():
             raise Unreachable("the console is not open")
+        await going()
         self._show(part)
         return Receipt(ids=(MessageId(str(next(self._count))),))

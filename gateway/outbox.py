@@ -9,11 +9,11 @@ Within a conversation posts go out in order; conversations do not wait for each 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import Channel, Part, SendError
+from channels.base import Channel, Going, Part, SendError
 from gateway import retry
 from gateway.clock import Clock
 from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
@@ -110,43 +110,27 @@ class Outbox:
         if channel is None:
             await self._record(post, [self._delivery(post, "failed", f"no channel {post.to.channel} is configured")])
             return
-        parts, bodies = list(item.parts), None
+        parts, cut = list(item.parts), None
         if not parts:
-            bodies = channel.split(post)
-            parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(bodies)]
+            cut = channel.split(post)
+            parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(cut)]
+        attempt = _Attempt(post, cut, self._record)
         while window := _window(parts, channel.capabilities.window):
             await self._up[channel.name].wait()
             if self._stopping:
                 return
-            sending = Sending(post=post.key, first=window[0].index, last=window[-1].index, bodies=bodies)
-            await self._record(post, [sending])
-            bodies = None
-            ended, wait_s = self._judge(item, window, await self._attempt(channel, post, window))
+            sends = (channel.send(attempt.part(part), attempt.going(part.index)) for part in window)
+            ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True))
             for end in ended:
                 parts[end.part] = _after(parts[end.part], end)
             finished = [] if _window(parts, 1) else [self._delivery(post, *_sum_up(parts))]
-            await self._record(post, [*ended, *finished])
+            await self._record(post, [*filter(attempt.tells, ended), *finished])
             if finished:
                 return
             if wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the word on the whole.
         await self._record(post, [self._delivery(post, *_sum_up(parts))])
-
-    async def _attempt(
-        self, channel: Channel, post: Post, window: Sequence[OutboxPart]
-    ) -> list[Receipt | BaseException]:
-        parts = [
-            Part(
-                key=f"{post.key}#{part.index}",
-                to=post.to,
-                body=part.body,
-                reply_to=post.reply_to if part.index == 0 else None,
-                style=post.style,
-            )
-            for part in window
-        ]
-        return await asyncio.gather(*map(channel.send, parts), return_exceptions=True)
 
     def _judge(
         self, item: OutboxPost, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException]
@@ -183,6 +167,43 @@ class Outbox:
                 for fact in facts
             ]
         )
+
+
+class _Attempt:
+    """What is written down of a post's parts as they go."""
+
+    def __init__(
+        self, post: Post, cut: tuple[str, ...] | None, record: Callable[[Post, Sequence[Fact]], Awaitable[None]]
+    ) -> None:
+        """`cut`: the rendered parts, if they are not in the store yet."""
+        self._post = post
+        self._cut = cut
+        self._record = record
+        self._gone: set[int] = set()
+
+    def part(self, part: OutboxPart) -> Part:
+        """As the channel takes it."""
+        return Part(
+            key=f"{self._post.key}#{part.index}",
+            to=self._post.to,
+            body=part.body,
+            reply_to=self._post.reply_to if part.index == 0 else None,
+            style=self._post.style,
+        )
+
+    def going(self, index: int) -> Going:
+        """To be awaited as the part is handed over: from then on a crash leaves it uncertain."""
+
+        async def going() -> None:
+            cut, self._cut = self._cut, None
+            self._gone.add(index)
+            await self._record(self._post, [Sending(post=self._post.key, part=index, bodies=cut)])
+
+        return going
+
+    def tells(self, end: PartEnded) -> bool:
+        """Whether an end is news: a part that was not handed over and waits again is none."""
+        return end.state != "waiting" or end.part in self._gone
 
 
 def _window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:

@@ -102,13 +102,13 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """The parts `first` to `last` (inclusive, counted from 0) are about to be handed to the platform."""
+    """A part is handed to its platform in this moment."""
 
     post: PostKey
-    first: int
-    last: int
+    part: int
+    """Counted from 0."""
     bodies: tuple[str, ...] | None
-    """All rendered parts, with the first attempt at a post; None afterwards: the cut stays as it was."""
+    """All rendered parts, with the first of a post that goes; None afterwards: the cut stays as it was."""
     kind: Literal["sending"] = "sending"
 
 

@@ -84,8 +84,7 @@ post_keys = texts.map(PostKey)
 sendings = st.builds(
     records.Sending,
     post=post_keys,
-    first=counts,
-    last=counts,
+    part=counts,
     bodies=st.none() | st.lists(texts, max_size=3).map(tuple),
 )
 parts_ended = st.builds(

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
-from channels.base import Capabilities, Denied, Emit, Part, Rejected, Unreachable
+from channels.base import Capabilities, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
 from channels.irc import tls
 from channels.irc.backoff import Backoff
 from channels.irc.config import IrcConfig
@@ -73,7 +73,7 @@ class IrcChannel:
         # Not connected: as if the mask were the longest possible.
         return max(512 - len(f":{self._config.nick}!~@ PRIVMSG {target} :\r\n".encode()) - 10 - 63, 64)
 
-    async def send(self, part: Part) -> Receipt:
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session = self._session
@@ -89,7 +89,7 @@ class IrcChannel:
             lines = [line(command, target, trailing=body) for body in bodies]
         except ValueError as error:
             raise Rejected(f"{target!r} is not a room or nick") from error
-        return await session.outgoing.send(lines, session.isupport.fold(target))
+        return await session.outgoing.send(lines, session.isupport.fold(target), going)
 
     async def run(self, emit: Emit) -> None:
         self._up, self._logged_in = None, False

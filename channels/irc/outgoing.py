@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from channels.base import Rejected, SendError, Uncertain, Unreachable
+from channels.base import Going, Rejected, SendError, Uncertain, Unreachable, unrecorded
 from channels.irc.window import Verdict, Window
 from channels.irc.wire import Isupport, Line, line
 from gateway.clock import Clock
@@ -59,6 +59,9 @@ class _Item:
     """Folded; empty: not a message."""
     done: asyncio.Future[Receipt] | None = None
     """None: not a part."""
+    going: Going = unrecorded
+    """Awaited before the first line is written."""
+    gone: bool = False
     written: int = 0
 
     @property
@@ -101,11 +104,14 @@ class Outgoing:
         self._waiting.insert(position, _Item(deque()))
         self._wake.set()
 
-    async def send(self, lines: list[str], target: str) -> Receipt:
-        """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError."""
+    async def send(self, lines: list[str], target: str, going: Going = unrecorded) -> Receipt:
+        """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
+
+        `going` is awaited when it is the part's turn and the pace allows, before anything of it is written.
+        """
         if self._lost:
             raise Unreachable(self._lost)
-        item = _Item(deque(lines), target, asyncio.get_running_loop().create_future())
+        item = _Item(deque(lines), target, asyncio.get_running_loop().create_future(), going)
         assert item.done is not None
         self._waiting.append(item)
         self._wake.set()
@@ -124,11 +130,25 @@ class Outgoing:
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
                 continue  # who was first may have been cancelled meanwhile
+            if not barrier and not self._waiting[0].gone:
+                await self._go(self._waiting[0])
+                continue  # the connection may be gone, or a barrier due, by now
             self._bucket.take()
             if barrier:
                 self._write_ping()
             else:
                 self._write_next()
+
+    async def _go(self, item: _Item) -> None:
+        """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
+        item.gone = True
+        try:
+            await item.going()
+        except Exception as error:  # noqa: BLE001 - the caller's own, handed back where it waits
+            if item in self._waiting:
+                self._waiting.remove(item)
+            if item.done is not None and not item.done.done():
+                item.done.set_exception(error)
 
     def _drop_cancelled(self) -> None:
         while self._waiting and self._waiting[0].dropped:

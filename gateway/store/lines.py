@@ -58,7 +58,7 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
         case Queued():
             return f"{fact.post.key}: {fact.post.text}"
         case Sending():
-            return f"{fact.post} parts {fact.first} to {fact.last}"
+            return f"{fact.post} part {fact.part}"
         case PartEnded():
             return f"{fact.post} part {fact.part} {fact.state} {fact.reason}".rstrip()
         case Delivery():

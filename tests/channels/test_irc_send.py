@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import Rejected, Uncertain, Unreachable
+from channels.base import Going, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
@@ -150,3 +150,51 @@ async def test_a_cancelled_send_that_waits_is_never_sent() -> None:
             clock.advance(1)
             await asyncio.sleep(0)
         assert "PRIVMSG #room :b" not in ircd.lines
+
+
+async def _steps() -> None:
+    """Let everything run that can while the clock stands still."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@story
+async def test_a_part_goes_only_when_its_turn_has_come() -> None:
+    clock, gone = ManualClock(), list[str]()
+
+    def going(name: str) -> Going:
+        async def write_down() -> None:
+            gone.append(name)
+            assert not [line for line in ircd.lines if line.endswith(f":{name}")], "before it is on the wire"
+
+        return write_down
+
+    async with Ircd() as ircd, running(ircd, clock, flood={"burst": 3, "per_s": 1.0}) as run:
+        await run.up()
+        clock.advance(10.0)  # the bucket is full again
+        sends = [asyncio.create_task(run.channel.send(part(name, key=name), going(name))) for name in "abcde"]
+        await ircd.received(r"PRIVMSG #room :c")
+        await _steps()
+        assert gone == ["a", "b", "c"]
+        clock.advance(1.0)
+        await ircd.received(r"PRIVMSG #room :d")
+        await _steps()
+        assert gone == ["a", "b", "c", "d"]
+        sends[-1].cancel()
+        while not all(send.done() for send in sends):
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+        assert gone == ["a", "b", "c", "d"]
+
+
+@story
+async def test_what_cannot_be_written_down_does_not_go() -> None:
+    async def full() -> None:
+        raise OSError("the disk is full")
+
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        with pytest.raises(OSError, match="disk is full"):
+            await run.channel.send(part("never"), full)
+        await run.channel.send(part("after"))
+        assert [line for line in ircd.lines if line.startswith("PRIVMSG")] == ["PRIVMSG #room :after"]

@@ -99,9 +99,9 @@ class _Log:
                         self.covering.setdefault(seq, []).append(entry)
                 case Queued(post=whole):
                     posts.append(whole)
-                case Sending(post=post, first=first, last=last) as sending:
+                case Sending(post=post, part=part) as sending:
                     bodies[post] = sending.bodies or bodies[post]
-                    states |= {(post, part): ("sending", "") for part in range(first, last + 1)}
+                    states[post, part] = ("sending", "")
                 case PartEnded(post=post, part=part, state=state, reason=reason):
                     states[post, part] = (state, reason)
                     self.reasons += Counter([reason] if state == "uncertain" else [])

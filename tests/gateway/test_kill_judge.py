@@ -38,15 +38,16 @@ def told(*, second_part: str = "sent", delivery: str = "sent") -> Evidence:
     facts: list[Fact] = [_line("t1z"), _line("t2z")]
     facts += _turn("A", covers=(1, 2), text="r1.1 t1z\nr1.2 t2z")
     facts += [
-        Sending(post=PostKey("A"), first=0, last=1, bodies=("r1.1 t1z", "r1.2 t2z")),
+        Sending(post=PostKey("A"), part=0, bodies=("r1.1 t1z", "r1.2 t2z")),
+        Sending(post=PostKey("A"), part=1, bodies=None),
         PartEnded(post=PostKey("A"), part=0, state="sent", reason=""),
         PartEnded(post=PostKey("A"), part=1, state=second_part, reason=reason),  # type: ignore[arg-type]
         _delivered("A", delivery),
         _line("t3z"),
     ]
-    facts += _turn("B", covers=(9,), text="r2.1 t3z")
+    facts += _turn("B", covers=(10,), text="r2.1 t3z")
     facts += [
-        Sending(post=PostKey("B"), first=0, last=0, bodies=("r2.1 t3z",)),
+        Sending(post=PostKey("B"), part=0, bodies=("r2.1 t3z",)),
         PartEnded(post=PostKey("B"), part=0, state="sent", reason=""),
         _delivered("B", "sent"),
     ]

@@ -13,12 +13,14 @@ from channels.base import (
     Capabilities,
     Denied,
     Emit,
+    Going,
     Part,
     RateLimited,
     Rejected,
     SendError,
     Uncertain,
     Unreachable,
+    unrecorded,
 )
 from gateway import retry
 from gateway.clock import ManualClock
@@ -41,6 +43,8 @@ class Postman:
         self.sent: list[str] = []
         self.attempts: list[str] = []
         self.hold: asyncio.Event | None = None
+        self.paced: asyncio.Event | None = None
+        """Parts wait for it before anything of them goes."""
 
     async def run(self, emit: Emit) -> None:
         raise AssertionError(f"not used here: {emit}")
@@ -48,11 +52,15 @@ class Postman:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(post.text.splitlines())
 
-    async def send(self, part: Part) -> Receipt:
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         self.attempts.append(part.key)
+        hold = self.hold
+        if self.paced is not None:
+            await self.paced.wait()
+        await going()
         end = self.ends.pop(0) if self.ends else None
-        if self.hold is not None:
-            await self.hold.wait()
+        if hold is not None:
+            await hold.wait()
         if end is not None:
             raise end
         self.sent.append(part.body)
@@ -216,7 +224,8 @@ async def _left_by_a_crash(tmp: Path, *facts: PartEnded | Sending) -> None:
             await store.append([Entry(fact=fact, at=clock.now(), conversation=to.conversation)])
 
 
-SENDING = Sending(post=PostKey("p"), first=0, last=1, bodies=("1", "2", "3"))
+SENDING = Sending(post=PostKey("p"), part=0, bodies=("1", "2", "3"))
+SENDING_2 = Sending(post=PostKey("p"), part=1, bodies=None)
 
 
 def _end(part: int) -> PartEnded:
@@ -227,11 +236,12 @@ def _end(part: int) -> PartEnded:
     ("facts", "sent", "state"),
     [
         ((), "123", "sent"),
-        ((SENDING,), "3", "uncertain"),
-        ((SENDING, _end(0)), "3", "uncertain"),
-        ((SENDING, _end(0), _end(1)), "3", "sent"),
+        ((SENDING,), "23", "uncertain"),
+        ((SENDING, SENDING_2), "3", "uncertain"),
+        ((SENDING, SENDING_2, _end(0)), "3", "uncertain"),
+        ((SENDING, _end(0), SENDING_2, _end(1)), "3", "sent"),
         (
-            (SENDING, _end(0), _end(1), Sending(post=PostKey("p"), first=2, last=2, bodies=None), _end(2)),
+            (SENDING, _end(0), SENDING_2, _end(1), Sending(post=PostKey("p"), part=2, bodies=None), _end(2)),
             "",
             "sent",
         ),
@@ -249,6 +259,27 @@ def test_after_a_crash_only_what_is_surely_unsent_is_sent(
             assert delivery.state == state
             assert (LOST_IN_CRASH in delivery.reason) == (state == "uncertain")
         assert "".join(postman.sent) == sent
+
+    play(story)
+
+
+def test_a_part_that_waits_for_the_pace_was_surely_not_sent(tmp_path: Path) -> None:
+    first, second = Postman(window=2), Postman(window=2)
+    first.paced = asyncio.Event()
+
+    async def story() -> None:
+        async with office(tmp_path, first) as work:
+            await work.post("1\n2\n3")
+            while len(first.attempts) < 2:
+                await asyncio.sleep(0)
+            for task in work.tasks:
+                task.cancel()  # as a crash would
+            await asyncio.gather(*work.tasks, return_exceptions=True)
+        assert not first.sent
+        async with office(tmp_path, second) as work:
+            (delivery,) = await work.ended(1)
+            assert delivery.state == "sent"
+        assert second.sent == ["1", "2", "3"]
 
     play(story)
 

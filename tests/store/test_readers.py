@@ -153,7 +153,8 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
             (first, second) = await store.outbox()
             assert (first.seq, first.at, first.post, first.parts) == (1, NOW, post("p"), ())
             key = first.post.key
-            await store.append([fact(Sending(post=key, first=0, last=1, bodies=("a", "b", "c")))])
+            await store.append([fact(Sending(post=key, part=0, bodies=("a", "b", "c")))])
+            await store.append([fact(Sending(post=key, part=1, bodies=None))])
             (first, second) = await store.outbox()
             assert states(first.parts) == [("sending", "", 1), ("sending", "", 1), ("pending", "", 0)]
             assert [(part.index, part.body) for part in first.parts] == [(0, "a"), (1, "b"), (2, "c")]
@@ -162,7 +163,8 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
                 [
                     fact(PartEnded(post=key, part=0, state="sent", reason="")),
                     fact(PartEnded(post=key, part=1, state="waiting", reason="slow down")),
-                    fact(Sending(post=key, first=1, last=2, bodies=None)),
+                    fact(Sending(post=key, part=1, bodies=None)),
+                    fact(Sending(post=key, part=2, bodies=None)),
                     fact(PartEnded(post=key, part=1, state="uncertain", reason="cut")),
                     fact(PartEnded(post=key, part=2, state="waiting", reason="slow down")),
                 ]

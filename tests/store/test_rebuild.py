@@ -26,9 +26,7 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(TurnEnded, covers=st.just(()), omitted=_small, upto=_near, usage=strategies.usages, requests=_small),
     st.builds(Folded, start=_near),
     st.builds(Queued, post=_keys.map(post)),
-    st.builds(
-        Sending, post=_keys, first=_small, last=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])
-    ),
+    st.builds(Sending, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
     st.builds(PartEnded, post=_keys, part=_small),
     _keys.map(lambda key: delivered(key).fact),
     strategies.messages,
@@ -97,7 +95,7 @@ async def _story(path: Path) -> None:
         await store.append(
             [
                 Entry(fact=Queued(post=post("p")), at=NOW),
-                Entry(fact=Sending(post=PostKey("p"), first=0, last=0, bodies=("a", "b")), at=NOW),
+                Entry(fact=Sending(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW),
                 Entry(fact=Folded(start=Seq(7), reason="size"), at=NOW, conversation=A),
                 Entry(fact=DmnSaved(state="resting"), at=NOW),
             ]
