@@ -2,8 +2,7 @@
 # With it (about 130 MB more):            docker build -t reverie --build-arg EMBEDDED=yes .
 #
 # Run it: docker run --read-only -v ./config:/config:ro -v reverie:/data reverie
-# The configuration then says `store: {path: /data/reverie.db}`, and `ops: {host: 0.0.0.0, ...}` if the
-# port is to be reached from outside the container.
+# The configuration then says `store: {path: /data/reverie.db}`.
 
 FROM python:3.11-slim AS build
 WORKDIR /src
@@ -34,7 +33,6 @@ COPY --from=build /opt/reverie /opt/reverie
 USER reverie
 WORKDIR /data
 VOLUME /data
-EXPOSE 9090
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s CMD ["reverie", "health", "--config", "/config"]
 ENTRYPOINT ["reverie"]
 CMD ["run", "--config", "/config"]

@@ -162,6 +162,8 @@ class _Gateway:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
+        names = ", ".join(self.channels)
+        logger.info("serving %s with %s; the log is %s", names, self.model.label, self.store.path)
         background = [self.spawn(self._warm_up()), self.spawn(beat(self.store.path, self.clock))]
         await self.outbox.recover()
         for conversation, urgency in await self.store.due(LOW):

@@ -58,7 +58,7 @@ def _load(directory: Path) -> Settings | None:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         count = len(error.problems)
-        print(f"{count} problem{'s' if count > 1 else ''} found; nothing was started", file=sys.stderr)
+        print(f"{count} problem{'s' if count > 1 else ''} found", file=sys.stderr)
         return None
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)

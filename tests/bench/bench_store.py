@@ -8,14 +8,11 @@ import asyncio
 import json
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
@@ -112,8 +109,8 @@ async def opening(path: Path) -> tuple[float, float]:
         return opened - began, time.perf_counter() - opened
 
 
-def main() -> int:
-    """Measure, print, and fail if a promise is not kept."""
+def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -143,8 +140,7 @@ def main() -> int:
     else:
         for name, value in figures.items():
             print(f"{name:32} {value}")
-    return 0 if rate >= 5_000 and opened <= 1.5 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
