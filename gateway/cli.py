@@ -14,6 +14,7 @@ from pathlib import Path
 from gateway import cli_log
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
+from gateway.store.lines import printable
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes: done; failed while running; bad usage or configuration."""
@@ -138,9 +139,18 @@ def _demo(args: argparse.Namespace) -> int:
     return demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
 
 
+class _Safe(logging.Formatter):
+    """Escapes what a terminal could obey: log lines quote what servers and people say."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        return printable(super().formatMessage(record))
+
+
 def start_logging(level: int) -> None:
     """One line per event on standard error. Messages carry no secrets: they are never put into one."""
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Safe("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("httpx", "httpcore", "irc", "asyncio", "aiosqlite"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
