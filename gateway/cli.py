@@ -14,6 +14,7 @@ from pathlib import Path
 from gateway import cli_log
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
+from gateway.store import StoreError
 from gateway.store.lines import printable
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
@@ -93,7 +94,6 @@ def _run(args: argparse.Namespace) -> int:
 
 async def _serve(settings: Settings) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.store import CannotOpen, StoreError  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -104,7 +104,7 @@ async def _serve(settings: Settings) -> int:
     except app.Unavailable as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return BAD_USAGE
-    except (CannotOpen, StoreError, app.NothingLeft) as error:
+    except (StoreError, app.NothingLeft) as error:
         logger.error("%s", error)  # noqa: TRY400 - the same
         return FAILED
     finally:
