@@ -5,6 +5,7 @@ long ago that was, and at the last link state of each channel in the store: no p
 process that hangs is found out.
 """
 
+import contextlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -35,13 +36,17 @@ def beat_file(store: Path) -> Path:
 
 
 async def beat(store: Path, clock: Clock) -> None:
-    """Give signs of life until cancelled."""
-    file = beat_file(store)
-    file.write_text(clock.now().isoformat(), encoding="ascii")  # since when: older link states are not ours
-    while True:
-        now = clock.now().timestamp()
-        os.utime(file, (now, now))
-        await clock.sleep(BEAT_S)
+    """Give signs of life until cancelled; then none is left to be mistaken for one."""
+    file, started = beat_file(store), clock.now().isoformat()
+    try:
+        while True:
+            now = clock.now().timestamp()
+            with contextlib.suppress(OSError):  # full or read-only: then the sign is missing, and that is seen
+                file.write_text(started, encoding="ascii")  # since when: older link states are not ours
+                os.utime(file, (now, now))
+            await clock.sleep(BEAT_S)
+    finally:
+        file.unlink(missing_ok=True)
 
 
 async def check(store: Path, channels: Collection[str], now: datetime) -> Health:
@@ -51,7 +56,7 @@ async def check(store: Path, channels: Collection[str], now: datetime) -> Health
         started = datetime.fromisoformat(file.read_text(encoding="ascii"))
         age_s = now.timestamp() - file.stat().st_mtime
     except (OSError, ValueError):
-        return Health(ok=False, findings=(f"no gateway has run with the store {store}",))
+        return Health(ok=False, findings=(f"no gateway is running with the store {store}",))
     if age_s > STALE_S:
         return Health(ok=False, findings=(f"no sign of life for {age_s:.0f} s: the gateway has stopped or hangs",))
     try:

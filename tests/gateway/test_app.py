@@ -123,9 +123,11 @@ def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> N
             assert (well.ok, well.findings) == (True, ("console is up",))
             lonely = await health.check(store, [CONSOLE, "irc.x"], datetime.now(UTC))
             assert (lonely.ok, lonely.findings) == (False, ("irc.x has not connected yet",))
-        later = await health.check(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
-        assert not later.ok
-        assert "no sign of life" in later.findings[0]
+            later = await health.check(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
+            assert not later.ok
+            assert "no sign of life" in later.findings[0]
+        stopped = await health.check(store, [CONSOLE], datetime.now(UTC))
+        assert (stopped.ok, stopped.findings) == (False, (f"no gateway is running with the store {store}",))
 
     asyncio.run(story())
 
