@@ -6,6 +6,7 @@ all calls first, in the very next message) and build-with-claude/prompt-caching 
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -89,7 +90,7 @@ def merged(conversation: tuple[Said, ...]) -> list[Said]:
 def tool_input(arguments: str) -> Json:
     """Read a call's arguments for echoing them: the API takes objects only, the model may write anything."""
     try:
-        value: object = json.loads(arguments or "{}", parse_constant=_no_constant)
+        value: object = json.loads(arguments or "{}", parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"malformed_arguments": arguments}
@@ -97,6 +98,12 @@ def tool_input(arguments: str) -> Json:
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(written: str) -> float:
+    if math.isinf(number := float(written)):  # 1e999: what Python would write for it is not JSON
+        raise ValueError(f"{written} is too large for a number")
+    return number
 
 
 def _content(said: Said) -> list[Json]:

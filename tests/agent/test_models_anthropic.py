@@ -182,7 +182,9 @@ def test_an_error_after_200(kind: str, expected: type[ModelError]) -> None:
     against(client, story)
 
 
-@pytest.mark.parametrize("written", ["", "{}", '{"a": 1}', "[1]", '{"a', '{"a": NaN}', "null", "[" * 99999])
+@pytest.mark.parametrize(
+    "written", ["", "{}", '{"a": 1}', "[1]", '{"a', '{"a": NaN}', '{"a": 1e999}', "null", "[" * 99999]
+)
 def test_whatever_the_model_wrote_is_echoed_as_an_object(written: str) -> None:
     read = tool_input(written)
     assert isinstance(read, dict)
