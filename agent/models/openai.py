@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from pydantic import ValidationError
 
+from agent.models.anthropic_wire import tool_input
 from agent.models.base import Busy, Chunk, Request, Said, Text, ToolCall, ToolResult
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
@@ -131,7 +132,11 @@ def _messages(said: Said) -> list[dict[str, object]]:
     texts = [part.text for part in said.parts if isinstance(part, Text)]
     if said.role == "assistant":
         calls = [
-            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
+            {
+                "id": part.id,
+                "type": "function",
+                "function": {"name": part.name, "arguments": _arguments(part.arguments)},
+            }
             for part in said.parts
             if isinstance(part, ToolCall)
         ]
@@ -145,6 +150,13 @@ def _messages(said: Said) -> list[dict[str, object]]:
     if texts:
         messages.append({"role": "user", "content": "\n\n".join(texts)})
     return messages
+
+
+def _arguments(written: str) -> str:
+    """Echo a call's arguments as the model wrote them, if they are an object: vLLM (`json.loads` of each in
+    entrypoints/chat_utils.py) and Ollama (`invalid tool call arguments`) answer 400 to anything else."""
+    read = tool_input(written)
+    return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
 
 
 def _count_calls(request: Request) -> int:

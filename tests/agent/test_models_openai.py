@@ -1,5 +1,7 @@
 """Chat completions: https://platform.openai.com/docs/api-reference/chat (and what compatible servers do)."""
 
+import json
+
 import pytest
 
 from agent.models.base import Busy, Model, Said, Text, ToolCall, ToolResult, Unusable
@@ -9,6 +11,9 @@ from agent.models.openai_answer import ChunkIn
 from gateway.events import Usage
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.servers.model_api import Answer, ModelApi
+
+
+RESULT = ToolResult(id="c", text="found")
 
 
 def client(url: str) -> OpenAIModel:
@@ -155,6 +160,22 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
         ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}')
     )
     assert nameless.calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
+
+
+@pytest.mark.parametrize("written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999])
+def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
+    call = ToolCall(id="c", name="look_up", arguments=written)
+    asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
+    body = json.loads(json.dumps(translate(asked, model="m", strict_openai=False)))
+    echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(json.loads(echoed), dict)
+    assert written in json.loads(echoed).values() or not written
+
+
+def test_good_arguments_are_echoed_byte_for_byte() -> None:
+    call = ToolCall(id="c", name="look_up", arguments='{ "a":1.50, "b": "é" }')
+    asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
+    assert json.dumps(call.arguments) in json.dumps(translate(asked, model="m", strict_openai=False))
 
 
 def test_a_refusal_is_told_as_one() -> None:
