@@ -71,7 +71,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
             return float(value) * scale
     try:
         due = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a year or an offset beyond all measure
         return None
     return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - now).total_seconds())
 
@@ -93,7 +93,8 @@ def _named(
 
 
 def short(text: str, secret: str) -> str:
-    """One line, limited, without `secret`."""
+    """One line, limited, without `secret`, that can be written as UTF-8 (JSON may hold half a surrogate pair)."""
+    text = text.encode("utf-8", "replace").decode()
     if secret:
         text = text.replace(secret, "***")
     line = " ".join(text.split())

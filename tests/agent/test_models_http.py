@@ -66,6 +66,8 @@ def test_a_status_says_what_to_do(kind: str, status: int, message: str, expected
         ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
+        ({"retry-after": "Sat, 21 Nov 99999999999 12:00:30 GMT"}, None),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 +99999999999999"}, None),
         ({}, None),
     ],
 )
@@ -88,12 +90,14 @@ def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"nul", b"\xff", b"[" * 99999, b'"no"', b'{"error": "no"}', b'{"error":1}']
+    "body",
+    [b"", b"[]", b"nul", b"\xff", b"[" * 99999, b'"no"', b'{"error": "no"}', b'{"error":1}', b'{"error":"\\ud800"}'],
 )
 def test_any_error_body_is_readable(body: bytes) -> None:
     reason = failure(500, {}, body, where="x", secret="", now=NOW).reason
     assert len(reason) <= 240
     assert "\n" not in reason
+    reason.encode()  # it goes into the log
 
 
 @pytest.mark.parametrize("fault", [{"cut_after": n} for n in range(9)] + [{"garbled_after": 3}])
