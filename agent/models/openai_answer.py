@@ -79,6 +79,8 @@ class Answer:
         self._earlier_calls = earlier_calls
         self._model = model
         self._calls: dict[int, _Call] = {}
+        self._moved: dict[int, int] = {}
+        """Where calls are kept whose index another one has already."""
         self._usage = Usage()
         self._refused = False
         self.stop: Stop | None = None
@@ -105,7 +107,11 @@ class Answer:
         index = piece.index
         if index is None:
             index = len(self._calls) if piece.id or not self._calls else max(self._calls)
-        call = self._calls.setdefault(index, _Call(id="", name=""))
+        call = self._calls.setdefault(self._moved.get(index, index), _Call(id="", name=""))
+        # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin another call.
+        if call.id and piece.id and piece.id != call.id and piece.function and piece.function.name:
+            self._moved[index] = max(self._calls) + 1
+            call = self._calls[self._moved[index]] = _Call(id="", name="")
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""

@@ -178,6 +178,23 @@ def test_good_arguments_are_echoed_byte_for_byte() -> None:
     assert json.dumps(call.arguments) in json.dumps(translate(asked, model="m", strict_openai=False))
 
 
+def test_calls_that_all_have_the_same_index_stay_apart() -> None:
+    incoming = Incoming(earlier_calls=0, model="m")
+    for call in (
+        '{"index":0,"id":"x","function":{"name":"a","arguments":"{"}}',
+        '{"index":0,"id":"x","function":{"arguments":"}"}}',
+        '{"index":0,"id":"y","function":{"name":"a","arguments":"{}"}}',
+        '{"index":0,"id":"z","function":{"name":"b","arguments":""}}',
+        '{"index":0,"function":{"arguments":"{}"}}',
+    ):
+        incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
+    assert incoming.calls() == [
+        ToolCall(id="x", name="a", arguments="{}"),
+        ToolCall(id="y", name="a", arguments="{}"),
+        ToolCall(id="z", name="b", arguments="{}"),
+    ]
+
+
 def test_a_refusal_is_told_as_one() -> None:
     incoming = Incoming(earlier_calls=0, model="m")
     told = incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}'))
