@@ -5,6 +5,7 @@ for the oddities of others see the comments where they are met.
 """
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
@@ -16,8 +17,9 @@ from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
 
-_OPENAI_HOST = "api.openai.com"
-"""Takes fields that strict compatible servers refuse."""
+_OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
+"""OpenAI itself, also by region (eu.api.openai.com): takes fields that strict compatible servers refuse, and
+its reasoning models refuse `max_tokens`."""
 
 
 class OpenAIModel:
@@ -50,6 +52,7 @@ class OpenAIModel:
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = endpoint(base_url, "/chat/completions")
         self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
+        self._strict_openai = _OPENAI_HOSTS.fullmatch(self._api.where) is not None
         self._secret = secret
         self._model = model
         self._sampling = dict(sampling or {})
@@ -62,7 +65,7 @@ class OpenAIModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         answer = Answer(earlier_calls=_count_calls(request), model=self._model)
-        body = translate(request, model=self._model, strict_openai=self._api.where == _OPENAI_HOST)
+        body = translate(request, model=self._model, strict_openai=self._strict_openai)
         done = False
         async with aclosing(self._api.events(body | self._sampling)) as events:
             async for event in events:
@@ -153,8 +156,10 @@ def _messages(said: Said) -> list[dict[str, object]]:
 
 
 def _arguments(written: str) -> str:
-    """Echo a call's arguments as the model wrote them, if they are an object: vLLM (`json.loads` of each in
-    entrypoints/chat_utils.py) and Ollama (`invalid tool call arguments`) answer 400 to anything else."""
+    """Echo a call's arguments as the model wrote them, if they are an object.
+
+    vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
+    """
     read = tool_input(written)
     return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
 

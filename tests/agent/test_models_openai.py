@@ -12,7 +12,6 @@ from gateway.events import Usage
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.servers.model_api import Answer, ModelApi
 
-
 RESULT = ToolResult(id="c", text="found")
 
 
@@ -43,6 +42,30 @@ def test_only_openai_itself_gets_its_own_fields() -> None:
     assert body["prompt_cache_key"] == "reverie"
     assert body["max_completion_tokens"] == 100
     assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize(
+    ("host", "field"),
+    [
+        ("api.openai.com", "max_completion_tokens"),
+        ("eu.api.openai.com", "max_completion_tokens"),
+        ("api.openai.com:443", "max_completion_tokens"),
+        ("api.openai.com.example.org", "max_tokens"),
+        ("notapi.openai.com", "max_tokens"),
+    ],
+)
+def test_regional_hosts_are_openai_itself(host: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(api: ModelApi, _: Model) -> None:
+        # A real proxy request over plain HTTP: the name stays in the URL, the bytes come to the fake server.
+        monkeypatch.setenv("http_proxy", api.url.removesuffix("/v1"))
+        model = client(f"http://{host}/v1")
+        try:
+            assert text(await ask(model))
+        finally:
+            await model.aclose()
+        assert field in api.seen[-1].body
+
+    against(client, story, strict=False)
 
 
 @pytest.mark.parametrize("key", ["", "none"])
