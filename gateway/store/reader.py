@@ -19,6 +19,9 @@ from gateway.store.schema import uri
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
+_LAST = 2**63 - 1
+"""SQLite's largest integer (https://www.sqlite.org/datatype3.html)."""
+
 
 def search_terms(text: str) -> str:
     """A query for `match` that finds all the words of any text. Blank for text without words."""
@@ -104,7 +107,7 @@ class Reader:
             newest=newest,
         )
         try:
-            return [tuple(row) for row in await self._reading.execute_fetchall(sql, params)]
+            return [tuple(row) for row in await self._reading.execute_fetchall(sql, _bounded(params))]
         except sqlite3.OperationalError as error:
             if match is not None:
                 raise BadQuery(f"cannot search for {match!r}: {error}") from error
@@ -180,7 +183,7 @@ class Reader:
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
         try:
-            return list(await self._reading.execute_fetchall(sql, params))
+            return list(await self._reading.execute_fetchall(sql, _bounded(params)))
         except sqlite3.Error as error:
             raise self._broken(error) from error
 
@@ -190,6 +193,11 @@ class Reader:
     @staticmethod
     def _one(rows: Iterable[Any]) -> Stored | None:
         return next((Stored.read(row) for row in rows), None)
+
+
+def _bounded(params: Iterable[str | int | None]) -> list[str | int | None]:
+    """Numbers as SQLite can take them: a position beyond 64 bits is beyond every entry, as the last one is."""
+    return [max(-_LAST, min(value, _LAST)) if isinstance(value, int) else value for value in params]
 
 
 async def connect_reader(path: Path) -> aiosqlite.Connection:

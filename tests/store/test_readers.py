@@ -207,5 +207,10 @@ def test_why(tmp_path: Path) -> None:
             assert verdict is not None
             assert verdict.rule == "default"
             assert (await store.entry(99), await store.by_key("x"), await store.judgement(2)) == (None, None, None)
+            for beyond in (2**63, 10**30):
+                assert await store.entry(beyond) is None
+                assert await store.caused_by(beyond) == []
+                assert await store.entries(after=beyond) == []
+                assert len(await store.entries(after=-beyond, before=beyond, limit=beyond)) == 2
 
     run(story())
