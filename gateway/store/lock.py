@@ -13,7 +13,7 @@ class Lock:
     """An exclusive lock on `<store>.lock`, which says who holds it. The file itself is never removed.
 
     Blocks only for a few system calls. Raises InUse if somebody else holds it, Unreadable if the file
-    cannot be made. The kernel frees it when the process ends, however it ends.
+    cannot be made or written (disk full). The kernel frees it when the process ends, however it ends.
     """
 
     _fd = -1
@@ -30,8 +30,12 @@ class Lock:
             holder = os.read(self._fd, 4096)
             self.release()
             raise _in_use(store, holder) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
+        except OSError as error:
+            self.release()
+            raise Unreadable(f"cannot write the lock file {path}: {error.strerror}") from error
 
     def release(self) -> None:
         """Let go. More than once is as good as once."""

@@ -99,4 +99,6 @@ def check_current(path: Path) -> None:
 
 def unreadable(path: Path, error: Exception) -> Unreadable:
     """What to tell of a file that SQLite does not want."""
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return Unreadable(f"cannot open {path} as the store ({error}): make room there, or set another store.path")
     return Unreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import CannotOpen, InUse, Missing, Store, TooNew, Unreadable, rebuild
-from gateway.store.schema import APPLICATION_ID, migrations
+from gateway.store.schema import APPLICATION_ID, migrations, unreadable
 from tests.store.kit import heard, opened, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +187,20 @@ def test_what_cannot_be_opened_is_said_and_left_alone(
     assert (path.read_bytes() if path.is_file() else None) == before
     with pytest.raises(error):  # the lock was let go: the same answer again, not InUse
         run(opened(path))
+
+
+def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    (tmp_path / "s.db.lock").symlink_to("/dev/full")
+    with pytest.raises(Unreadable, match=r"cannot write the lock file .*s\.db\.lock"):
+        run(opened(path))
+    connection = sqlite3.connect(":memory:")
+    connection.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    assert "make room" in str(unreadable(path, caught.value))
+    assert "restore" not in str(unreadable(path, caught.value))
 
 
 def test_reading_a_missing_store_makes_nothing(tmp_path: Path) -> None:
