@@ -146,6 +146,8 @@ class SetTimer:
     """Send a `Tick` after `delay_s` seconds, instead of any set before."""
 
     delay_s: float
+    sooner: bool = False
+    """True: only if that comes before the one set before, which else stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +198,9 @@ def step(state: State, signal: Signal, policy: Policy) -> tuple[State, tuple[Eff
     effects: list[Effect] = [*starts, *asked]
     timed = isinstance(signal, Tick) or after.mode != state.mode or after.errors != state.errors
     if timed and not after.stopping:
-        effects.append(SetTimer(delay_s=interval_s(after, policy)))
+        # People who keep talking change the mode all the time: that must not put off what waits for a tick.
+        keep = bool(state.pending and after.pending) and not isinstance(signal, Tick) and after.errors <= state.errors
+        effects.append(SetTimer(delay_s=interval_s(after, policy), sooner=keep))
     if _lasting(after) != _lasting(state):
         effects.append(Persist())
     return after, tuple(effects)

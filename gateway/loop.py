@@ -52,6 +52,8 @@ class Loop:
         self._state = state
         self._spawn = spawn
         self._timer: asyncio.Task[None] | None = None
+        self._tick_at_s = 0.0
+        """Monotonic; when the timer comes."""
         self._saving: asyncio.Task[None] | None = None
         """Under way until it has taken the state to write."""
         self._lanes: dict[ConversationId, asyncio.Task[None]] = {}
@@ -83,8 +85,8 @@ class Loop:
             match effect:
                 case dmn.StartTurn(conversation=conversation, autonomous=autonomous):
                     self._lanes[conversation] = self._spawn(self._lane(conversation, autonomous=autonomous))
-                case dmn.SetTimer(delay_s=delay_s):
-                    self._set_timer(delay_s)
+                case dmn.SetTimer(delay_s=delay_s, sooner=sooner):
+                    self._set_timer(delay_s, sooner=sooner)
                 case dmn.Persist():
                     # What is counted must hold over a crash; the mode may be a second old.
                     counted = any(isinstance(other, dmn.StartTurn) and other.autonomous for other in effects)
@@ -149,9 +151,13 @@ class Loop:
         finally:
             del self._late[conversation]
 
-    def _set_timer(self, delay_s: float) -> None:
+    def _set_timer(self, delay_s: float, *, sooner: bool = False) -> None:
+        at_s = self._clock.monotonic() + delay_s
         if self._timer is not None:
+            if sooner and self._tick_at_s <= at_s:
+                return
             self._timer.cancel()
+        self._tick_at_s = at_s
         self._timer = self._spawn(self._tick(delay_s))
 
     async def _tick(self, delay_s: float) -> None:
