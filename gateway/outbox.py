@@ -18,7 +18,7 @@ from gateway import retry
 from gateway.clock import Clock
 from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
 from gateway.records import Fact, PartEnded, Sending, key_of
-from gateway.store import Entry, OutboxPart, OutboxPost, Store
+from gateway.store import Entry, OutboxPart, OutboxPost, Store, StoreError
 
 logger = logging.getLogger("reverie.outbox")
 
@@ -112,7 +112,12 @@ class Outbox:
             return
         parts, cut = list(item.parts), None
         if not parts:
-            cut = channel.split(post)
+            try:
+                cut = channel.split(post)
+            except Exception as error:  # a bug in the adapter: ended here, or it would end every start
+                logger.exception("post %s cannot be cut", post.key)
+                await self._record(post, [self._delivery(post, "failed", _bug(error))])
+                return
             parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(cut)]
         attempt = _Attempt(post, cut, self._record)
         while window := _window(parts, channel.capabilities.window):
@@ -120,7 +125,7 @@ class Outbox:
             if self._stopping:
                 return
             sends = (channel.send(attempt.part(part), attempt.going(part.index)) for part in window)
-            ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True))
+            ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True), attempt)
             for end in ended:
                 parts[end.part] = _after(parts[end.part], end)
             finished = [] if _window(parts, 1) else [self._delivery(post, *_sum_up(parts))]
@@ -133,7 +138,11 @@ class Outbox:
         await self._record(post, [self._delivery(post, *_sum_up(parts))])
 
     def _judge(
-        self, item: OutboxPost, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException]
+        self,
+        item: OutboxPost,
+        window: Sequence[OutboxPart],
+        results: Sequence[Receipt | BaseException],
+        attempt: "_Attempt",
     ) -> tuple[list[PartEnded], float]:
         ended, wait_s = [], 0.0
         age_s = (self._clock.now() - item.at).total_seconds()
@@ -145,8 +154,12 @@ class Outbox:
                 logger.warning("post %s part %d is %s: %s", item.post.key, part.index, found.state, found.reason)
                 ended.append(PartEnded(post=item.post.key, part=part.index, state=found.state, reason=found.reason))
                 wait_s = max(wait_s, found.wait_s)
-            else:
-                raise result  # a bug in the adapter: the part stays `sending`, so uncertain
+            elif isinstance(result, StoreError) or not isinstance(result, Exception):
+                raise result
+            else:  # a bug in the adapter: ended here, or the same part would end the process at every start
+                logger.error("post %s part %d broke", item.post.key, part.index, exc_info=result)
+                state: Literal["uncertain", "failed"] = "uncertain" if attempt.went(part.index) else "failed"
+                ended.append(PartEnded(post=item.post.key, part=part.index, state=state, reason=_bug(result)))
         return ended, wait_s
 
     def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> Delivery:
@@ -201,9 +214,17 @@ class _Attempt:
 
         return going
 
+    def went(self, index: int) -> bool:
+        """Whether this part was, or may have been, handed over."""
+        return index in self._gone
+
     def tells(self, end: PartEnded) -> bool:
         """Whether an end is news: a part that was not handed over and waits again is none."""
-        return end.state != "waiting" or end.part in self._gone
+        return end.state != "waiting" or self.went(end.part)
+
+
+def _bug(error: Exception) -> str:
+    return f"internal error: {type(error).__name__}"
 
 
 def _window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:

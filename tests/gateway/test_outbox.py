@@ -67,6 +67,23 @@ class Postman:
         return Receipt()
 
 
+class Buggy(Postman):
+    """An adapter that breaks on some posts."""
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        if "uncuttable" in post.text:
+            raise KeyError("a bug")
+        return super().split(post)
+
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        if "early" in part.body:
+            raise KeyError("a bug")
+        receipt = await super().send(part, going)
+        if "late" in part.body:
+            raise KeyError("a bug")
+        return receipt
+
+
 class Office:
     """An outbox at work."""
 
@@ -166,6 +183,26 @@ def test_a_failed_part_ends_the_post(tmp_path: Path) -> None:
             (delivery,) = await work.ended(1)
             assert delivery.reason == "part 3 of 6: muted"
         assert "".join(postman.sent) == "124"  # 4 was in the same window; 5 and 6 were never tried
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "reason"),
+    [
+        ("uncuttable", "failed", "internal error: KeyError"),
+        ("early\n2", "failed", "part 1 of 2: internal error: KeyError"),
+        ("late\n2", "uncertain", "part 1 of 2: internal error: KeyError"),
+    ],
+)
+def test_a_bug_in_an_adapter_ends_that_post_only(tmp_path: Path, text: str, state: str, reason: str) -> None:
+    async def story() -> None:
+        async with office(tmp_path, Buggy()) as work:
+            await work.post(text)
+            await work.post("fine")
+            first, second = await work.ended(2)
+            assert (first.state, first.reason, second.state) == (state, reason, "sent")
+            assert await work.store.outbox() == []  # nothing that would break the next start
 
     play(story)
 
