@@ -25,16 +25,20 @@ class Inbox:
         self._coalesce_s = coalesce_s
         self._notice = notice
         self._open: dict[ConversationId, asyncio.Task[None]] = {}
+        self._closed = False
 
     def arrived(self, conversation: ConversationId, urgency: int) -> None:
         """Something durable is unread here."""
+        if self._closed:
+            return  # the store has it: the next process takes it up
         if urgency < URGENT or self._coalesce_s <= 0:
             self._notice(conversation, urgency)
         elif conversation not in self._open:
             self._open[conversation] = asyncio.create_task(self._ripen(conversation))
 
     async def close(self) -> None:
-        """Close all windows without noticing; what is unread stays in the store."""
+        """Close all windows without noticing, and open none any more; what is unread stays in the store."""
+        self._closed = True
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
