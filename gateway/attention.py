@@ -65,6 +65,7 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     fate: Literal["due", "context", "noted"]
     if not isinstance(event, Message) or listen == "off":
         fate = "noted"  # only messages are shown to the model
+        rule = "listen: off" if isinstance(event, Message) else rule
     elif urgency < threshold:
         fate, rule = "noted", f"attention.thresholds.{prefix} is {threshold}"
     elif urgency > AMBIENT:

@@ -85,6 +85,7 @@ def test_defaults(event: Notification, listen: Listen, urgency: int, fate: str) 
     judged = judge(DEFAULT, event, YES, listen)
     assert (judged.urgency, judged.fate) == (urgency, fate)
     assert judged.rule
+    assert (judged.rule == "listen: off") == (listen == "off")
 
 
 def test_what_access_refuses_is_never_told() -> None:
