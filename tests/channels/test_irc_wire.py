@@ -131,7 +131,7 @@ def test_mentions(text: str) -> None:
         "https://example.org/reverie",
         "https://example.org/x?reverie",
         "www.x.org/a-reverie b",
-        "/home/reverie/x",
+        "/usr/share/reverie/x",
         "github.com/reverie",
         "bob@reverie.org",
         "mail.reverie.org",
