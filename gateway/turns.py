@@ -113,7 +113,9 @@ class Turns:
         covers = tuple(stored.seq for stored in unread.messages)
         outcome = Outcome(outcome="failed", reason=reason)
         self._past.take(conversation)
-        await self._write(place, unread, self._ended(outcome, unread, covers, "", autonomous=autonomous))
+        # Writing the lines out may be what broke; but a later prompt needs something between two replies.
+        heard = hear([], omitted=unread.omitted + len(covers), plain=self._model.family == "local")
+        await self._write(place, unread, self._ended(outcome, unread, covers, heard, autonomous=autonomous))
         return Report(failed=True, used_tools=False, yielded=False)
 
     async def _view(self, conversation: ConversationId) -> tuple[PastTurn, ...]:

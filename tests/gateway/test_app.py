@@ -107,6 +107,7 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "internal error: KeyError", "replied")
+        assert failed.heard == "(1 earlier lines are not shown)"  # or the view would begin with our own words
 
     asyncio.run(story())
 
