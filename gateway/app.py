@@ -1,6 +1,7 @@
 """The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
@@ -73,9 +74,12 @@ async def run(
         channels = {name: make_channel(name, settings, clock) for name in names}
     if model is None:
         model = build_model(settings.agents[0].model, settings.llm.models, settings.llm.providers, clock)
-    store = await Store.open(settings.store.path, clock)
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with (
+            contextlib.aclosing(model),
+            await Store.open(settings.store.path, clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             gateway = _Gateway(
                 settings=settings,
                 store=store,
@@ -88,9 +92,6 @@ async def run(
             await gateway.serve(stop)
     except BaseExceptionGroup as group:
         raise _first(group) from group
-    finally:
-        await model.aclose()
-        await store.close()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -18,7 +18,7 @@ from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
 from gateway.ops import health
-from gateway.store import InUse
+from gateway.store import InUse, Store
 from tests.gateway.kit import CONSOLE, Screen, running, settings
 from tests.servers.ircd import Ircd
 
@@ -110,6 +110,42 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
         assert failed.heard == "(1 earlier lines are not shown)"  # or the view would begin with our own words
 
     asyncio.run(story())
+
+
+def test_a_model_that_breaks_at_the_end_does_not_hold_the_store(tmp_path: Path) -> None:
+    class Clinging(ScriptedModel):
+        async def aclose(self) -> None:
+            raise OSError("still here")
+
+    async def story() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        console = ConsoleChannel(CONSOLE, nothing)
+        with pytest.raises(OSError, match="still here"):
+            await app.run(settings(tmp_path), stop, channels={CONSOLE: console}, model=Clinging(clock=SystemClock()))
+        async with await Store.open(tmp_path / "reverie.db", SystemClock()):
+            pass
+
+    asyncio.run(story())
+
+
+def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> None:
+    closed = []
+
+    class Noted(ScriptedModel):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    async def story() -> None:
+        async with await Store.open(tmp_path / "reverie.db", SystemClock()):
+            console = ConsoleChannel(CONSOLE, nothing)
+            with pytest.raises(InUse):
+                await app.run(
+                    settings(tmp_path), asyncio.Event(), channels={CONSOLE: console}, model=Noted(clock=SystemClock())
+                )
+
+    asyncio.run(story())
+    assert len(closed) == 1
 
 
 def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> None:
