@@ -66,6 +66,7 @@ class _Reader:
 
     def read(self) -> Source:
         source = self._source
+        text = ""
         try:
             text = self._file.read_text(encoding="utf-8")
             node = _compose(text)
@@ -74,9 +75,8 @@ class _Reader:
         except UnicodeDecodeError:
             source.complain((), "is not UTF-8 text")
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            source.places[()] = (self._file, mark.line + 1 if mark else 1)
-            source.complain((), f"not YAML: {_explain(error)}")
+            source.places[()] = (self._file, _line(error, text))
+            source.complain((), f"not YAML: {_explain(error, text)}")
         else:
             if isinstance(node, yaml.MappingNode):
                 source.data = self._mapping(node, ())
@@ -168,12 +168,24 @@ def _compose(text: str) -> yaml.Node | None:
     return node
 
 
-def _explain(error: yaml.YAMLError) -> str:
+def _line(error: yaml.YAMLError, text: str) -> int:
+    if isinstance(error, yaml.reader.ReaderError):  # says a position, in bytes or in characters
+        control = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        return text.count("\n", 0, control.start()) + 1 if control else 1
+    mark = getattr(error, "problem_mark", None)
+    return mark.line + 1 if mark else 1
+
+
+def _explain(error: yaml.YAMLError, text: str) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return "holds control characters"
     if not isinstance(error, yaml.MarkedYAMLError):
         return str(error)
     problem = str(error.problem or "does not parse")
+    if "cannot start any token" in problem and error.problem_mark:
+        line, column = error.problem_mark.line, error.problem_mark.column
+        if any(one[column : column + 1] == "\t" for one in text.splitlines()[line : line + 1]):
+            return "indent with spaces, not with tabs"
     for start, explanation in _QUOTE.items():
         if start in f"{problem} {error.context}":
             return explanation

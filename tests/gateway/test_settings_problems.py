@@ -36,6 +36,8 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
         ),
         pytest.param("[" * 100_000, 1, "", "not YAML: nested too deep", id="depth"),
         pytest.param("a: \x01", 1, "", "not YAML: holds control characters", id="control"),
+        pytest.param("a: 1\né: 2\nb: \x01", 3, "", "not YAML: holds control characters", id="control-line"),
+        pytest.param("a:\n\tb: 1", 2, "", "not YAML: indent with spaces, not with tabs", id="tab"),
         pytest.param("- a", 1, "", "must be a mapping of sections, e.g. `channels:`", id="list"),
         pytest.param("text", 1, "", "must be a mapping of sections, e.g. `channels:`", id="text"),
         pytest.param(
