@@ -17,7 +17,7 @@ from channels.base import Capabilities
 from gateway import access
 from gateway.bindings import Bindings
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey
+from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostKey
 from gateway.ids import new_id
 from gateway.past import Past, PastTurn
 from gateway.records import AMBIENT, Folded, Queued, Seq, TurnEnded, TurnId
@@ -185,12 +185,11 @@ class Turns:
         if not ended.text:
             (written,) = await self._store.append([record])
             return written.seq
-        newest = unread.messages[-1].fact if unread.messages else None
         post = Post(
             key=PostKey(ended.turn),
             to=place,
             text=ended.text,
-            reply_to=newest.id if isinstance(newest, Message) else None,
+            reply_to=_answered(unread),
         )
         queued = Entry(
             fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
@@ -227,3 +226,10 @@ class Turns:
             prompt=bound.prompt,
             language=bound.language,
         )
+
+
+def _answered(unread: Unread) -> MessageId | None:
+    """The newest message that was said to the agent; the newest of all if none was."""
+    messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
+    addressed = [message for message in messages if message.kind != "room"] or messages
+    return addressed[-1].id if addressed else None

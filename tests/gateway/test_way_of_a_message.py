@@ -75,6 +75,17 @@ def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_the_reply_is_to_what_was_said_to_the_agent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, attention={"coalesce": 0.2}) as gateway:
+            asked = await gateway.console.say("reverie, is it?", sender="bob", room="lobby")
+            await gateway.console.say("nice weather", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+        assert gateway.screen.parts[0].reply_to == asked.id
+
+    asyncio.run(story())
+
+
 def test_what_arrives_during_a_turn_is_answered_after_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(delay_s=0.2)) as gateway:
