@@ -38,9 +38,15 @@ def _person(value: str) -> str:
     return value
 
 
+def _path(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("a path cannot hold the character NUL")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
-LocalPath = Annotated[Path, Field(strict=False)]
+LocalPath = Annotated[Path, Field(strict=False), AfterValidator(_path)]
 """Relative to the configuration directory when written, absolute when read."""
 Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
 """0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""

@@ -34,6 +34,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
         pytest.param(
             "a: @planted", 1, "", "not YAML: a value that starts with `@`, `%` or a backquote needs quotes", id="at"
         ),
+        pytest.param('store: {path: "a\\0b"}', 1, "store.path", "a path cannot hold the character NUL", id="nul"),
         pytest.param("[" * 100_000, 1, "", "not YAML: nested too deep", id="depth"),
         pytest.param("a: \x01", 1, "", "not YAML: holds control characters", id="control"),
         pytest.param("a: 1\né: 2\nb: \x01", 3, "", "not YAML: holds control characters", id="control-line"),
