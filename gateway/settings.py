@@ -16,6 +16,7 @@ from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.settings_source import path_for_system
 
 _LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -38,15 +39,9 @@ def _person(value: str) -> str:
     return value
 
 
-def _path(value: Path) -> Path:
-    if "\0" in str(value):
-        raise ValueError("a path cannot hold the character NUL")
-    return value
-
-
 Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
-LocalPath = Annotated[Path, Field(strict=False), AfterValidator(_path)]
+LocalPath = Annotated[Path, Field(strict=False), AfterValidator(path_for_system)]
 """Relative to the configuration directory when written, absolute when read."""
 Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
 """0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""

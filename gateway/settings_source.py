@@ -61,6 +61,13 @@ class Source:
         self.damaged.add(keys)
 
 
+def path_for_system(path: Path) -> Path:
+    """The path, if the system can take it. Raises ValueError."""
+    if "\0" in str(path):
+        raise ValueError("a path cannot hold the character NUL")
+    return path
+
+
 def dotted(keys: Keys) -> str:
     """For people: `agents[0].model`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
