@@ -124,10 +124,10 @@ def _ended(answer: _Answer, done: Outcome) -> Outcome | None:
         return replace(done, outcome="silent")
     if YIELD_TO_USER.name in names:
         return replace(done, outcome="replied" if text else "yielded", text=text, yielded=True)
+    if answer.end is not None and answer.end.stop == "refused":
+        return replace(done, reason="the model declined to answer")  # what it had begun to say is not its answer
     if not names and text:
         return replace(done, outcome="replied", text=text)
-    if not names and answer.end is not None and answer.end.stop == "refused":
-        return replace(done, reason="the model declined to answer")
     return None
 
 

@@ -100,6 +100,14 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
+def _restored(saved: str | None) -> dmn.State:
+    try:
+        return dmn.restore(saved) if saved else dmn.State()
+    except ValueError:  # another version's
+        logger.warning("the saved state of the DMN cannot be read; it begins at rest")
+        return dmn.State()
+
+
 class _Gateway:
     """Everything of one run, wired."""
 
@@ -127,7 +135,7 @@ class _Gateway:
             clock=clock,
             turns=self._turns(settings, who, bindings),
             policy=policies.dmn_policy(settings),
-            state=dmn.restore(saved) if saved else dmn.State(),
+            state=_restored(saved),
             spawn=spawn,
         )
         self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)

@@ -40,9 +40,14 @@ class Bindings:
         """The first that matches; nothing is listened to where none does."""
         for pattern in self._patterns:
             if (
-                fnmatchcase(place.channel, pattern.channel)
-                and fnmatchcase(place.room, pattern.room)
-                and (pattern.thread is None or fnmatchcase(place.thread or "", pattern.thread))
+                _matches(place.channel, pattern.channel)
+                and _matches(place.room, pattern.room)
+                and (pattern.thread is None or _matches(place.thread or "", pattern.thread))
             ):
                 return pattern.bound
         return NOT_BOUND
+
+
+def _matches(name: str, pattern: str) -> bool:
+    # A name may hold what a glob gives a meaning: `#[foo]` is a room.
+    return name == pattern or fnmatchcase(name, pattern)

@@ -41,7 +41,7 @@ def demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping
             _say(f"The demo cannot run: {error}")
             return 1
         except KeyboardInterrupt:
-            return 0
+            return 0 if once is None else 1
 
 
 def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:

@@ -18,7 +18,7 @@ def _seconds(value: object) -> object:
     return float(match[1]) * _UNITS[match[2]]
 
 
-Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, strict=True)]
+Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, strict=True, allow_inf_nan=False)]
 """Seconds. Reads `300`, `5m`, `1h`."""
 
 

@@ -120,22 +120,26 @@ class Outbox:
                 return
             parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(cut)]
         attempt = _Attempt(post, cut, self._record)
-        while window := _window(parts, channel.capabilities.window):
+        while window := retry.window(parts, channel.capabilities.window):
             await self._up[channel.name].wait()
             if self._stopping:
                 return
+            if cut is not None and self._age_s(item) >= retry.MAX_AGE_S:  # nothing of it has been said yet
+                await self._record(post, [self._delivery(post, "failed", "the link was down for too long")])
+                return
+            cut = None
             sends = (channel.send(attempt.part(part), attempt.going(part.index)) for part in window)
             ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True), attempt)
             for end in ended:
-                parts[end.part] = _after(parts[end.part], end)
-            finished = [] if _window(parts, 1) else [self._delivery(post, *_sum_up(parts))]
+                parts[end.part] = retry.after(parts[end.part], end)
+            finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
             await self._record(post, [*filter(attempt.tells, ended), *finished])
             if finished:
                 return
             if wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the word on the whole.
-        await self._record(post, [self._delivery(post, *_sum_up(parts))])
+        await self._record(post, [self._delivery(post, *retry.sum_up(parts))])
 
     def _judge(
         self,
@@ -145,7 +149,7 @@ class Outbox:
         attempt: "_Attempt",
     ) -> tuple[list[PartEnded], float]:
         ended, wait_s = [], 0.0
-        age_s = (self._clock.now() - item.at).total_seconds()
+        age_s = self._age_s(item)
         for part, result in zip(window, results, strict=True):
             if isinstance(result, Receipt):
                 ended.append(PartEnded(post=item.post.key, part=part.index, state="sent", reason="", ids=result.ids))
@@ -161,6 +165,9 @@ class Outbox:
                 state: Literal["uncertain", "failed"] = "uncertain" if attempt.went(part.index) else "failed"
                 ended.append(PartEnded(post=item.post.key, part=part.index, state=state, reason=_bug(result)))
         return ended, wait_s
+
+    def _age_s(self, item: OutboxPost) -> float:
+        return (self._clock.now() - item.at).total_seconds()
 
     def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> Delivery:
         return Delivery(
@@ -225,24 +232,3 @@ class _Attempt:
 
 def _bug(error: Exception) -> str:
     return f"internal error: {type(error).__name__}"
-
-
-def _window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:
-    """What to send next: nothing once a part has failed, for half a reply is worse than none."""
-    if any(part.state == "failed" for part in parts):
-        return []
-    return [part for part in parts if part.state == "pending"][:size]
-
-
-def _after(part: OutboxPart, end: PartEnded) -> OutboxPart:
-    state = "pending" if end.state == "waiting" else end.state
-    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1)
-
-
-def _sum_up(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
-    worst: Literal["failed", "uncertain"]
-    for worst in ("failed", "uncertain"):
-        for part in parts:
-            if part.state == worst:
-                return worst, f"part {part.index + 1} of {len(parts)}: {part.reason}"
-    return "sent", ""

@@ -1,9 +1,12 @@
-"""What to do about a part that was not simply sent. Pure."""
+"""What to send next, what to do about a part that was not simply sent, and how a post ended. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from channels.base import RateLimited, SendError, Uncertain, Unreachable
+from gateway.records import PartEnded
+from gateway.store import OutboxPart
 
 MAX_AGE_S = 24 * 3600.0
 """An answer to yesterday's question is worse than none; Telegram keeps updates for the same time."""
@@ -35,3 +38,26 @@ def verdict(error: SendError, *, attempts: int, age_s: float) -> Verdict:
             return Verdict(state="waiting", reason=error.reason, wait_s=wait_s)
         case _:  # Denied, Rejected: asking again changes nothing
             return Verdict(state="failed", reason=error.reason)
+
+
+def window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:
+    """What to send next: nothing once a part has failed, for half a reply is worse than none."""
+    if any(part.state == "failed" for part in parts):
+        return []
+    return [part for part in parts if part.state == "pending"][:size]
+
+
+def after(part: OutboxPart, end: PartEnded) -> OutboxPart:
+    """The part as that attempt left it."""
+    state = "pending" if end.state == "waiting" else end.state
+    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1)
+
+
+def sum_up(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
+    """The last word on a whole post: its worst part, and why."""
+    worst: Literal["failed", "uncertain"]
+    for worst in ("failed", "uncertain"):
+        for part in parts:
+            if part.state == worst:
+                return worst, f"part {part.index + 1} of {len(parts)}: {part.reason}"
+    return "sent", ""

@@ -110,12 +110,11 @@ class Turns:
         """Deal with all that is unread there by saying once that there is no answer."""
         place = Address.parse(conversation)
         unread = await self._store.unread(conversation, newest=NEWEST_LINES)
-        covers = tuple(stored.seq for stored in unread.messages)
         outcome = Outcome(outcome="failed", reason=reason)
         self._past.take(conversation)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
-        heard = hear([], omitted=unread.omitted + len(covers), plain=self._model.family == "local")
-        await self._write(place, unread, self._ended(outcome, unread, covers, heard, autonomous=autonomous))
+        heard = hear([], omitted=unread.omitted + len(unread.messages), plain=self._model.family == "local")
+        await self._write(place, unread, self._ended(outcome, unread, (), heard, autonomous=autonomous))
         return Report(failed=True, used_tools=False, yielded=False)
 
     async def _view(self, conversation: ConversationId) -> tuple[PastTurn, ...]:

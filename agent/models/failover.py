@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from agent.models.base import Busy, Chunk, End, Model, ModelError, Request, Said, Text, ToolCall, Unusable
+from agent.models.base import Busy, Chunk, End, Model, ModelError, Request, Said, Text, ToolCall, TooLong, Unusable
 from gateway.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class Failover:
       being said twice.
     - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
       for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
-      is told once. `TooLong` and `Malformed` are raised at once: another model would not cure them.
+      is told once. `TooLong` of the first and `Malformed` are raised at once; a fallback whose
+      window is too small is passed over.
     - No model left: the last error, but rather a `Busy` than an `Unusable`, because then asking later helps.
     - Name, label, family and window are the first model's; requests are `adapted` to the others.
     """
@@ -94,6 +95,11 @@ class Failover:
                 continue
             except Busy as error:
                 failed = error
+                continue
+            except TooLong as error:
+                if place == 0:
+                    raise
+                self._tell(place, error)  # a fallback's window is not what the conversation is folded for
                 continue
             self._told.discard(place)
             for chunk in chunks:

@@ -112,6 +112,16 @@ def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
     asyncio.run(story())
 
 
+def test_a_fallback_with_a_small_window_is_passed_over() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        busy, small = scripted(clock, Busy("x", retry_after_s=99)), scripted(clock, TooLong("y"))
+        with pytest.raises(Busy):  # the conversation is not folded for a model that only stands in
+            await ask(Failover([busy, small], clock=clock, random=lambda: 0.0))
+
+    asyncio.run(story())
+
+
 def test_in_the_end_busy_says_more_than_unusable() -> None:
     async def story() -> None:
         clock = ManualClock()

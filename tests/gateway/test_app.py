@@ -18,7 +18,8 @@ from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
 from gateway.ops import health
-from gateway.store import InUse, Store
+from gateway.records import DmnSaved
+from gateway.store import Entry, InUse, Store
 from tests.gateway.kit import CONSOLE, Screen, running, settings
 from tests.servers.ircd import Ircd
 
@@ -146,6 +147,17 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
 
     asyncio.run(story())
     assert len(closed) == 1
+
+
+def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
+            await store.append([Entry(fact=DmnSaved(state='{"mode":"levitating"}'), at=datetime.now(UTC))])
+        async with running(tmp_path) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+
+    asyncio.run(story())
 
 
 def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> None:

@@ -131,3 +131,5 @@ def test_bindings_first_match_wins() -> None:
     assert bindings.of(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
     assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
     assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
+    odd = Bindings([Pattern(channel="*", room="#[foo]", thread=None, bound=loud)])
+    assert odd.of(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud

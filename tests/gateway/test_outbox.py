@@ -222,6 +222,21 @@ def test_nothing_is_sent_while_the_link_is_down(tmp_path: Path) -> None:
     play(story)
 
 
+def test_yesterdays_answer_is_not_posted_when_the_link_comes_back(tmp_path: Path) -> None:
+    postman = Postman()
+
+    async def story() -> None:
+        async with office(tmp_path, postman, up=False) as work:
+            await work.post("late")
+            work.clock.advance(25 * 3600)
+            work.outbox.link(NAME, True)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("failed", "the link was down for too long")
+        assert not postman.attempts
+
+    play(story)
+
+
 def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
     postman = Postman()
 

@@ -355,11 +355,12 @@ def test_any_text_loads_or_is_bad_config(text: str) -> None:
     _load_text(text.encode("utf-8", "replace").decode())
 
 
-_TREE = st.recursive(
-    st.one_of(_WORDS, st.integers(), st.floats(), st.booleans(), st.none()),
-    lambda below: st.one_of(st.lists(below, max_size=3), st.dictionaries(_WORDS, below, max_size=4)),
-    max_leaves=20,
-)
+def _level(below: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.one_of(below, st.lists(below, max_size=3), st.dictionaries(_WORDS, below, max_size=4))
+
+
+_LEAF: st.SearchStrategy[object] = st.one_of(_WORDS, st.integers(), st.floats(), st.booleans(), st.none())
+_TREE = _level(_level(_level(_LEAF)))
 
 
 @settings(max_examples=300, deadline=None)
