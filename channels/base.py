@@ -6,9 +6,9 @@ nothing about people, attention or answers, keeps nothing on disk, and knows no 
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from gateway.events import Address, ChannelName, MessageId, Notification, Post, Receipt
+from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt
 
 
 class Emit(Protocol):
@@ -34,6 +34,9 @@ class Capabilities:
     """One sentence for the model: which Markdown survives."""
     replies: bool = False
     """True: `Part.reply_to` is honoured. False: it is dropped without a trace."""
+    resend_s: float = 0.0
+    """For so long after a part was handed over for the first time, sending it again with the same key
+    cannot show it twice (Discord's enforced nonce). 0: never; what is not known stays uncertain."""
     window: int = 1
     """How many parts of one post may be in flight at once.
 
@@ -52,6 +55,22 @@ class Part:
     """As `Channel.split` made it."""
     reply_to: MessageId | None = None
     style: Literal["message", "notice"] = "message"
+    private: bool = False
+    """As `Post.private`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """One row of the command table, as platforms with native commands are told of it."""
+
+    name: str
+    """1 to 32 of `a-z`, `0-9` and `_`."""
+    summary: str
+    """One line, at most 100 characters."""
+    argument: str | None = None
+    """What to write behind the name, e.g. `[entry]`; None: nothing."""
+    private: bool = False
+    """The answer concerns nobody but who asked."""
 
 
 Going = Callable[[], Awaitable[None]]
@@ -63,7 +82,11 @@ async def unrecorded() -> None:
 
 
 class Channel(Protocol):
-    """One account on one platform."""
+    """One account on one platform.
+
+    Adapters are made with `(name, config, clock, *, cursor, commands)`: the last durable cursor (None: there
+    is none), and the command table. A cursor is the adapter's own memory; nobody else looks inside.
+    """
 
     @property
     def name(self) -> ChannelName:
@@ -94,6 +117,62 @@ class Channel(Protocol):
         Parts go out in the order of the calls, also when several are in flight. Waits for the
         platform's pace. After cancellation it is unknown whether the part was sent.
         """
+
+
+# What only some channels can do. Each is asked for by `isinstance`; a channel that cannot, lacks the methods.
+
+
+@runtime_checkable
+class CanType(Protocol):
+    """Shows that an answer is being written."""
+
+    typing_every_s: float
+    """How often it must be shown again while it lasts."""
+
+    async def typing(self, at: Address, *, active: bool) -> None:
+        """Show it, or (False) that it has ended. Best effort: returns soon, raises nothing but cancellation."""
+
+
+@runtime_checkable
+class CanPreview(Protocol):
+    """Shows an answer while it grows. The final message is another one, sent by `send`."""
+
+    preview_every_s: float
+    """Shortest time between two looks at one answer."""
+
+    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+        """Show `text` (Markdown, unfinished); `shown` is what the last call for this answer returned.
+
+        None: it left nothing that stays. An id: a message that must be taken away with `unpreview`.
+        Best effort: raises `SendError` if it was not shown.
+        """
+
+    async def unpreview(self, at: Address, shown: MessageId) -> None:
+        """Take it away; gone already is as good. Raises `SendError`."""
+
+
+@runtime_checkable
+class CanDownload(Protocol):
+    """Fetches what an `Attachment` stands for."""
+
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
+        """The bytes, at most `limit_bytes`; more is `Rejected`. Raises `SendError`."""
+
+
+@runtime_checkable
+class CanPage(Protocol):
+    """Shows long texts in pages."""
+
+    def pages(self, post: Post) -> int:
+        """How many pages `post.text` has there, at least 1. Pure."""
+
+
+@runtime_checkable
+class CanJoin(Protocol):
+    """Enters rooms when told to."""
+
+    async def join(self, at: Address) -> None:
+        """Enter; already there is as good. Raises `SendError`: `Rejected` with the platform's reason."""
 
 
 # SendError

@@ -40,14 +40,14 @@ class NothingLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
 
 
-def make_channel(name: ChannelName, settings: Settings, clock: Clock) -> Channel:
-    """The adapter for one configured account. Raises `Unavailable` for a platform without one."""
+def make_channel(name: ChannelName, settings: Settings, clock: Clock, cursor: str | None) -> Channel:
+    """The adapter for one account, to go on from `cursor`. Raises `Unavailable` for a platform without one."""
     config = settings.channels[name]
     match config.platform:
         case "irc":
             from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
 
-            return IrcChannel(name, config, clock)
+            return IrcChannel(name, config, clock, cursor=cursor)
         case _:
             raise Unavailable(f"channels.{name}: this version has no adapter for {config.platform}; remove the channel")
 
@@ -67,11 +67,8 @@ async def run(
     cancellation nothing is finished or parked: what was durable is taken up at the next start.
     """
     clock = clock or SystemClock()
-    if channels is None:
-        if not settings.channels:
-            raise Unavailable("no channels are configured: add one under `channels`")
-        names = [ChannelName(name) for name in settings.channels]
-        channels = {name: make_channel(name, settings, clock) for name in names}
+    if channels is None and not settings.channels:
+        raise Unavailable("no channels are configured: add one under `channels`")
     if model is None:
         model = build_model(settings.agents[0].model, settings.llm.models, settings.llm.providers, clock)
     try:
@@ -80,6 +77,9 @@ async def run(
             await Store.open(settings.store.path, clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
+            if channels is None:
+                names = [ChannelName(name) for name in settings.channels]
+                channels = {name: make_channel(name, settings, clock, await store.cursor(name)) for name in names}
             gateway = _Gateway(
                 settings=settings,
                 store=store,

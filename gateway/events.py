@@ -99,6 +99,8 @@ class Attachment:
     """As the platform says, unchecked. None: not told."""
     size_bytes: int | None = None
     """None: not told."""
+    duration_s: float | None = None
+    """Of sound and film. None: not told, or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,8 @@ class Membership:
     id: EventId
     at: Address
     sender: Sender
-    change: Literal["join", "part", "kick", "nick", "topic"]
+    change: Literal["join", "part", "kick", "nick", "topic", "invite"]
+    """`invite`: the sender asks us into `at`."""
     sent: Time
     subject: str | None = None
     """The person kicked, or the new nick. None for the other changes."""
@@ -179,10 +182,13 @@ class Command:
     """An administrative request: a native slash command, or text with the command prefix."""
 
     id: EventId
+    """For text, the message's id. A `Post` that answers it has it as `reply_to`."""
     at: Address
     sender: Sender
     name: str
+    """Lower case, without prefix."""
     args: str
+    """All that follows the name, trimmed."""
     sent: Time
     origin: Literal["native", "text"]
     kind: Literal["command"] = "command"
@@ -244,10 +250,15 @@ class Post:
     reply_to: MessageId | None = None
     style: Literal["message", "notice"] = "message"
     """`notice`: said by the machine itself (IRC NOTICE, silent elsewhere); bots must not answer it."""
+    private: bool = False
+    """Only for whoever sent the `Command` that `reply_to` names. Where the platform cannot do that, it is said
+    in the open; where it could and no longer can (the request is too old), it is rejected."""
+    page: int = 1
+    """Which page of the text to show, from 1, on a channel that shows long texts in pages; else without meaning."""
 
     def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ValueError("a post needs text")
+        if not self.text.strip() or self.page < 1:
+            raise ValueError("a post needs text, and a page from 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

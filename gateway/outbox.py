@@ -209,6 +209,7 @@ class _Attempt:
             body=part.body,
             reply_to=self._post.reply_to if part.index == 0 else None,
             style=self._post.style,
+            private=self._post.private,
         )
 
     def going(self, index: int) -> Going:

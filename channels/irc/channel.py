@@ -5,10 +5,10 @@ import contextlib
 import logging
 import random as _random
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
-from channels.base import Capabilities, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
 from channels.irc import tls
 from channels.irc.backoff import Backoff
 from channels.irc.config import IrcConfig
@@ -42,8 +42,16 @@ class IrcChannel:
     """One account on one IRC network; a `channels.base.Channel`."""
 
     def __init__(
-        self, name: ChannelName, config: IrcConfig, clock: Clock, random: Callable[[], float] = _random.random
+        self,
+        name: ChannelName,
+        config: IrcConfig,
+        clock: Clock,
+        *,
+        cursor: str | None = None,
+        commands: Sequence[CommandSpec] = (),
+        random: Callable[[], float] = _random.random,
     ) -> None:
+        del cursor, commands  # no server-side queue and no native commands yet
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = Inbox(self._pause)
         self._connection: Connection | None = None
