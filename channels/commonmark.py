@@ -1,0 +1,162 @@
+"""CommonMark as models write it: markdown-it's parser with a few rules of ours. Pure.
+
+What differs from https://spec.commonmark.org/0.31.2/, and why:
+- Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier
+  (`__init__`, `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no spaces.
+- `~~strike~~` and `||spoiler||` are known; HTML, link definitions and underlined headings are text.
+- A line continues a quote or a list item only if it is marked or indented itself.
+- `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.
+- A bare address is text, whatever stands in it.
+- What is nested too deeply is text; nothing is dropped.
+"""
+
+import functools
+import re
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, blockquote, list_block
+from markdown_it.rules_inline import StateInline, image, link
+from markdown_it.rules_inline.state_inline import Delimiter
+
+_DEEPEST = 20
+"""Levels of quotes (one each) and lists (two each); parsing recurses, and the output is for people."""
+_LONGEST_RUN = 3
+"""Longer runs of `*` or `_` are ornaments or blanks to fill in, not emphasis."""
+_IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
+_URL_REST = re.compile(r"://(?:[^\s*<>\[\]`|~\\]|~(?!~))*[^\s*<>\[\]`|~\\_]")
+_SCHEME = re.compile(r"(?<![A-Za-z0-9])https?", re.IGNORECASE)
+_PAIRS = {"~": "s", "|": "spoiler"}
+
+
+@functools.cache
+def parser() -> MarkdownIt:
+    """The one parser. It keeps nothing between two texts."""
+    markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
+    markdown.disable(["html_block", "html_inline", "lheading", "reference"])
+    # Addresses are shown to people: as they were written.
+    markdown.normalizeLink = markdown.normalizeLinkText = lambda url: url  # type: ignore[method-assign]  # as documented
+    block, inline = markdown.block.ruler, markdown.inline.ruler
+    block.at("blockquote", _quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    block.at("list", _list, {"alt": ["paragraph", "reference", "blockquote"]})
+    block.before("paragraph", "unmarked", _unmarked, {"alt": ["blockquote"]})
+    block.before("paragraph", "outdented", _outdented, {"alt": ["paragraph"]})
+    markdown.inline.add_terminator_char("|")
+    inline.after("text", "url", _url)
+    inline.at("newline", _newline)
+    inline.at("emphasis", _delimiters)
+    inline.at("link", _link)
+    inline.at("image", _image)
+    markdown.inline.ruler2.before("emphasis", "pairs", _pairs)
+    return markdown
+
+
+def _quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    head = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]][:3]
+    quotes = head[:1] == ">" and head != ">>>" and head[1:2] in {"", " ", "\t", ">"}
+    return quotes and state.level < _DEEPEST and blockquote(state, start, end, silent)
+
+
+def _list(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    return state.level < _DEEPEST and list_block(state, start, end, silent)
+
+
+def _unmarked(_state: StateBlock, _start: int, _end: int, silent: bool) -> bool:
+    """Asked (silently) whether a line without `>` ends a quote: it does. It starts nothing."""
+    return silent
+
+
+def _outdented(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
+    """The same for a line to the left of its list item's text."""
+    return silent and state.sCount[start] < state.blkIndent
+
+
+def _newline(state: StateInline, silent: bool) -> bool:
+    """Keep every line break, and the indentation behind it."""
+    if state.src[state.pos] != "\n":
+        return False
+    if not silent:
+        state.pending = state.pending.rstrip()
+        state.push("softbreak", "br", 0)
+    state.pos += 1
+    return True
+
+
+def _url(state: StateInline, silent: bool) -> bool:
+    at = state.pos
+    if state.src[at] != ":" or not any(_SCHEME.fullmatch(state.src, max(at - size, 0), at) for size in (4, 5)):
+        return False
+    found = _URL_REST.match(state.src, at, state.posMax)
+    if not found:
+        return False
+    if not silent:
+        state.append_pending(found[0])
+    state.pos = found.end()
+    return True
+
+
+def _link(state: StateInline, silent: bool) -> bool:
+    return state.src[state.pos] == "[" and _may_link(state) and link(state, silent)
+
+
+def _image(state: StateInline, silent: bool) -> bool:
+    return state.src[state.pos] == "!" and _may_link(state) and image(state, silent)
+
+
+def _may_link(state: StateInline) -> bool:
+    """Whether a link can still end behind here: without definitions, each has `](`. Spares a long look for it."""
+    known, last = state.env.get("last_link", ("", -1))
+    if known is not state.src:
+        last = state.src.rfind("](")
+        state.env["last_link"] = (state.src, last)
+    return state.pos < last
+
+
+def _delimiters(state: StateInline, silent: bool) -> bool:
+    """Note where emphasis could begin or end; the library pairs it up afterwards."""
+    at, marker = state.pos, state.src[state.pos]
+    if silent or marker not in "*_~|":
+        return False
+    before = state.src[at - 1] if at else " "
+    if marker == "_" and not _is_word(before) and (word := _IDENTIFIER.match(state.src, at, state.posMax)):
+        return _literally(state, word.end())
+    end = at
+    while end < state.posMax and state.src[end] == marker:
+        end += 1
+    length = end - at
+    after = state.src[end] if end < state.posMax else " "
+    opens = not after.isspace() and after != "/" and not _is_word(before)
+    closes = not before.isspace() and before != "/" and not _is_word(after)
+    paired = marker in _PAIRS
+    if not (opens or closes) or (length != 2 if paired else length > _LONGEST_RUN):  # noqa: PLR2004 - `~~` and `||`
+        return _literally(state, end)
+    for _ in range(1 if paired else length):
+        state.push("text", "", 0).content = marker * (length if paired else 1)
+        # Length 0 leaves the "rule of 3" (section 6.2 of the standard) out of pairs.
+        size = 0 if paired else length
+        state.delimiters.append(Delimiter(ord(marker), size, len(state.tokens) - 1, -1, opens, closes))
+    state.pos = end
+    return True
+
+
+def _literally(state: StateInline, end: int) -> bool:
+    state.append_pending(state.src[state.pos : end])
+    state.pos = end
+    return True
+
+
+def _is_word(char: str) -> bool:
+    """Part of a word in a script that puts spaces between words, or of a path."""
+    return (char.isalnum() and char < "\u0590") or char in "_/"
+
+
+def _pairs(state: StateInline) -> None:
+    """Turn the paired `~~` and `||` into opening and closing tokens."""
+    inside = (meta["delimiters"] for meta in state.tokens_meta if meta and "delimiters" in meta)
+    for delimiters in (state.delimiters, *inside):
+        for opening in delimiters:
+            kind = _PAIRS.get(chr(opening.marker))
+            if kind and opening.end != -1:
+                ends = ((opening.token, "open", 1), (delimiters[opening.end].token, "close", -1))
+                for index, edge, nesting in ends:
+                    token = state.tokens[index]
+                    token.type, token.nesting, token.content = f"{kind}_{edge}", nesting, ""  # type: ignore[assignment]

@@ -1,0 +1,151 @@
+import subprocess
+import sys
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.markdown import Run, read
+
+NBSP = "\u00a0"
+
+
+def shown(markdown: str) -> str:
+    """Runs in one line: `{marks|text}`, links as `{text>href}`; plain text as it is."""
+    return "".join(_shown(run) for run in read(markdown))
+
+
+def _shown(run: Run) -> str:
+    marks = ",".join(sorted(run.marks)) + (f":{run.lang}" if run.lang else "")
+    text = run.text + (f">{run.href}" if run.href else "")
+    return f"{{{marks}|{text}}}" if marks or run.href else text
+
+
+INLINE = [
+    ("**bold** *italic* ~~gone~~ ||secret||", "{bold|bold} {italic|italic} {strike|gone} {spoiler|secret}"),
+    ("__two words__ _two words_", "{bold|two words} {italic|two words}"),
+    ("***both***", "{bold,italic|both}"),
+    ("**a *b* c**", "{bold|a }{bold,italic|b}{bold| c}"),
+    ("**a\nb**", "{bold|a\nb}"),
+    ("__init__ __init__() __init__.py _x_ snake_case_name", "__init__ __init__() __init__.py _x_ snake_case_name"),
+    ("a*b*c 2 * 3 * 4 2**3**4 **kwargs *args", "a*b*c 2 * 3 * 4 2**3**4 **kwargs *args"),
+    ("src/**/*.py or tests/**/*.py", "src/**/*.py or tests/**/*.py"),
+    ("a **** b", "a **** b"),
+    ("____ is blank", "____ is blank"),
+    ("если a||b||c", "если a||b||c"),
+    ("**Важно:** да", "{bold|Важно:} да"),
+    ("**「重要」**です", "{bold|「重要」}です"),
+    ("`a*b` ``a`b`` `` ` ``", "{code|a*b} {code|a`b} {code|`}"),
+    ("**see `x`**", "{bold|see }{bold,code|x}"),
+    ("`open", "`open"),
+    ("[*t*](http://x/a_(b) 'title')", "{italic|t>http://x/a_(b)}"),
+    ("![a *cat*](c.png)", "{|a cat>c.png}"),
+    ("[](http://x) [a]() []()", "{|http://x>http://x} a []()"),
+    ("<http://y_z_> <a@b.org>", "{|http://y_z_>http://y_z_} {|a@b.org>mailto:a@b.org}"),
+    ("[x](javascript:alert)", "[x](javascript:alert)"),
+    ("http://x/a_b_c/__d__ _http://x/y_", "http://x/a_b_c/__d__ {italic|http://x/y}"),
+    ("~~http://x/~y~~ **http://x**", "{strike|http://x/~y} {bold|http://x}"),
+    (r"\*a\* C:\dir \\", "*a* C:\\dir \\"),
+    ("&amp; &lt;b&gt; AT&T <b>x</b>", "& <b> AT&T <b>x</b>"),
+    ("&#2; &#13;x", "\ufffd \nx"),
+    ("[ref][1]\n\n[1]: http://x", "[ref][1]\n\n[1]: http://x"),
+]
+
+
+@pytest.mark.parametrize(("markdown", "expected"), INLINE)
+def test_reads_what_stands_in_a_line(markdown: str, expected: str) -> None:
+    assert shown(markdown) == expected
+
+
+BLOCKS = [
+    ("a\nb\n\nc\n\n\n\nd", "a\nb\n\nc\n\nd"),
+    ("a  \nb\\\nc", "a\nb\nc"),
+    ("   poem\n     line\n", "   poem\n     line"),
+    ("# Title **x** #\ntext", "{heading|Title }{bold,heading|x}\ntext"),
+    ("#python #1\n#", "#python #1\n{heading|#}"),
+    ("a\n---\nb\n***", "a\n---\nb\n---"),
+    ("a\n===", "a\n==="),
+    ("- a\n* b\n+ c", "• a\n• b\n• c"),
+    ("1. a\n1. b\n7) c", "1. a\n1. b\n7) c"),
+    ("2024. A year", "2024. A year"),
+    ("- a\n  - b\n    - c\n      more\n- d", "• a\n  • b\n    • c\n      more\n• d"),
+    ("1. a\n  - b\n   - c", "1. a\n  • b\n  • c"),
+    ("- a\nnot in it", "• a\nnot in it"),
+    ("- a\n\n  b\n\n- c", "• a\n\n  b\n\n• c"),
+    ("- - a", "• • a"),
+    ("+\n\n-", "+\n\n-"),
+    ("- ```\n  x\n    y\n  ```\n- z", "•\n{pre|x\n  y}\n• z"),
+    ("> a\n> b\nc", "{quote|a\nb}\nc"),
+    ("> a\n>\n> - **b**", "{quote|a\n\n• }{bold,quote|b}"),
+    ("> a\n\n> b", "{quote|a\n\nb}"),
+    (">= 5 and >_<", ">= 5 and >_<"),
+    (">>> print(1)\n1", ">>> print(1)\n1"),
+    ("| a | **b** |\n|---|---|\n| 1 | 2 |", "| a | {bold|b} |\n|---|---|\n| 1 | 2 |"),
+    ("x\n```py title\n\n  a*b\n\t__c__\n\n```\ny", "x\n{pre:py|\n  a*b\n\t__c__\n}\ny"),
+    ("```\n**open\n", "{pre|**open}"),
+    ("~~~\n```\n~~~", "{pre|```}"),
+    ("a:\n\n    code\n      more\n\nb", "a:\n\n{pre|code\n  more}\n\nb"),
+    ("1. do\n```\nx\n```\n2. then", "1. do\n{pre|x}\n2. then"),
+    ("```\n```", "```\n```"),
+    ("> ", "> "),
+    ("a\r\nb\rc\u2028d\x02e\ud800", "a\nb\nc\nde\ufffd"),
+    (" \n\t\n", ""),
+    (f"{NBSP}a", f"{NBSP}a"),
+    (">" * 50 + " a", ">" * 50 + " a"),
+    ("> " * 30 + "a", "{quote|" + "> " * 10 + "a}"),
+    ("- " * 30 + "a", "• " * 10 + "- " * 20 + "a"),
+]
+
+
+@pytest.mark.parametrize(("markdown", "expected"), BLOCKS)
+def test_reads_blocks(markdown: str, expected: str) -> None:
+    assert shown(markdown) == expected
+
+
+PUNCTUATION = "\\`*_{}[]()<>#+-.!|~&=:\"'$%@^"
+
+
+@given(st.text(max_size=200))
+def test_never_raises_and_invents_nothing(markdown: str) -> None:
+    runs = read(markdown)
+    assert bool("".join(run.text for run in runs).strip()) == bool(runs)
+    for run, following in zip(runs, (*runs[1:], None), strict=False):
+        assert run.text
+        assert following is None or (run.marks, run.href, run.lang) != (following.marks, following.href, following.lang)
+        for char in run.text + (run.href or ""):
+            assert char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cs"}
+            assert unicodedata.category(char) != "Co" or char in markdown or "&" in markdown
+
+
+@given(st.text("ab*_`~|[]()<>#-+>1.!\\& \n\t", max_size=80))
+def test_never_raises_on_marks(markdown: str) -> None:
+    letters = [char for char in markdown if char in "ab"]
+    assert [char for run in read(markdown) for char in run.text + (run.href or "") if char in "ab"].count("a") >= (
+        letters.count("a") - markdown.count("`" * 3)  # a fence's label is no text
+    ) or any(mark in markdown for mark in ("```", "~~~", "]("))
+
+
+@given(
+    st.text(st.characters(exclude_characters=PUNCTUATION, exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=200)
+)
+def test_text_without_marks_is_itself(text: str) -> None:
+    assert "".join(run.text for run in read(text)) == text.strip(" ") or text[:4].isspace() or text.endswith(NBSP)
+
+
+LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40)
+
+
+@given(st.lists(LINE, min_size=1, max_size=8))
+def test_code_is_never_touched(lines: list[str]) -> None:
+    code = "\n".join(lines)
+    runs = read(f"~~~~~~~~~\n{code}\n~~~~~~~~~")
+    if code.strip() and "~~~~~~~~~" not in code:
+        assert runs == (Run(text=code, marks=frozenset(["pre"])),)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["- ", "> ", "1. ", "  ", "# ", "```\n", "a", "\n", "**", "`", "    "]), max_size=60))
+def test_never_raises_on_blocks(pieces: list[str]) -> None:
+    read("".join(pieces))
