@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from agent.models.base import Image
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -17,11 +19,19 @@ class Line:
     """Display name. Untrusted."""
     role: str
     """owner, admin, member, guest."""
+    bot: bool = False
+    """The platform says that it is a machine."""
     sent: datetime
     text: str
     """Untrusted; may hold line breaks."""
     addressed: bool
     """True: said to the agent (direct, mention, reply). False: overheard in a room."""
+    answers: tuple[str, str] | None = None
+    """Whom it replies to (`you`: the agent), and how that began. Untrusted. None: nobody, or it is not known."""
+    edited: bool = False
+    """`text` is not what was said first."""
+    attached: tuple[str, ...] = ()
+    """What came beside the text, a line each, as `gateway.describe` writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,8 @@ class Exchange:
     """What was new then, as `agent.prompt.hear` wrote it then."""
     reply: str
     """Empty: the agent said nothing."""
+    images: tuple[Image, ...] = ()
+    """What was shown then, in the order of the lines. Empty for a model that does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +73,5 @@ class Brief:
     """Oldest first; only ever grows at its end between folds."""
     heard: str
     """What is unread now, as `agent.prompt.hear` writes it."""
+    images: tuple[Image, ...] = ()
+    """What is shown with it, in the order of the lines."""

@@ -1,11 +1,27 @@
 """One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from agent.brief import Brief
-from agent.models.base import End, Model, ModelError, Request, Said, Text, ToolCall, TooLong, ToolResult, ToolSpec
+from agent.glimpse import presentable
+from agent.models.base import (
+    End,
+    Image,
+    Malformed,
+    Model,
+    ModelError,
+    Partial,
+    Request,
+    Said,
+    Text,
+    ToolCall,
+    TooLong,
+    ToolResult,
+    ToolSpec,
+)
 from agent.prompt import assemble
 from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
 from gateway.events import Usage
@@ -59,11 +75,21 @@ class _Answer:
     end: End | None = None
 
 
-async def take_turn(brief: Brief, model: Model, tools: Tools, *, key: str, max_tool_rounds: int = 8) -> Outcome:
+async def take_turn(
+    brief: Brief,
+    model: Model,
+    tools: Tools,
+    *,
+    key: str,
+    max_tool_rounds: int = 8,
+    glimpse: Callable[[str], None] | None = None,
+) -> Outcome:
     """Carry one turn through and say how it ended.
 
-    Raises `TooLong` if the very first request does not fit the window (fold, then call again); every
-    other model failure is an outcome. Cancelling closes the provider's connection and leaves nothing behind.
+    `glimpse` is called with the text so far of each answer while it grows, for showing only: what it was told
+    may be taken back. Raises for the very first request only: `TooLong` if it does not fit the window (fold,
+    then call again), `Malformed` if it holds images (leave them out, then call again). Every other
+    model failure is an outcome. Cancelling closes the provider's connection and leaves nothing behind.
     """
     specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
     request = assemble(
@@ -73,12 +99,11 @@ async def take_turn(brief: Brief, model: Model, tools: Tools, *, key: str, max_t
     nudged = False
     for round_number in range(max_tool_rounds + 2):
         try:
-            answer = await _ask(model, request)
-        except TooLong as error:
-            if done.requests == 0:
-                raise
-            return replace(done, reason=error.reason)
+            answer = await _ask(model, request, glimpse)
         except ModelError as error:
+            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(request))
+            if mendable and done.requests == 0:
+                raise
             return replace(done, reason=error.reason)
         assert answer.end is not None
         done = replace(
@@ -99,12 +124,19 @@ async def take_turn(brief: Brief, model: Model, tools: Tools, *, key: str, max_t
     return replace(done, reason=f"the model still called tools after {max_tool_rounds} rounds")
 
 
-async def _ask(model: Model, request: Request) -> _Answer:
+def _shows(request: Request) -> bool:
+    return any(isinstance(part, Image) for said in request.conversation for part in said.parts)
+
+
+async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | None) -> _Answer:
     answer = _Answer()
     stream = model.stream(request)
     try:
         async for chunk in stream:
             match chunk:
+                case Partial(text=text):
+                    if glimpse is not None and (shown := presentable(text)):
+                        glimpse(shown)
                 case Text(text=text):
                     answer.text += text
                 case ToolCall():

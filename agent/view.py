@@ -18,10 +18,20 @@ KEEP_SHARE = 0.50
 NEW_SHARE = 0.50
 """Of the budget may be taken by unread lines alone."""
 
+MAX_IMAGE_TOKENS = 1_600
+PIXELS_PER_TOKEN = 750
+"""Of an image, after a large one has been scaled down (platform.claude.com, build-with-claude/vision)."""
+
 
 def estimate_tokens(text: str) -> int:
     """Roughly; never 0, for the frame around each message costs something too."""
     return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
+
+
+def image_tokens(width: int, height: int) -> int:
+    """Of one image, in pixels; 0 for a side that is not known."""
+    pixels = width * height
+    return min(MAX_IMAGE_TOKENS, pixels // PIXELS_PER_TOKEN + 1) if pixels else MAX_IMAGE_TOKENS
 
 
 def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.models.build import ModelConfig, ProviderConfig, check_models
+from agent.models.config import ModelConfig, ProviderConfig, check_models
 from gateway.settings import AgentConfig
 from gateway.settings_source import Keys, Tree, at, dotted
 

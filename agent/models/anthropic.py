@@ -56,6 +56,7 @@ class AnthropicModel:
         context_tokens: int = 200_000,
         max_output_tokens: int = 4096,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        sees: bool = True,
     ) -> None:
         """`api_key` empty or `none`: none is sent. Raises ValueError for a bad URL or key."""
         secret = "" if api_key.lower() == "none" else api_key
@@ -71,6 +72,7 @@ class AnthropicModel:
         self.max_output_tokens = max_output_tokens
         self.family = "anthropic"
         self.takes_tools = True
+        self.sees = sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         body, digest = translate(request, model=self._model, recall=self._recall)

@@ -1,16 +1,17 @@
 """Requests in the dialect of the Messages API. Pure: a `Request` in, JSON-ready values out.
 
 Obeys platform.claude.com/docs/en: api/messages, agents-and-tools/tool-use/handle-tool-calls (results of
-all calls first, in the very next message) and build-with-claude/prompt-caching (marks).
+all calls first, in the very next message), build-with-claude/prompt-caching (marks) and build-with-claude/vision.
 """
 
+import base64
 import hashlib
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.models.base import Block, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolResult
 
 Json = dict[str, object]
 MAX_MARKS = 4
@@ -112,6 +113,9 @@ def _content(said: Said) -> list[Json]:
     for part in said.parts:
         if isinstance(part, Text):
             rest.append({"type": "text", "text": part.text})
+        elif isinstance(part, Image):
+            data = base64.b64encode(part.data).decode()
+            rest.append({"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}})
         elif isinstance(part, ToolCall):
             rest.append({"type": "tool_use", "id": part.id, "name": part.name, "input": tool_input(part.arguments)})
         else:

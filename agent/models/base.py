@@ -5,7 +5,7 @@ then the conversation. Providers translate at the call and nowhere else.
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gateway.events import Usage
@@ -39,6 +39,27 @@ class Text:
     text: str
 
 
+MAX_IMAGE_BYTES = 3_932_160
+"""5 MiB once written as base64, which is what Anthropic measures (platform.claude.com, build-with-claude/vision)."""
+MAX_IMAGE_SIDE = 8_000
+"""Pixels, and the most that is taken there: more is refused as a whole request."""
+MAX_IMAGES = 20
+"""In one request: with more the longest side is 2,000 pixels (the same page)."""
+MAX_IMAGES_BYTES = 20_000_000
+"""In one request, before base64: the whole of it may have 32 MB there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A picture, for a model that sees; only the user's side holds any."""
+
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    data: bytes = field(repr=False)
+    """At most `MAX_IMAGE_BYTES`."""
+    about: str
+    """One line, not blank: what stands in its place for a model that does not see."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """The model asks for a tool."""
@@ -58,6 +79,10 @@ class ToolResult:
     error: bool = False
 
 
+Piece = Text | Image | ToolCall | ToolResult
+"""What one side's contribution is made of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """One side's contribution. Sides alternate, the user's first and last.
@@ -66,7 +91,7 @@ class Said:
     """
 
     role: Literal["user", "assistant"]
-    parts: tuple[Text | ToolCall | ToolResult, ...]
+    parts: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +116,19 @@ class End:
     """As the provider names what answered."""
 
 
-Chunk = Text | ToolCall | End
-"""Text comes in pieces, a tool call whole, `End` once and last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """All that has been said so far of an answer that is not whole yet.
+
+    For showing only: the next one may be shorter or quite another, and what counts comes as `Text`.
+    """
+
+    text: str
+
+
+Chunk = Partial | Text | ToolCall | End
+"""Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
+front of everything else."""
 
 
 class Model(Protocol):
@@ -121,6 +157,10 @@ class Model(Protocol):
     @property
     def takes_tools(self) -> bool:
         """False: requests must come without tools."""
+
+    @property
+    def sees(self) -> bool:
+        """False: requests must come without images."""
 
     def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         """Answer one request. Raises a `ModelError`, also after chunks have been yielded.

@@ -5,7 +5,22 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from agent.models.base import Busy, Chunk, End, Model, ModelError, Request, Said, Text, ToolCall, TooLong, Unusable
+from agent.models.base import (
+    Busy,
+    Chunk,
+    End,
+    Image,
+    Model,
+    ModelError,
+    Partial,
+    Piece,
+    Request,
+    Said,
+    Text,
+    ToolCall,
+    TooLong,
+    Unusable,
+)
 from gateway.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -28,35 +43,45 @@ def delay_s(attempt: int, hint_s: float | None, random: float) -> float:
 
 
 def adapted(request: Request, model: Model) -> Request:
-    """Return `request` as `model` can take it: within its output limit; without tools if it has none.
+    """Return `request` as `model` can take it: within its output limit; without tools or images if it takes none.
 
-    Without tools, results stay as words of the user, and calls as a note of the assistant.
+    Without tools, results stay as words of the user, and calls as a note of the assistant. Without images, there
+    are words about them.
     """
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
+    if not model.sees:
+        request = replace(request, conversation=tuple(_each(said, _unseen) for said in request.conversation))
     if model.takes_tools:
         return request
-    return replace(request, tools=(), conversation=tuple(_without_tools(said) for said in request.conversation))
+    return replace(request, tools=(), conversation=tuple(_each(said, _unused) for said in request.conversation))
 
 
-def _without_tools(said: Said) -> Said:
-    parts = tuple(
-        Text(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text) for part in said.parts
-    )
-    return Said(role=said.role, parts=parts)
+def _each(said: Said, change: Callable[[Piece], Piece]) -> Said:
+    return Said(role=said.role, parts=tuple(change(part) for part in said.parts))
+
+
+def _unseen(part: Piece) -> Piece:
+    return Text(text=part.about) if isinstance(part, Image) else part
+
+
+def _unused(part: Piece) -> Piece:
+    if isinstance(part, Image):
+        return part
+    return Text(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text)
 
 
 class Failover:
     """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
 
-    - Nothing is yielded until an attempt is complete, then all of it at once. A chunk cannot be taken
-      back, and an answer that was cut in the middle must be asked for again without its first half
-      being said twice.
+    - Nothing but `Partial` is yielded until an attempt is complete, then all of it at once. Any other chunk
+      cannot be taken back, and an answer that was cut in the middle must be asked for again without its
+      first half being said twice.
     - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
       for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
       is told once. `TooLong` of the first and `Malformed` are raised at once; a fallback whose
       window is too small is passed over.
     - No model left: the last error, but rather a `Busy` than an `Unusable`, because then asking later helps.
-    - Name, label, family and window are the first model's; requests are `adapted` to the others.
+    - Name, label, family, window and sight are the first model's; requests are `adapted` to the others.
     """
 
     def __init__(
@@ -83,12 +108,16 @@ class Failover:
         self.max_output_tokens = first.max_output_tokens
         self.family = first.family
         self.takes_tools = first.takes_tools
+        self.sees = first.sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         failed: ModelError | None = None
         for place, model in enumerate(self._models):
+            whole: list[Chunk] = []
             try:
-                chunks = await self._answer(model, adapted(request, model))
+                async with aclosing(self._answer(model, adapted(request, model), whole)) as growing:
+                    async for partial in growing:
+                        yield partial
             except Unusable as error:
                 self._tell(place, error)
                 failed = failed if isinstance(failed, Busy) else error
@@ -102,7 +131,7 @@ class Failover:
                 self._tell(place, error)  # a fallback's window is not what the conversation is folded for
                 continue
             self._told.discard(place)
-            for chunk in chunks:
+            for chunk in whole:
                 yield chunk
             return
         assert failed is not None
@@ -124,12 +153,16 @@ class Failover:
         for model in self._models:
             await model.aclose()
 
-    async def _answer(self, model: Model, request: Request) -> list[Chunk]:
-        """Return one complete answer. Raises the last Busy, or any other ModelError at once."""
+    async def _answer(self, model: Model, request: Request, whole: list[Chunk]) -> AsyncGenerator[Partial]:
+        """Fill `whole` with one complete answer. Raises the last Busy, or any other ModelError at once."""
         attempt = 0
         while True:
+            whole.clear()
             try:
-                return await _collect(model, request)
+                async with aclosing(_collect(model, request, whole)) as growing:
+                    async for partial in growing:
+                        yield partial
+                return
             except Busy as error:
                 hint_s = error.retry_after_s
                 attempt += 1
@@ -146,9 +179,13 @@ class Failover:
             _log.warning("%s cannot be used: %s", self._models[place].label, error.reason)
 
 
-async def _collect(model: Model, request: Request) -> list[Chunk]:
+async def _collect(model: Model, request: Request, whole: list[Chunk]) -> AsyncGenerator[Partial]:
+    text = ""
     async with aclosing(model.stream(request)) as stream:
-        chunks = [chunk async for chunk in stream]
-    if not chunks or not isinstance(chunks[-1], End):
+        async for chunk in stream:
+            whole.append(chunk)
+            if isinstance(chunk, Text):
+                text += chunk.text
+                yield Partial(text=text)
+    if not whole or not isinstance(whole[-1], End):
         raise Busy(f"{model.label} ended without an end")
-    return chunks

@@ -69,6 +69,7 @@ class LocalModel:
         self.max_output_tokens = max_output_tokens
         self.family = "local"
         self.takes_tools = False
+        self.sees = False
 
     @property
     def pid(self) -> int | None:

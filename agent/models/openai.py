@@ -1,9 +1,10 @@
 """OpenAI-compatible streaming chat completions: OpenAI, llama.cpp, vLLM, Ollama and their kin.
 
-Obeys platform.openai.com/docs/api-reference/chat (and chat-streaming); llama.cpp tools/server/README.md;
-for the oddities of others see the comments where they are met.
+Obeys platform.openai.com/docs/api-reference/chat (and chat-streaming) and guides/images-vision; llama.cpp
+tools/server/README.md; for the oddities of others see the comments where they are met.
 """
 
+import base64
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -12,7 +13,7 @@ from contextlib import aclosing
 from pydantic import ValidationError
 
 from agent.models.anthropic_wire import tool_input
-from agent.models.base import Busy, Chunk, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import Busy, Chunk, Image, Request, Said, Text, ToolCall, ToolResult
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
@@ -43,6 +44,7 @@ class OpenAIModel:
         family: str = "openai",
         sampling: Mapping[str, float] | None = None,
         reuse: bool = True,
+        sees: bool = False,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `sampling` goes into every request. Raises ValueError.
 
@@ -62,6 +64,7 @@ class OpenAIModel:
         self.max_output_tokens = max_output_tokens
         self.family = family
         self.takes_tools = True
+        self.sees = sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         answer = Answer(earlier_calls=_count_calls(request), model=self._model)
@@ -100,9 +103,9 @@ class OpenAIModel:
 def translate(request: Request, *, model: str, strict_openai: bool) -> dict[str, object]:
     """Lay out `request` as a chat completion. The same request gives the same bytes.
 
-    `content` is always there and a string, and `tool_calls` is left out when empty: chat templates
-    break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the beginning,
-    the only place where every template takes one.
+    `content` is always there, and a string but where there are images; `tool_calls` is left out when empty:
+    chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the
+    beginning, the only place where every template takes one.
     """
     messages: list[dict[str, object]] = []
     if request.blocks:
@@ -150,9 +153,19 @@ def _messages(said: Said) -> list[dict[str, object]]:
         for part in said.parts
         if isinstance(part, ToolResult)
     ]
-    if texts:
+    if any(isinstance(part, Image) for part in said.parts):
+        pieces = [_shown(part) for part in said.parts if isinstance(part, Text | Image)]
+        messages.append({"role": "user", "content": pieces})
+    elif texts:
         messages.append({"role": "user", "content": "\n\n".join(texts)})
     return messages
+
+
+def _shown(part: Text | Image) -> dict[str, object]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    data = base64.b64encode(part.data).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
 
 
 def _arguments(written: str) -> str:

@@ -34,6 +34,8 @@ class Script:
     rules: tuple[Rule, ...] = ()
     delay_s: float = 0.0
     """Before the first piece. 0: none."""
+    pace_s: float = 0.0
+    """After each piece of text. 0: none."""
     errors: tuple[ModelError, ...] = ()
     """Raised by the first requests, one each, instead of an answer."""
     usage: Usage | None = None
@@ -55,6 +57,7 @@ class ScriptedModel:
         context_tokens: int = 128_000,
         max_output_tokens: int = 4096,
         takes_tools: bool = True,
+        sees: bool = False,
     ) -> None:
         """Raises ValueError for a rule that is no regular expression."""
         self._script = script or Script()
@@ -71,6 +74,7 @@ class ScriptedModel:
         self.max_output_tokens = max_output_tokens
         self.family = "scripted"
         self.takes_tools = takes_tools
+        self.sees = sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         self.requests.append(request)
@@ -84,6 +88,8 @@ class ScriptedModel:
         text = text[:limit]
         for start in range(0, len(text), _PIECE_CHARS):
             yield Text(text=text[start : start + _PIECE_CHARS])
+            if self._script.pace_s > 0:
+                await self._clock.sleep(self._script.pace_s)
         if stop == "tools":
             for call in calls:
                 yield call
@@ -99,7 +105,7 @@ class ScriptedModel:
 
     def _answer(self, request: Request) -> tuple[str, list[ToolCall]]:
         parts = request.conversation[-1].parts if request.conversation else ()
-        heard = "\n".join(part.text for part in parts if not isinstance(part, ToolCall))
+        heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
         answering = any(isinstance(part, ToolResult) for part in parts)
         earlier = sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
         for pattern, rule in self._rules:
@@ -119,8 +125,10 @@ def busy(times: int) -> tuple[ModelError, ...]:
 
 
 def _everything(request: Request) -> str:
-    said = [p.arguments if isinstance(p, ToolCall) else p.text for s in request.conversation for p in s.parts]
-    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said)
+    parts = [part for said in request.conversation for part in said.parts]
+    calls = [part.arguments for part in parts if isinstance(part, ToolCall)]
+    said = [part.text for part in parts if isinstance(part, Text | ToolResult)]
+    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said + calls)
 
 
 def _tokens(text: str) -> int:

@@ -7,7 +7,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
-from agent.models.build import ModelConfig, ProviderConfig, build_model, check_models
+from agent.models.build import build_model
+from agent.models.config import ModelConfig, ProviderConfig, check_models
 from gateway.clock import ManualClock
 from gateway.fields import Section
 from tests.agent.models_kit import ask, text

@@ -1,14 +1,26 @@
 """What the real model APIs refuse with 400. Pure: a request's body in, a complaint or None out.
 
 Sources: platform.claude.com/docs/en/api/messages, handle-tool-calls, prompt-caching;
-platform.openai.com/docs/api-reference/chat; llama.cpp#13516 and vllm#13978 (content, tool_calls).
+platform.claude.com/docs/en/build-with-claude/vision; platform.openai.com/docs/api-reference/chat and
+guides/images-vision; llama.cpp#13516 and vllm#13978 (content, tool_calls).
 """
 
+import base64
+import binascii
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 Json = dict[str, Any]
+
+_IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+_IMAGE_BYTES = 5 * 1024 * 1024
+"""Of one image, as base64."""
+_IMAGES = 100
+"""In one request."""
+_MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+_DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 
 _ANTHROPIC_KEYS = {"model", "max_tokens", "stream", "system", "tools", "messages", "tool_choice", "thinking"}
 _OPENAI_KEYS = {
@@ -52,6 +64,7 @@ def _anthropic(body: Json) -> Iterator[str]:
     yield from _texts([*(body.get("system") or []), *(b for m in messages for b in m["content"])])
     yield from _pairs(messages)
     yield from _marks(body, messages)
+    yield from _pictures(messages)
 
 
 def _texts(blocks: list[Json]) -> Iterator[str]:
@@ -90,6 +103,56 @@ def _marks(body: Json, messages: list[Json]) -> Iterator[str]:
         yield "cache_control: thinking blocks cannot be marked"
 
 
+def _pictures(messages: list[Json]) -> Iterator[str]:
+    shown = [block for message in messages for block in message["content"] if block["type"] == "image"]
+    if any(block["type"] == "image" for m in messages if m["role"] == "assistant" for block in m["content"]):
+        yield "image blocks are only permitted in user messages"
+    if len(shown) > _IMAGES:
+        yield f"Too many images: {len(shown)} > {_IMAGES}"
+    for block in shown:
+        source = block.get("source") or {}
+        if block.keys() - {"type", "source", "cache_control"} or source.keys() != {"type", "media_type", "data"}:
+            yield "image: Extra inputs are not permitted"
+        elif source["type"] != "base64":
+            yield "image.source.type: Input should be 'base64'"
+        else:
+            yield from _picture(source["media_type"], source["data"])
+
+
+def _picture(media_type: str, data: str) -> Iterator[str]:
+    """One image of either API: declared as what it is, whole base64, not too large."""
+    if media_type not in _IMAGE_TYPES:
+        yield f"media_type: Input should be one of {sorted(_IMAGE_TYPES)}"
+        return
+    if len(data) > _IMAGE_BYTES:
+        yield f"image exceeds 5 MB maximum: {len(data)} bytes > {_IMAGE_BYTES} bytes"
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except binascii.Error:
+        yield "image: invalid base64 data"
+        return
+    if not raw.startswith(_MAGIC[media_type]):
+        yield f"image does not match the provided media type {media_type}"
+    if b"broken" in raw:  # how a test makes a picture that looks like one from outside
+        yield "Could not process image"
+
+
+def _pieces(role: str, content: list[Json]) -> Iterator[str]:
+    """The parts of a chat completion message that is no plain string."""
+    if role != "user":
+        yield "content must be a string"
+        return
+    for piece in content:
+        if piece.get("type") == "text" and str(piece.get("text", "")).strip():
+            continue
+        if piece.get("type") != "image_url" or piece.keys() != {"type", "image_url"}:
+            yield "content parts are text that is not empty and image_url"
+        elif url := _DATA_URL.fullmatch(piece["image_url"]["url"]):
+            yield from _picture(url[1], url[2])
+        else:
+            yield "image_url.url: expected a base64-encoded data URL"
+
+
 def _openai(body: Json) -> Iterator[str]:
     for key in body.keys() - _OPENAI_KEYS:
         yield f"Unrecognized request argument supplied: {key}"
@@ -104,7 +167,9 @@ def _openai(body: Json) -> Iterator[str]:
     asked: set[str] = set()
     for place, message in enumerate(messages):
         role = message["role"]
-        if not isinstance(message.get("content"), str):
+        if isinstance(message.get("content"), list):
+            yield from _pieces(role, message["content"])
+        elif not isinstance(message.get("content"), str):
             yield "content must be a string"
         if role == "system" and place:
             yield "System message must be at the beginning."

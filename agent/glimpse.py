@@ -1,0 +1,23 @@
+"""What of an unfinished answer may be shown. Pure."""
+
+import re
+
+_CALL = re.compile(
+    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
+    |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
+    |```tool
+    |^\s*(\{|\[\s*\{)                                             # an answer that begins as JSON
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What models write when a tool call leaks into their text. Too much is cut rather than too little: it is back
+in the final text if it was meant."""
+_BEGUN = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?[A-Z_]{0,10}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
+"""The end of what may become one of these with the next piece."""
+
+
+def presentable(text: str) -> str:
+    """The beginning of `text` that is surely words: no tool call, begun or whole, and no half character."""
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
+    call = _CALL.search(whole)
+    return (whole[: call.start()] if call else _BEGUN.sub("", whole)).strip()

@@ -1,0 +1,187 @@
+"""The `llm.providers` and `llm.models` sections."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from agent.models.http import DEFAULT_TIMEOUT_S, endpoint
+from agent.models.local_server import CONTEXT_TOKENS
+from gateway.fields import Duration, Section
+
+_SEEING = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
+"""OpenAI's own models that take images, by the beginning of the name (platform.openai.com/docs/models)."""
+
+
+def _url(value: str) -> str:
+    endpoint(value, "/")  # raises ValueError with the remedy
+    return value
+
+
+def _key(value: SecretStr) -> SecretStr:
+    secret = value.get_secret_value().strip()
+    if not (secret.isascii() and secret.isprintable()):
+        raise ValueError("an api key is one line of plain ASCII; copy it again")
+    return SecretStr(secret)
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+Url = Annotated[str, AfterValidator(_url)]
+"""http or https; may end in `/v1` or not."""
+Key = Annotated[SecretStr, AfterValidator(_key)]
+"""Empty or `none`: no key is sent."""
+
+
+class _Provider(Section):
+    timeout: Duration = DEFAULT_TIMEOUT_S
+    """Seconds of silence, before the first byte or between bytes, after which an answer counts as cut. Not 0."""
+
+    @model_validator(mode="after")
+    def _waits(self) -> Self:
+        if self.timeout <= 0:
+            raise ValueError("a timeout of 0 lets no answer through; leave it out for 120 s")
+        return self
+
+
+class AnthropicConfig(_Provider):
+    """Anthropic's Messages API."""
+
+    kind: Literal["anthropic"]
+    base_url: Url = "https://api.anthropic.com"
+    api_key: Key | None = None
+
+
+class OpenAIConfig(_Provider):
+    """OpenAI, or any server with its chat completions (vLLM, Ollama, ...)."""
+
+    kind: Literal["openai"]
+    base_url: Url = "https://api.openai.com/v1"
+    api_key: Key | None = None
+
+
+class LlamaCppConfig(_Provider):
+    """A llama.cpp server."""
+
+    kind: Literal["llamacpp"]
+    base_url: Url = "http://127.0.0.1:9931"
+    api_key: Key | None = None
+
+
+class LocalConfig(_Provider):
+    """The embedded stand-in."""
+
+    kind: Literal["local"]
+
+
+class ReplyConfig(Section):
+    """A `scripted.Rule` without tools."""
+
+    match: Annotated[str, AfterValidator(_pattern)]
+    reply: str
+
+
+class ScriptedConfig(_Provider):
+    """A model for tests, demos and dry runs: says what it is told to say."""
+
+    kind: Literal["scripted"]
+    replies: tuple[ReplyConfig, ...] = Field(default=(), strict=False)
+    delay: Duration = 0.0
+    """Seconds before each answer."""
+    busy: int = Field(default=0, ge=0)
+    """So many first requests are refused as if overloaded."""
+
+
+ProviderConfig = Annotated[
+    AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig | ScriptedConfig, Field(discriminator="kind")
+]
+
+
+class ModelConfig(Section):
+    """One model at a provider, and who stands in for it."""
+
+    provider: str
+    """A key of `llm.providers`."""
+    name: str | None = None
+    """As the provider calls it. Required for anthropic and openai; others have one model only."""
+    context_tokens: int | None = Field(default=None, gt=0)
+    """None: 200000 for anthropic, 8192 for local, 128000 for others."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    """None: 160 for local, 4096 for others."""
+    sees: bool | None = None
+    """Whether it takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
+    fallbacks: tuple[str, ...] = Field(default=(), strict=False)
+    """Keys of `llm.models`, asked in this order when this one cannot answer; theirs follow each."""
+
+
+def check_models(
+    models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig]
+) -> list[tuple[tuple[str, ...], str]]:
+    """Return what is wrong between the sections: (key path below `llm`, message with the remedy)."""
+    found: list[tuple[tuple[str, ...], str]] = []
+    for key, model in models.items():
+        provider = providers.get(model.provider)
+        if provider is None:
+            found.append((("models", key, "provider"), unknown(model.provider, "llm.providers", providers)))
+        elif model.name is None and provider.kind in {"anthropic", "openai"}:
+            message = f"needs a name: the model as {model.provider} calls it, e.g. name: claude-sonnet-5-5"
+            found.append((("models", key, "name"), message))
+        elif output_tokens_of(model, provider) >= context_tokens_of(model, provider):
+            message = "must be smaller than context_tokens, which holds input and output together"
+            found.append((("models", key, "max_output_tokens"), message))
+        found.extend(
+            (("models", key, "fallbacks"), unknown(name, "llm.models", models))
+            for name in model.fallbacks
+            if name not in models
+        )
+        if cycle := _cycle(key, models):
+            message = f"fall back in a circle ({' -> '.join(cycle)}); take one of them out"
+            found.append((("models", key, "fallbacks"), message))
+    return found
+
+
+def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
+    """The window."""
+    return model.context_tokens or {"local": CONTEXT_TOKENS, "anthropic": 200_000}.get(provider.kind, 128_000)
+
+
+def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
+    """How much is asked for per answer."""
+    return model.max_output_tokens or (160 if provider.kind == "local" else 4096)
+
+
+def sees(model: ModelConfig, provider: ProviderConfig) -> bool:
+    """Whether requests may hold images."""
+    if model.sees is not None:
+        return model.sees
+    if isinstance(provider, OpenAIConfig):
+        return "api.openai.com" in provider.base_url and _SEEING.match(model.name or "") is not None
+    return provider.kind == "anthropic"
+
+
+def _cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
+    """A way from `start` back to it along fallbacks; empty if there is none."""
+    ways = [[start]]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop()
+        for key in models[way[-1]].fallbacks:
+            if key == start:
+                return [*way, start]
+            if key in models and key not in seen:
+                seen.add(key)
+                ways.append([*way, key])
+    return []
+
+
+def unknown(name: str, section: str, known: Mapping[str, object]) -> str:
+    """What to say of a name that is not there."""
+    names = ", ".join(sorted(known)) or "none yet"
+    return f"there is no {name!r} in {section} (there: {names}); add it or correct the name"
