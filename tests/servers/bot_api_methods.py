@@ -1,0 +1,208 @@
+"""The methods of the fake Bot API: what a bot may ask, and what becomes of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.servers.bot_api_flood import Flood
+from tests.servers.bot_api_http import Json, Upload
+from tests.servers.bot_api_text import MAX_CAPTION, ApiError, checked
+from tests.servers.bot_api_updates import Updates
+from tests.servers.bot_api_world import Chat, Shown, World
+
+ACTIONS = frozenset(
+    "typing upload_photo record_video upload_video record_voice upload_voice upload_document choose_sticker "
+    "find_location record_video_note upload_video_note".split()
+)
+MAX_DOWNLOAD_BYTES = 20_000_000
+
+Asked = Json
+
+
+class Methods:
+    """Calls by name."""
+
+    def __init__(self, world: World, updates: Updates) -> None:
+        self.world, self.updates = world, updates
+        self.flood: Flood | None = None
+        self.commands: dict[str, list[Json]] = {}
+        """Scope and language as one string -> what `setMyCommands` said."""
+        self._table: dict[str, Callable[[Asked], Awaitable[Any]]] = {
+            name.replace("_", ""): getattr(self, name)
+            for name in dir(self)
+            if not name.startswith("_") and name not in ("call", "world", "updates", "flood", "commands")
+        }
+
+    async def call(self, method: str, asked: Asked, uploads: dict[str, Upload]) -> Any:
+        """The result. Raises `ApiError`. Names are taken in any case, as Telegram does."""
+        found = self._table.get(method.lower())
+        if found is None:
+            raise ApiError(404, "Not Found")
+        return await found(asked | {name: f"attach:{upload.name}" for name, upload in uploads.items()})
+
+    async def get_me(self, asked: Asked) -> Json:
+        bot = self.world.bot.body
+        more = {"can_join_groups": True, "can_read_all_group_messages": self.world.sees_all}
+        return bot | more | {"supports_inline_queries": False, "has_topics_enabled": self.world.has_topics}
+
+    async def log_out(self, asked: Asked) -> bool:
+        return True
+
+    async def close(self, asked: Asked) -> bool:
+        return True
+
+    async def get_updates(self, asked: Asked) -> list[Any]:
+        numbers = [asked.get(name, default) for name, default in (("offset", 0), ("limit", 100), ("timeout", 0))]
+        if not all(type(number) is int for number in numbers) or not _list_or_none(asked.get("allowed_updates")):
+            raise ApiError(400, "Bad Request: strict: wrong type of a parameter of getUpdates")
+        return await self.updates.get(*numbers, asked.get("allowed_updates"))
+
+    async def set_webhook(self, asked: Asked) -> bool:
+        url = asked.get("url", "")
+        if not url.startswith(("https://", "http://127.0.0.1:")):
+            raise ApiError(400, "Bad Request: bad webhook: An HTTPS URL must be provided for webhook")
+        self.updates.set_hook(asked, drop_pending=asked.get("drop_pending_updates") is True)
+        return True
+
+    async def delete_webhook(self, asked: Asked) -> bool:
+        self.updates.set_hook(None, drop_pending=asked.get("drop_pending_updates") is True)
+        return True
+
+    async def get_webhook_info(self, asked: Asked) -> Json:
+        hook = self.updates.hook or {}
+        told = {"url": hook.get("url", ""), "has_custom_certificate": False}
+        allowed = {"allowed_updates": sorted(self.updates.allowed)} if self.updates.allowed else {}
+        return told | allowed | {"pending_update_count": len(self.updates.pending)}
+
+    async def set_my_commands(self, asked: Asked) -> bool:
+        for row in asked["commands"]:
+            name, told = row["command"], row["description"]
+            if not (1 <= len(name) <= 32 and name.isascii() and name == name.lower() and name.isidentifier()):
+                raise ApiError(400, "Bad Request: BOT_COMMAND_INVALID")
+            if not 1 <= len(told) <= 256:
+                raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
+        if len(asked["commands"]) > 100:
+            raise ApiError(400, "Bad Request: too many commands specified")
+        self.commands[_scope(asked)] = asked["commands"]
+        return True
+
+    async def get_my_commands(self, asked: Asked) -> list[Json]:
+        return self.commands.get(_scope(asked), [])
+
+    async def delete_my_commands(self, asked: Asked) -> bool:
+        self.commands.pop(_scope(asked), None)
+        return True
+
+    async def send_chat_action(self, asked: Asked) -> bool:
+        chat, _ = self._place(asked)
+        if asked.get("action") not in ACTIONS:
+            raise ApiError(400, "Bad Request: wrong parameter action in request")
+        chat.actions.append(asked["action"])
+        return True
+
+    async def send_message(self, asked: Asked) -> Json:
+        chat, thread = self._place(asked)
+        text = checked(asked.get("text"), asked.get("entities"))
+        entities = asked.get("entities") or None
+        return self._say(chat, thread, asked, {"text": text} | ({"entities": entities} if entities else {}))
+
+    async def send_document(self, asked: Asked) -> Json:
+        chat, thread = self._place(asked)
+        content: Json = {"document": {"file_id": asked["document"], "file_unique_id": asked["document"]}}
+        if asked.get("caption"):
+            content["caption"] = checked(asked["caption"], asked.get("caption_entities"), MAX_CAPTION)
+        return self._say(chat, thread, asked, content)
+
+    async def send_message_draft(self, asked: Asked) -> bool:
+        chat, _ = self._place(asked)
+        if not chat.private:
+            raise ApiError(400, "Bad Request: TEXTDRAFT_PEER_INVALID")
+        if type(asked.get("draft_id")) is not int or asked["draft_id"] == 0:
+            raise ApiError(400, "Bad Request: TEXTDRAFT_ID_INVALID")
+        if asked.get("text"):
+            checked(asked["text"], asked.get("entities"))
+        chat.drafts.append((asked["draft_id"], asked.get("text", "")))
+        return True
+
+    async def edit_message_text(self, asked: Asked) -> Json:
+        chat, shown = self._own(asked, "message to edit", "message can't be edited")
+        text = checked(asked.get("text"), asked.get("entities"))
+        entities = asked.get("entities") or []
+        if (text, entities) == (shown.text, shown.body.get("entities", [])):
+            raise ApiError(
+                400,
+                "Bad Request: message is not modified: specified new message content and reply markup are exactly "
+                "the same as a current content and reply markup of the message",
+            )
+        self._spend(chat)
+        shown.text, shown.edits = text, shown.edits + 1
+        shown.body |= {"text": text, "entities": entities, "edit_date": shown.body["date"]}
+        return shown.body
+
+    async def delete_message(self, asked: Asked) -> bool:
+        chat, shown = self._own(asked, "message to delete", "message can't be deleted")
+        del chat.shown[shown.id]
+        return True
+
+    async def set_message_reaction(self, asked: Asked) -> bool:
+        chat = self.world.chat(asked.get("chat_id"))
+        shown = self.world.message(chat, asked.get("message_id"), "message to react")
+        if len(asked.get("reaction") or []) > 1:
+            raise ApiError(400, "Bad Request: REACTIONS_TOO_MANY")
+        shown.reaction = asked.get("reaction") or []
+        return True
+
+    async def answer_callback_query(self, asked: Asked) -> bool:
+        query = asked.get("callback_query_id", "")
+        if self.world.callbacks.get(query, {}) is not None:
+            raise ApiError(400, "Bad Request: query is too old and response timeout expired or query ID is invalid")
+        if len(asked.get("text", "")) > 200:
+            raise ApiError(400, "Bad Request: MESSAGE_TOO_LONG")
+        self.world.callbacks[query] = asked
+        return True
+
+    async def get_file(self, asked: Asked) -> Json:
+        found = self.world.files.get(asked.get("file_id", ""))
+        if found is None:
+            raise ApiError(400, "Bad Request: invalid file_id")
+        path, content = found
+        if len(content) > MAX_DOWNLOAD_BYTES:
+            raise ApiError(400, "Bad Request: file is too big")
+        return {"file_id": asked["file_id"], "file_unique_id": path, "file_size": len(content), "file_path": path}
+
+    async def get_chat(self, asked: Asked) -> Json:
+        return self.world.chat(asked.get("chat_id")).body | {"accent_color_id": 0, "max_reaction_count": 11}
+
+    def _place(self, asked: Asked) -> tuple[Chat, int | None]:
+        chat = self.world.chat(asked.get("chat_id"))
+        return chat, self.world.thread(chat, asked.get("message_thread_id"))
+
+    def _own(self, asked: Asked, what: str, not_ours: str) -> tuple[Chat, Shown]:
+        chat = self.world.chat(asked.get("chat_id"))
+        shown = self.world.message(chat, asked.get("message_id"), what)
+        if not shown.by_bot:
+            raise ApiError(400, f"Bad Request: {not_ours}")
+        return chat, shown
+
+    def _say(self, chat: Chat, thread: int | None, asked: Asked, content: Json) -> Json:
+        reply = asked.get("reply_parameters") or {}
+        replied = chat.shown.get(reply.get("message_id", 0))
+        if reply and replied is None and not reply.get("allow_sending_without_reply"):
+            raise ApiError(400, "Bad Request: message to be replied not found")
+        self._spend(chat)
+        body = self.world.body(chat, self.world.bot, content, thread, reply_to_message=replied and replied.body)
+        shown = self.world.show(chat, body)
+        shown.parse_mode, shown.buttons = asked.get("parse_mode"), asked.get("reply_markup")
+        return body
+
+    def _spend(self, chat: Chat) -> None:
+        if self.flood is not None:
+            self.flood.spend(chat)
+
+
+def _scope(asked: Asked) -> str:
+    scope = asked.get("scope") or {"type": "default"}
+    return "/".join(str(value) for value in (*scope.values(), asked.get("language_code", "")))
+
+
+def _list_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
