@@ -180,7 +180,7 @@ class CanJoin(Protocol):
 # +-- Unreachable   surely not sent; try again when the link is up
 # +-- RateLimited   surely not sent; wait
 # +-- Rejected      surely not sent; tell the agent
-# +-- Uncertain     not known; record, never resend
+# +-- Uncertain     not known; record, resend only where repeats are dropped
 
 
 class SendError(Exception):
@@ -212,4 +212,4 @@ class Rejected(SendError):
 
 
 class Uncertain(SendError):
-    """Nobody knows whether it was sent: record it, never send it again."""
+    """Nobody knows whether it was sent: record it, and send it again only within `Capabilities.resend_s`."""

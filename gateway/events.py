@@ -191,6 +191,8 @@ class Command:
     """All that follows the name, trimmed."""
     sent: Time
     origin: Literal["native", "text"]
+    direct: bool = False
+    """It was given in a direct chat. The platform's own knowledge, as `Message.kind`."""
     kind: Literal["command"] = "command"
 
 

@@ -9,15 +9,16 @@ Within a conversation posts go out in order; conversations do not wait for each 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import Channel, Going, Part, SendError
+from channels.base import Channel, SendError
 from gateway import retry
+from gateway.attempt import Attempt
 from gateway.clock import Clock
 from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
-from gateway.records import Fact, PartEnded, Sending, key_of
+from gateway.records import Fact, PartEnded, key_of
 from gateway.store import Entry, OutboxPart, OutboxPost, Store, StoreError
 
 logger = logging.getLogger("reverie.outbox")
@@ -50,18 +51,18 @@ class Outbox:
     async def recover(self) -> None:
         """Take up what an earlier process left. Call once, before anything is put."""
         for item in await self._store.outbox():
-            cut = [part.index for part in item.parts if part.state == "sending"]
-            ended = [
-                PartEnded(post=item.post.key, part=index, state="uncertain", reason=LOST_IN_CRASH) for index in cut
-            ]
-            parts = tuple(
-                replace(part, state="uncertain", reason=LOST_IN_CRASH) if part.index in cut else part
-                for part in item.parts
-            )
-            if cut:
-                logger.warning("post %s: parts %s are uncertain: %s", item.post.key, cut, LOST_IN_CRASH)
-                await self._record(item.post, ended)
-            self.put(replace(item, parts=parts))
+            channel = self._channels.get(item.post.to.channel)
+            resend_s = channel.capabilities.resend_s if channel else 0.0
+            parts, ended = list(item.parts), []
+            for index, state in retry.recovered(parts, now=self._clock.now(), resend_s=resend_s).items():
+                logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH)
+                end = PartEnded(
+                    post=item.post.key, part=index, state=state, reason=LOST_IN_CRASH, maybe_seen=state == "waiting"
+                )
+                parts = [retry.after(part, end) if part.index == index else part for part in parts]
+                ended.append(end)
+            await self._record(item.post, ended)
+            self.put(replace(item, parts=tuple(parts)))
 
     def put(self, item: OutboxPost) -> None:
         """Deliver a post that is already queued in the store. Returns at once."""
@@ -119,8 +120,9 @@ class Outbox:
                 await self._record(post, [self._delivery(post, "failed", _bug(error))])
                 return
             parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(cut)]
-        attempt = _Attempt(post, cut, self._record)
-        while window := retry.window(parts, channel.capabilities.window):
+        able = channel.capabilities
+        attempt = Attempt(post, cut, self._clock, able.resend_s, self._record)
+        while window := retry.window(parts, able.window, resend_s=able.resend_s):
             await self._up[channel.name].wait()
             if self._stopping:
                 return
@@ -128,10 +130,10 @@ class Outbox:
                 await self._record(post, [self._delivery(post, "failed", "the link was down for too long")])
                 return
             cut = None
-            sends = (channel.send(attempt.part(part), attempt.going(part.index)) for part in window)
+            sends = (channel.send(attempt.part(part), attempt.going(part)) for part in window)
             ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True), attempt)
             for end in ended:
-                parts[end.part] = retry.after(parts[end.part], end)
+                parts[end.part] = retry.after(replace(parts[end.part], first_at=attempt.first(parts[end.part])), end)
             finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
             await self._record(post, [*filter(attempt.tells, ended), *finished])
             if finished:
@@ -146,7 +148,7 @@ class Outbox:
         item: OutboxPost,
         window: Sequence[OutboxPart],
         results: Sequence[Receipt | BaseException],
-        attempt: "_Attempt",
+        attempt: Attempt,
     ) -> tuple[list[PartEnded], float]:
         ended, wait_s = [], 0.0
         age_s = self._age_s(item)
@@ -154,15 +156,29 @@ class Outbox:
             if isinstance(result, Receipt):
                 ended.append(PartEnded(post=item.post.key, part=part.index, state="sent", reason="", ids=result.ids))
             elif isinstance(result, SendError):
-                found = retry.verdict(result, attempts=part.attempts + 1, age_s=age_s)
+                found = retry.verdict(
+                    result,
+                    attempts=part.attempts + 1,
+                    age_s=age_s,
+                    since_s=attempt.since_s(part, result),
+                    resend_s=attempt.resend_s,
+                )
                 logger.warning("post %s part %d is %s: %s", item.post.key, part.index, found.state, found.reason)
-                ended.append(PartEnded(post=item.post.key, part=part.index, state=found.state, reason=found.reason))
+                ended.append(
+                    PartEnded(
+                        post=item.post.key,
+                        part=part.index,
+                        state=found.state,
+                        reason=found.reason,
+                        maybe_seen=found.maybe_seen,
+                    )
+                )
                 wait_s = max(wait_s, found.wait_s)
             elif isinstance(result, StoreError) or not isinstance(result, Exception):
                 raise result
             else:  # a bug in the adapter: ended here, or the same part would end the process at every start
                 logger.error("post %s part %d broke", item.post.key, part.index, exc_info=result)
-                state: Literal["uncertain", "failed"] = "uncertain" if attempt.went(part.index) else "failed"
+                state: Literal["uncertain", "failed"] = "failed" if attempt.first(part) is None else "uncertain"
                 ended.append(PartEnded(post=item.post.key, part=part.index, state=state, reason=_bug(result)))
         return ended, wait_s
 
@@ -187,48 +203,6 @@ class Outbox:
                 for fact in facts
             ]
         )
-
-
-class _Attempt:
-    """What is written down of a post's parts as they go."""
-
-    def __init__(
-        self, post: Post, cut: tuple[str, ...] | None, record: Callable[[Post, Sequence[Fact]], Awaitable[None]]
-    ) -> None:
-        """`cut`: the rendered parts, if they are not in the store yet."""
-        self._post = post
-        self._cut = cut
-        self._record = record
-        self._gone: set[int] = set()
-
-    def part(self, part: OutboxPart) -> Part:
-        """As the channel takes it."""
-        return Part(
-            key=f"{self._post.key}#{part.index}",
-            to=self._post.to,
-            body=part.body,
-            reply_to=self._post.reply_to if part.index == 0 else None,
-            style=self._post.style,
-            private=self._post.private,
-        )
-
-    def going(self, index: int) -> Going:
-        """To be awaited as the part is handed over: from then on a crash leaves it uncertain."""
-
-        async def going() -> None:
-            cut, self._cut = self._cut, None
-            self._gone.add(index)
-            await self._record(self._post, [Sending(post=self._post.key, part=index, bodies=cut)])
-
-        return going
-
-    def went(self, index: int) -> bool:
-        """Whether this part was, or may have been, handed over."""
-        return index in self._gone
-
-    def tells(self, end: PartEnded) -> bool:
-        """Whether an end is news: a part that was not handed over and waits again is none."""
-        return end.state != "waiting" or self.went(end.part)
 
 
 def _bug(error: Exception) -> str:

@@ -119,9 +119,12 @@ class PartEnded:
     post: PostKey
     part: int
     state: Literal["sent", "uncertain", "failed", "waiting"]
-    """`waiting`: surely not sent; it will be tried again."""
+    """`waiting`: not sent by this attempt; it will be tried again."""
     reason: str
     ids: tuple[MessageId, ...] = ()
+    maybe_seen: bool = False
+    """With `waiting`: an attempt before, or this one, may have shown it all the same. It is tried again
+    only where the platform drops repeats (`Capabilities.resend_s`)."""
     kind: Literal["part"] = "part"
 
 
@@ -158,8 +161,8 @@ def key_of(event: Notification) -> str:
     place = address_of(event)
     where = place.conversation if place else event.channel if isinstance(event, Link) else ConversationId("")
     match event:
-        case Message():
-            family = "message"
+        case Message() | Command(origin="text"):
+            family = "message"  # one line is one entry, however a later version or another moment reads it
         case Edited() | Deleted() | Reacted() | Membership() | Command() | Link() | Delivery():
             family = event.kind
         case _:

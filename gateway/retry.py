@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from channels.base import RateLimited, SendError, Uncertain, Unreachable
@@ -22,35 +23,75 @@ class Verdict:
     reason: str
     wait_s: float = 0.0
     """Before the next attempt; 0 for the final states."""
+    maybe_seen: bool = False
+    """As `PartEnded.maybe_seen`."""
 
 
-def verdict(error: SendError, *, attempts: int, age_s: float) -> Verdict:
-    """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old."""
+def verdict(
+    error: SendError, *, attempts: int, age_s: float, since_s: float | None = None, resend_s: float = 0.0
+) -> Verdict:
+    """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old.
+
+    `since_s`: seconds since the part was handed over for the first time of those that may have shown it,
+    with this attempt if it ended in `Uncertain`; None: surely not seen. `resend_s` is the channel's.
+    """
+    if since_s is None and isinstance(error, Uncertain):
+        since_s = 0.0
+    end: Literal["uncertain", "failed"] = "failed" if since_s is None else "uncertain"
+    wait_s = min(FIRST_WAIT_S * 2.0 ** min(max(attempts, 1) - 1, 10), MAX_WAIT_S)
+    if isinstance(error, RateLimited):
+        wait_s = error.retry_after_s
     match error:
-        case Uncertain():
-            return Verdict(state="uncertain", reason=error.reason)
-        case RateLimited() | Unreachable() if age_s >= MAX_AGE_S:
-            return Verdict(state="failed", reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
-        case RateLimited():
-            return Verdict(state="waiting", reason=error.reason, wait_s=error.retry_after_s)
-        case Unreachable():
-            wait_s = min(FIRST_WAIT_S * 2.0 ** min(attempts - 1, 10), MAX_WAIT_S)
-            return Verdict(state="waiting", reason=error.reason, wait_s=wait_s)
+        case Uncertain() | RateLimited() | Unreachable():
+            if since_s is not None and not resendable(since_s + wait_s, resend_s):
+                return Verdict(state="uncertain", reason=error.reason)
+            if age_s >= MAX_AGE_S:
+                return Verdict(state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
+            return Verdict(state="waiting", reason=error.reason, wait_s=wait_s, maybe_seen=since_s is not None)
         case _:  # Denied, Rejected: asking again changes nothing
-            return Verdict(state="failed", reason=error.reason)
+            return Verdict(state=end, reason=error.reason)
 
 
-def window(parts: Sequence[OutboxPart], size: int) -> list[OutboxPart]:
-    """What to send next: nothing once a part has failed, for half a reply is worse than none."""
+def resendable(since_s: float, resend_s: float) -> bool:
+    """Whether a part first handed over `since_s` seconds ago may be sent again without being shown twice.
+
+    A clock that went back tells nothing: then it may not.
+    """
+    return 0.0 <= since_s < resend_s
+
+
+def recovered(
+    parts: Sequence[OutboxPart], *, now: datetime, resend_s: float
+) -> dict[int, Literal["uncertain", "waiting"]]:
+    """What becomes of the parts that a crash left in the middle of being sent, by index.
+
+    Only the last one that was handed over is sent again: another would come after its successor.
+    """
+    gone = [part.index for part in parts if part.state in ("sending", "sent", "uncertain") or part.first_at is not None]
+    ends: dict[int, Literal["uncertain", "waiting"]] = {}
+    for part in parts:
+        if part.state == "sending":
+            since_s = (now - part.first_at).total_seconds() if part.first_at is not None else -1.0
+            again = resendable(since_s, resend_s) and part.index == max(gone)
+            ends[part.index] = "waiting" if again else "uncertain"
+    return ends
+
+
+def window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> list[OutboxPart]:
+    """What to send next: nothing once a part has failed, for half a reply is worse than none.
+
+    Where parts are sent again they go one by one: the second try of one must not come after its successor.
+    """
     if any(part.state == "failed" for part in parts):
         return []
-    return [part for part in parts if part.state == "pending"][:size]
+    return [part for part in parts if part.state == "pending"][: 1 if resend_s > 0 else size]
 
 
 def after(part: OutboxPart, end: PartEnded) -> OutboxPart:
     """The part as that attempt left it."""
+    first_at = None if end.state == "waiting" and not end.maybe_seen else part.first_at
     state = "pending" if end.state == "waiting" else end.state
-    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1)
+    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1, first_at=first_at)
 
 
 def sum_up(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:

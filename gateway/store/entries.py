@@ -92,6 +92,8 @@ class OutboxPart:
     reason: str
     """Of the last attempt's end; empty if it went well or there was none."""
     attempts: int
+    first_at: datetime | None = None
+    """When it was handed over for the first time of those that may have shown it, UTC. None: surely not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,12 @@ _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
 _VIEW = "INSERT OR REPLACE INTO view (conversation, start) VALUES (?, ?)"
 _QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
 _CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
-_SENDING = "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1 WHERE post = ? AND part = ?"
+_SENDING = (
+    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = coalesce(first_at, ?) "
+    "WHERE post = ? AND part = ?"
+)
 _PART = "UPDATE outbox_part SET state = ?, reason = ? WHERE post = ? AND part = ?"
+_NOT_SEEN = "UPDATE outbox_part SET state = ?, reason = ?, first_at = NULL WHERE post = ? AND part = ?"
 _DELIVERED = "DELETE FROM outbox WHERE post = ?"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
 _CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
@@ -61,10 +65,11 @@ def project(  # noqa: C901 - a decision table reads best in one piece
         case Sending():
             for part, body in enumerate(fact.bodies or ()):
                 yield Statement("outbox_part", _CUT, (fact.post, part, body, "pending", "", 0))
-            yield Statement("outbox_part", _SENDING, (fact.post, fact.part))
+            yield Statement("outbox_part", _SENDING, (at, fact.post, fact.part))
         case PartEnded():
             state = "pending" if fact.state == "waiting" else fact.state
-            yield Statement("outbox_part", _PART, (state, fact.reason, fact.post, fact.part))
+            again = fact.state == "waiting" and not fact.maybe_seen
+            yield Statement("outbox_part", _NOT_SEEN if again else _PART, (state, fact.reason, fact.post, fact.part))
         case Delivery():
             yield Statement("outbox", _DELIVERED, (fact.post,))
             yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))

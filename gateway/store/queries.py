@@ -42,8 +42,11 @@ TURNS = (
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
 )
 
+POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the same
+
 OUTBOX = """
-SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts
+SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
+    part.first_at
 FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part ON part.post = outbox.post
 ORDER BY outbox.seq, part.part
 """

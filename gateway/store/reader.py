@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import aiosqlite
 
-from gateway.events import ChannelName, ConversationId
+from gateway.events import ChannelName, ConversationId, Post
 from gateway.records import Judged, Queued, Seq
 from gateway.store import queries
 from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Unread
@@ -153,12 +153,25 @@ class Reader:
             stored = Stored.read((seq, at, "post", None, None, None, body))
             assert isinstance(stored.fact, Queued)
             parts = tuple(
-                OutboxPart(index=index, body=text, state=state, reason=reason, attempts=attempts)
-                for _, _, _, index, text, state, reason, attempts in group
+                OutboxPart(
+                    index=index,
+                    body=text,
+                    state=state,
+                    reason=reason,
+                    attempts=attempts,
+                    first_at=None if first_at is None else datetime.fromisoformat(first_at),
+                )
+                for _, _, _, index, text, state, reason, attempts, first_at in group
                 if index is not None
             )
             posts.append(OutboxPost(seq=stored.seq, at=stored.at, post=stored.fact.post, parts=parts))
         return posts
+
+    async def posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
+        """The newest posts to a conversation, delivered or not, oldest first."""
+        rows = await self._rows(queries.POSTS, conversation, newest)
+        facts = [Stored.read(row).fact for row in reversed(rows)]
+        return [fact.post for fact in facts if isinstance(fact, Queued)]
 
     async def dmn_state(self) -> str | None:
         """As it was saved last; None if never."""

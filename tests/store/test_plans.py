@@ -42,6 +42,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=?)"),
         (queries.OUTBOX, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.OUTBOX, 0, "SEARCH part USING PRIMARY KEY (post=?) LEFT-JOIN"),
+        (queries.POSTS, 2, "SEARCH log USING INDEX log_post (conversation=?)"),
         (queries.CURSOR, 1, "SEARCH cursor USING PRIMARY KEY (channel=?)"),
         (queries.DMN_STATE, 0, "SEARCH dmn_state USING INTEGER PRIMARY KEY (rowid=?)"),
     ],

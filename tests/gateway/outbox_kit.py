@@ -1,0 +1,102 @@
+"""An outbox at work: a real store, a manual clock, and a channel that fails as it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from channels.base import Capabilities, Emit, Going, Part, SendError, unrecorded
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, Delivery, Post, PostKey, Receipt, RoomId
+from gateway.outbox import Outbox
+from gateway.records import Queued
+from gateway.store import Entry, OutboxPost, Store
+
+NAME = ChannelName("x")
+
+
+class Postman:
+    """A channel of one-line parts whose sends end as they are told to."""
+
+    name = NAME
+
+    def __init__(self, *ends: SendError | None, window: int = 1, resend_s: float = 0.0) -> None:
+        self.capabilities = Capabilities(platform="test", formatting="", window=window, resend_s=resend_s)
+        self.ends = list(ends)
+        self.sent: list[str] = []
+        self.attempts: list[str] = []
+        self.hold: asyncio.Event | None = None
+        self.paced: asyncio.Event | None = None
+        """Parts wait for it before anything of them goes."""
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(post.text.splitlines())
+
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        self.attempts.append(part.key)
+        hold = self.hold
+        if self.paced is not None:
+            await self.paced.wait()
+        await going()
+        end = self.ends.pop(0) if self.ends else None
+        if hold is not None:
+            await hold.wait()
+        if end is not None:
+            raise end
+        self.sent.append(part.body)
+        return Receipt()
+
+
+class Office:
+    """An outbox at work."""
+
+    def __init__(self, store: Store, postman: Postman, clock: ManualClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.outbox = Outbox(store, {NAME: postman}, clock, self._spawn)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
+        to = Address(channel=ChannelName(channel), room=RoomId(room))
+        post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
+        now = self.clock.now()
+        (at,) = await self.store.append([Entry(fact=Queued(post=post), at=now, conversation=to.conversation)])
+        self.outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+        return post.key
+
+    async def ended(self, count: int) -> list[Delivery]:
+        """All deliveries, once there are `count`. Lets the manual clock run meanwhile."""
+        async with asyncio.timeout(10):
+            while True:
+                found = [item.fact for item in await self.store.entries(kinds=["delivery"])]
+                if len(found) >= count:
+                    return [fact for fact in found if isinstance(fact, Delivery)]
+                self.clock.advance(1)
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0) -> AsyncIterator[Office]:
+    """Open for business; `later_s`: so long after the story began."""
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
+    async with await Store.open(tmp / "s.db", clock) as store:
+        work = Office(store, postman, clock)
+        await work.outbox.recover()
+        work.outbox.link(NAME, up)
+        yield work
+        await work.outbox.drain(0)
+        await work.outbox.close()
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())
