@@ -181,14 +181,12 @@ class BotApi(People):
         call.answer = body
         await self._send(writer, answer(code, json.dumps(body).encode()), fault)
         await self._changed()
-        if fault is not None and fault.does == "hang_up":
-            return False
-        return True
+        return fault is None or fault.does != "hang_up"
 
     async def _process(self, call: Call, request: Request, *, known: bool) -> tuple[int, Json]:
+        if not known:
+            return 401, ApiError(401, "Unauthorized").body
         try:
-            if not known:
-                raise ApiError(401, "Unauthorized")
             result: Any = await self.methods.call(call.method, request.parameters, request.uploads)
         except ApiError as error:
             return error.code, error.body

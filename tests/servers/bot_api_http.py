@@ -11,10 +11,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 Json = dict[str, Any]
 
-TEXTS = frozenset(
+_TEXTS = (
     "text caption parse_mode url secret_token callback_query_id file_id action name language_code username emoji "
-    "title description business_connection_id quote quote_parse_mode inline_message_id message_effect_id".split()
+    "title description business_connection_id quote quote_parse_mode inline_message_id message_effect_id"
 )
+TEXTS = frozenset(_TEXTS.split())
 """Parameters that are text even where they look like JSON."""
 
 
@@ -109,11 +110,15 @@ def _value(name: str, text: str) -> Any:
 
 def _multipart(kind: str, body: bytes, uploads: dict[str, Upload]) -> list[tuple[str, str]]:
     whole = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {kind}\r\n\r\n".encode() + body)
-    fields = []
-    for part in whole.iter_parts():  # type: ignore[attr-defined]  # the HTTP policy makes EmailMessage
-        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
-        if part.get_filename() is None:
+    fields: list[tuple[str, str]] = []
+    for part in whole.walk():
+        if part.is_multipart():
+            continue
+        name, file = str(part.get_param("name", header="content-disposition")), part.get_filename()
+        content = part.get_payload(decode=True)
+        assert isinstance(content, bytes)
+        if file is None:
             fields.append((name, content.decode()))
         else:
-            uploads[name] = Upload(part.get_filename(), content)
+            uploads[name] = Upload(file, content)
     return fields

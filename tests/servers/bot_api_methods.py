@@ -9,10 +9,11 @@ from tests.servers.bot_api_text import MAX_CAPTION, ApiError, checked
 from tests.servers.bot_api_updates import Updates
 from tests.servers.bot_api_world import Chat, Shown, World
 
-ACTIONS = frozenset(
+_ACTIONS = (
     "typing upload_photo record_video upload_video record_voice upload_voice upload_document choose_sticker "
-    "find_location record_video_note upload_video_note".split()
+    "find_location record_video_note upload_video_note"
 )
+ACTIONS = frozenset(_ACTIONS.split())
 MAX_DOWNLOAD_BYTES = 20_000_000
 
 Asked = Json
@@ -39,22 +40,23 @@ class Methods:
             raise ApiError(404, "Not Found")
         return await found(asked | {name: f"attach:{upload.name}" for name, upload in uploads.items()})
 
-    async def get_me(self, asked: Asked) -> Json:
+    async def get_me(self, _: Asked) -> Json:
         bot = self.world.bot.body
         more = {"can_join_groups": True, "can_read_all_group_messages": self.world.sees_all}
         return bot | more | {"supports_inline_queries": False, "has_topics_enabled": self.world.has_topics}
 
-    async def log_out(self, asked: Asked) -> bool:
+    async def log_out(self, _: Asked) -> bool:
         return True
 
-    async def close(self, asked: Asked) -> bool:
+    async def close(self, _: Asked) -> bool:
         return True
 
     async def get_updates(self, asked: Asked) -> list[Any]:
-        numbers = [asked.get(name, default) for name, default in (("offset", 0), ("limit", 100), ("timeout", 0))]
-        if not all(type(number) is int for number in numbers) or not _list_or_none(asked.get("allowed_updates")):
+        offset, limit, timeout_s = asked.get("offset", 0), asked.get("limit", 100), asked.get("timeout", 0)
+        whole = all(type(number) is int for number in (offset, limit, timeout_s))
+        if not whole or not _list_or_none(asked.get("allowed_updates")):
             raise ApiError(400, "Bad Request: strict: wrong type of a parameter of getUpdates")
-        return await self.updates.get(*numbers, asked.get("allowed_updates"))
+        return await self.updates.get(offset, limit, timeout_s, asked.get("allowed_updates"))
 
     async def set_webhook(self, asked: Asked) -> bool:
         url = asked.get("url", "")
@@ -67,7 +69,7 @@ class Methods:
         self.updates.set_hook(None, drop_pending=asked.get("drop_pending_updates") is True)
         return True
 
-    async def get_webhook_info(self, asked: Asked) -> Json:
+    async def get_webhook_info(self, _: Asked) -> Json:
         hook = self.updates.hook or {}
         told = {"url": hook.get("url", ""), "has_custom_certificate": False}
         allowed = {"allowed_updates": sorted(self.updates.allowed)} if self.updates.allowed else {}

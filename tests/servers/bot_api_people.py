@@ -9,7 +9,16 @@ from tests.servers.bot_api_text import units
 from tests.servers.bot_api_updates import Updates
 from tests.servers.bot_api_world import Chat, Person, World
 
-Place = Chat | int
+Place = Chat | Person | int
+"""A person: the private chat with them, which they begin."""
+_MEDIA: dict[str, Json] = {
+    "photo": {"width": 90, "height": 90},
+    "voice": {"duration": 3, "mime_type": "audio/ogg"},
+    "audio": {"duration": 3},
+    "video": {"width": 90, "height": 90, "duration": 3},
+    "sticker": {"width": 90, "height": 90, "type": "regular", "is_animated": False, "is_video": False},
+    "document": {},
+}
 
 
 class People:
@@ -54,7 +63,7 @@ class People:
 
     def commands(self, chat: Place, person: Person, text: str, **more: Any) -> int:
         """They write a command, e.g. `/why 3`, with its entity."""
-        entity = {"type": "bot_command", "offset": 0, "length": units(text.split()[0])}
+        entity = {"type": "bot_command", "offset": 0, "length": units(text.split(maxsplit=1)[0])}
         return self._say(self._chat(chat), person, {"text": text, "entities": [entity]}, **more)
 
     def sends(self, chat: Place, person: Person, form: str, content: bytes = b"x", **more: Any) -> int:
@@ -65,18 +74,14 @@ class People:
         file_id = f"file{next(self._files)}"
         self.world.files[file_id] = (f"{form}s/{file_id}.bin", content)
         media: Json = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": len(content)}
-        media |= {"voice": {"duration": 3, "mime_type": "audio/ogg"}, "audio": {"duration": 3}}.get(form, {})
-        media |= {"width": 90, "height": 90} if form in ("photo", "video", "sticker") else {}
-        media |= {"duration": 3} if form == "video" else {}
-        media |= {"type": "regular", "is_animated": False, "is_video": False} if form == "sticker" else {}
-        media |= more.pop("media", {})
+        media |= _MEDIA[form] | more.pop("media", {})
         small = media | {"file_id": f"{file_id}s", "width": 9, "height": 9, "file_size": 1}
         return self._say(self._chat(chat), person, {form: [small, media] if form == "photo" else media}, **more)
 
     def album(self, chat: Place, person: Person, count: int, caption: str | None = None, **more: Any) -> list[int]:
         """They send `count` photos as one group; the caption stands on the first."""
         group = str(time.monotonic_ns())
-        texts = [{"caption": caption} if caption and not number else {} for number in range(count)]
+        texts: list[Json] = [{"caption": caption} if caption and not number else {} for number in range(count)]
         return [self.sends(chat, person, "photo", media_group_id=group, **text, **more) for text in texts]
 
     def located(self, chat: Place, person: Person, latitude: float, longitude: float, **more: Any) -> int:
@@ -139,6 +144,8 @@ class People:
         return new
 
     def _chat(self, chat: Place) -> Chat:
+        if isinstance(chat, Person):
+            return self.world.private(chat)
         return chat if isinstance(chat, Chat) else self.world.chats[chat]
 
     def _say(self, chat: Chat, person: Person, content: Json, **more: Any) -> int:

@@ -12,10 +12,11 @@ from tests.servers.bot_api_http import Json
 MAX_TEXT = 4096
 MAX_CAPTION = 1024
 MAX_ENTITIES = 100
-TYPES = frozenset(
+_TYPES = (
     "mention hashtag cashtag bot_command url email phone_number bold italic underline strikethrough spoiler "
-    "blockquote expandable_blockquote code pre text_link text_mention custom_emoji date_time".split()
+    "blockquote expandable_blockquote code pre text_link text_mention custom_emoji date_time"
 )
+TYPES = frozenset(_TYPES.split())
 
 
 class ApiError(Exception):

@@ -158,7 +158,7 @@ class World:
         """From now on people see it."""
         made = Shown(
             body["message_id"],
-            body.get("text", body.get("caption", "")),
+            str(body.get("text", body.get("caption", ""))),
             body["from"]["id"] == self.bot.id,
             body,
             body.get("message_thread_id"),
