@@ -1,50 +1,71 @@
 """A strict loopback Discord (HTTP API version 10 and gateway) for tests.
 
-async with DiscordApi() as api:         # or: api = DiscordApi(Options(heartbeat_s=0.2)); await api.start(); ...
-    DiscordConfig(platform="discord", token=api.token, api_url=api.api_url, gateway_url=api.gateway_url, rooms=("*",))
-    await api.connected()                               # once a session is up
-    said = api.says(api.room, api.ann, f"<@{api.bot}> hi", reply_to=None)       # -> message id; mentions from the text
-    answer = await api.shown(api.room, 1)               # -> the first message of the bot there, as JSON
+    async with DiscordApi(Options(heartbeat_s=0.2)) as api:     # or: api = DiscordApi(); await api.start(); api.stop()
+        DiscordConfig(platform="discord", token=api.token, api_url=api.api_url, gateway_url=api.gateway_url, rooms=["*"])
+        await api.connected()                                   # -> the session that is up, once there is one
+        said = api.says(api.room, api.ann, f"<@{api.bot}> hi")  # -> message id; mentions are read from the text
+        answer = await api.shown(api.room, 1)                   # -> the bot's first message that all see there
+
+There is one bot, `api.bot`, one guild with the rooms `api.room` and `api.other`, and `api.ann` and `api.ben`; more
+by `api.world.add_user(name, bot=...)`, `.add_guild`, `.add_channel(name, kind=FORUM)`, `.dm(user)`. People do
+`api.says` (with `reply_to`, `files`, `ago_s`, `webhook_id`), `.edits`, `.deletes`, `.reacts`, `.threads`, `.slash`;
+they see `api.visible(channel)`, `api.texts(channel)`, and of a slash command also `api.told(interaction)`.
+
+Strict: token (401, 4004), intents (4013, 4014, and each event goes only to who asked for it), heartbeats (4009),
+120 events per minute (4008), sessions and their past (RESUME replays; closing with 1000 or 1001 ends a session),
+shards, nonces that are enforced, limits of length, locked threads, `world.muted` and `world.hidden` channels,
+buckets with X-RateLimit headers (`Options.limits`), interactions (3 s, once, 15 min).
+
+Records: `api.calls` (each request: `.line` as `POST /channels/1/messages`, `.body`, `.at_s`, `.status`),
+`api.identifies`, `api.resumes`, `api.connections` (`.received`, `.beats`, `.close_code`), `api.typings`, and
+`api.offences`: what Discord allows and a careful bot never does (a message that may mention by accident).
+
+Faults, at any time: `api.faults` (see there) for HTTP and for handshakes; `api.cut(code)` closes every socket, 0
+without a close frame; `api.ask_reconnect()`; `api.forget()` makes sessions unresumable; `api.raw(text)` sends any
+text. `api.faults.add(r"POST /channels/\\d+/messages", "500 after")` breaks the next such request.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
+from tests.servers.discord_api_commands import LOADING, Commands, Interaction
 from tests.servers.discord_api_faults import Faults, Options
-from tests.servers.discord_api_gateway import CONTENT, RECONNECT, Connection, Session
+from tests.servers.discord_api_gateway import RECONNECT, Connection
+from tests.servers.discord_api_people import People
 from tests.servers.discord_api_rest import Call, Rest
+from tests.servers.discord_api_session import Session
 from tests.servers.discord_api_talk import Talk
-from tests.servers.discord_api_world import DM, EPHEMERAL, Json, World, when
+from tests.servers.discord_api_world import DM, FORUM, Json
 
-__all__ = ["Call", "DiscordApi", "Faults", "Json", "Options"]
+__all__ = ["DM", "FORUM", "Call", "DiscordApi", "Faults", "Interaction", "Json", "Options"]
 
 
-class DiscordApi:
+class DiscordApi(People):
     """The server. See the top of the file."""
 
     def __init__(self, options: Options | None = None) -> None:
-        self.options, self.faults, self.world = options or Options(), Faults(), World()
+        super().__init__()
+        self.options, self.faults = options or Options(), Faults()
+        self.news = self.changed
         self.calls: list[Call] = []
         self.connections: list[Connection] = []
-        self.sessions: list[Session] = []
         self.identifies: list[tuple[float, Json]] = []
+        """When (monotonic), and the payload's data; refused ones too."""
         self.resumes: list[tuple[float, Json]] = []
         self.typings: list[str] = []
-        self.faults_of_ours: list[str] = []
-        self.compressing = False
+        """Channels, in order."""
+        self.offences: list[str] = []
         self.port = 0
         self.rest = Rest(self)
         self.talk = Talk(self, self.rest)
+        self.commands = Commands(self, self.rest)
         self._runner: web.AppRunner | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        world = self.world
-        self.bot, self.guild, self.room, self.other = world.bot, world.guild, world.room, world.other
-        self.ann, self.ben = world.ann, world.ben
 
     @property
     def token(self) -> str:
@@ -59,7 +80,7 @@ class DiscordApi:
         return f"ws://127.0.0.1:{self.port}/gw"
 
     async def start(self) -> None:
-        """Listen; the same port again after `stop`."""
+        """Listen; on the same port again after `stop`."""
         app = web.Application(client_max_size=26 * 2**20)
         app.router.add_route("*", "/api/v10/{tail:.*}", self.rest.handle)
         app.router.add_get("/gw", self._socket)
@@ -67,15 +88,14 @@ class DiscordApi:
         app.router.add_get("/cdn/{tail:.*}", self._file)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
         self.port = self._runner.addresses[0][1]
+        self.cdn_url = f"http://127.0.0.1:{self.port}/cdn"
 
     async def stop(self) -> None:
         """Cut everybody off and stop listening."""
         assert self._runner is not None
-        for connection in self.connections:
-            connection.cut()
+        self.cut()
         await self._runner.cleanup()
 
     async def __aenter__(self) -> Self:
@@ -90,11 +110,11 @@ class DiscordApi:
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         if self.faults.no_sockets:
             return web.Response(status=503)
-        self.compressing = request.query.get("compress") == "zlib-stream"
-        socket = web.WebSocketResponse(max_msg_size=4096, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=4096, compress=False, timeout=1.0)
         await socket.prepare(request)
         assert isinstance(request.transport, asyncio.Transport)
-        connection = Connection(self, socket, request.transport)
+        compress = self.options.compress and request.query.get("compress") == "zlib-stream"
+        connection = Connection(self, socket, request.transport, compress=compress)
         self.connections.append(connection)
         self.changed()
         await connection.serve()
@@ -105,6 +125,7 @@ class DiscordApi:
         return web.Response(body=data, content_type=kind) if kind else web.Response(status=404)
 
     def changed(self) -> None:
+        """Whoever waits looks again."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
@@ -115,12 +136,13 @@ class DiscordApi:
         try:
             async with asyncio.timeout(limit_s):
                 while not true():
-                    waiting = asyncio.get_running_loop().create_future()
+                    waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiting)
                     await waiting
         except TimeoutError:
             calls = "\n".join(f"{call.line} {call.status}" for call in self.calls[-40:])
-            raise TimeoutError(f"{len(self.identifies)} identifies; the calls so far:\n{calls}") from None
+            counts = f"{len(self.identifies)} identifies, {len(self.resumes)} resumes"
+            raise TimeoutError(f"{counts}; the calls so far:\n{calls}") from None
 
     @property
     def live(self) -> list[Session]:
@@ -137,97 +159,27 @@ class DiscordApi:
         await self.until(lambda: len(self.visible(channel)) >= count)
         return self.visible(channel)[count - 1]
 
-    def visible(self, channel: str) -> list[Json]:
-        """What people see of the bot there now, oldest first."""
-        mine = (m for m in self.world.messages[channel].values() if m["author"]["id"] == self.bot)
-        return [m for m in mine if not m["flags"] & EPHEMERAL]
+    def made(self, pattern: str) -> list[Call]:
+        """The requests so far whose line matches, from its start."""
+        return [call for call in self.calls if re.match(pattern, call.line)]
 
-    def texts(self, channel: str) -> list[str]:
-        return [message["content"] for message in self.visible(channel)]
+    def slash(self, channel: str, user: str, name: str, **options: str) -> Interaction:
+        """Somebody gives a slash command."""
+        return self.commands.give(channel, user, name, **options)
 
-    def dispatch(self, event: str, data: Json) -> None:
-        """To every session that takes it, connected or not."""
-        channel = self.world.channels.get(data.get("channel_id", ""), {})
-        for session in self.sessions:
-            if session.valid and session.wants(event, private=channel.get("type") == DM):
-                session.dispatch(event, self._veiled(session, data) if event.startswith("MESSAGE_") else data)
-        self.changed()
-
-    def _veiled(self, session: Session, data: Json) -> Json:
-        """Without the intent, content is shown only where it was meant for the bot."""
-        open_to = "guild_id" not in data or data.get("author", {}).get("id") == self.bot
-        named = any(user["id"] == self.bot for user in data.get("mentions", ()))
-        if session.intents & CONTENT or open_to or named or "content" not in data:
-            return data
-        return data | {"content": "", "embeds": [], "attachments": [], "components": []}
-
-    def show(self, message: Json) -> None:
-        self.dispatch("MESSAGE_CREATE", self.world.seen_live(message))
-
-    def keep(self, name: str, data: bytes, kind: str) -> Json:
-        """Put a file on the CDN -> an attachment."""
-        number = self.world.ids.new()
-        path = f"attachments/{number}/{name}"
-        self.world.files[path] = (data, kind)
-        url = f"http://127.0.0.1:{self.port}/cdn/{path}"
-        made = {"id": number, "filename": name, "size": len(data), "url": url, "proxy_url": url}
-        return made | {"content_type": kind}
-
-    def says(
-        self,
-        channel: str,
-        user: str,
-        text: str,
-        *,
-        reply_to: str | None = None,
-        files: Sequence[tuple[str, bytes, str]] = (),
-        ago_s: float = 0.0,
-        **more: Any,
-    ) -> str:
-        """Somebody says something -> its id. `files`: name, bytes, content type. `more`: fields of the message."""
-        if reply_to is not None:
-            more = self.talk.replying(channel, reply_to, strict=True) | more
-        attachments = [self.keep(*file) for file in files]
-        made = self.world.add_message(channel, user, text, ago_s=ago_s, **({"attachments": attachments} | more))
-        if reply_to is not None:
-            author = more["referenced_message"]["author"]
-            made["mentions"] = [author, *(u for u in made["mentions"] if u["id"] != author["id"])]
-        self.show(made)
-        return str(made["id"])
-
-    def edits(self, channel: str, message: str, text: str) -> None:
-        made = self.world.messages[channel][message]
-        made |= {"content": text, "edited_timestamp": when(self.world.ids.new())}
-        self.dispatch("MESSAGE_UPDATE", self.world.seen_live(made))
-
-    def deletes(self, channel: str, message: str) -> None:
-        del self.world.messages[channel][message]
-        self.dispatch("MESSAGE_DELETE", {"id": message} | self._place(channel))
-
-    def reacts(self, channel: str, message: str, user: str, emoji: str, *, added: bool = True) -> None:
-        made = {"user_id": user, "message_id": message, "emoji": {"id": None, "name": emoji}, "burst": False, "type": 0}
-        made |= self._place(channel)
-        if "guild_id" in made and added:
-            made["member"] = self.world.member(user) | {"user": self.world.users[user]}
-        self.dispatch("MESSAGE_REACTION_ADD" if added else "MESSAGE_REACTION_REMOVE", made)
-
-    def threads(self, parent: str, user: str, name: str, text: str = "", *, at: str | None = None) -> str:
-        """Somebody starts a thread (at a message), or a post if the parent is a forum -> its id."""
-        made = self.world.add_thread(parent, name, user, at=at)
-        self.dispatch("THREAD_CREATE", made | {"newly_created": True})
-        if text:
-            self.says(made["id"], user, text)
-        return str(made["id"])
-
-    def _place(self, channel: str) -> Json:
-        guild = self.world.channels[channel].get("guild_id")
-        return {"channel_id": channel} | ({"guild_id": guild} if guild else {})
+    def told(self, interaction: Interaction) -> list[str]:
+        """What whoever gave the command was answered, also privately."""
+        messages = (self.world.messages[interaction.channel].get(number) for number in interaction.messages)
+        return [message["content"] for message in messages if message and not message["flags"] & LOADING]
 
     def cut(self, code: int = 0) -> None:
         """Close every socket with that code; 0: without a close frame."""
         for connection in self.connections:
-            with contextlib.suppress(AttributeError):
-                connection.close(code) if code else connection.cut()
+            if connection.close_code is None:
+                if code:
+                    connection.close(code)
+                else:
+                    connection.cut()
 
     def ask_reconnect(self) -> None:
         """RECONNECT to all."""

@@ -87,6 +87,8 @@ class Options:
     compress: bool = True
     """Speak zlib-stream to who asks for it; else plain text, which clients accept too."""
     identifies_per_day: int = 1000
+    shards: int = 1
+    """What is recommended."""
     max_concurrency: int = 1
     """IDENTIFY per five seconds; enforced where `strict_identify`."""
     strict_identify: bool = False

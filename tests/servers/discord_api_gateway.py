@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
+from tests.servers.discord_api_session import ALL_INTENTS, CONTENT, Session
 from tests.servers.discord_api_world import Json
 
 if TYPE_CHECKING:
@@ -38,51 +39,15 @@ UNKNOWN_OP, DECODE, NOT_AUTHENTICATED, DENIED, TWICE, BAD_SEQ, TOO_FAST, TIMED_O
     4009,
 )
 BAD_INTENTS, FORBIDDEN_INTENTS = 4013, 4014
-CONTENT, ALL_INTENTS = 1 << 15, (1 << 26) - 1
 EVENTS_PER_MINUTE = 120
-GOES_WITH = {
-    "MESSAGE_CREATE": (9, 12),
-    "MESSAGE_UPDATE": (9, 12),
-    "MESSAGE_DELETE": (9, 12),
-    "MESSAGE_DELETE_BULK": (9, 12),
-    "MESSAGE_REACTION_ADD": (10, 13),
-    "MESSAGE_REACTION_REMOVE": (10, 13),
-    "TYPING_START": (11, 14),
-}
-"""Event -> bits of the intents it takes in guilds and in direct chats."""
-
-
-class Session:
-    """What a client can resume."""
-
-    def __init__(self, number: str, intents: int) -> None:
-        self.id, self.intents = number, intents
-        self.seq = 0
-        self.past: deque[tuple[int, str]] = deque(maxlen=5000)
-        self.connection: Connection | None = None
-        self.valid = True
-
-    def dispatch(self, event: str, data: Json) -> None:
-        """Number it, remember it, send it if somebody is there."""
-        self.seq += 1
-        self.raw(json.dumps({"op": DISPATCH, "t": event, "s": self.seq, "d": data}))
-
-    def raw(self, text: str) -> None:
-        """The same with any text, which takes no number."""
-        self.past.append((self.seq, text))
-        if self.connection is not None:
-            self.connection.queue.put_nowait(text)
-
-    def wants(self, event: str, *, private: bool) -> bool:
-        if event not in GOES_WITH:
-            return True
-        return bool(self.intents >> GOES_WITH[event][private] & 1)
 
 
 class Connection:
     """One socket."""
 
-    def __init__(self, api: "DiscordApi", socket: web.WebSocketResponse, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, api: "DiscordApi", socket: web.WebSocketResponse, transport: asyncio.Transport, *, compress: bool
+    ) -> None:
         self.api, self._socket, self._transport = api, socket, transport
         self.queue: asyncio.Queue[str | int] = asyncio.Queue()
         """Texts to send; an int closes with that code, 0 cuts."""
@@ -93,7 +58,7 @@ class Connection:
         self.beats = 0
         self._beaten_s = time.monotonic()
         self._moments: deque[float] = deque()
-        self._zlib = zlib.compressobj() if api.options.compress and api.compressing else None
+        self._zlib = zlib.compressobj() if compress else None
 
     def send(self, op: int, data: object = None) -> None:
         self.queue.put_nowait(json.dumps({"op": op, "d": data, "s": None, "t": None}))
@@ -210,22 +175,24 @@ class Connection:
             return self.close(DENIED)
         if api.options.strict_identify and len(recent) > api.options.max_concurrency:
             return self.send(INVALID, False)
-        self.session = Session(f"s{api.world.ids.new()}", intents)
+        number, count = data.get("shard", [0, 1])
+        self.session = Session(f"s{api.world.ids.new()}", intents, (number, count))
         self.session.connection = self
         api.sessions.append(self.session)
         world = api.world
+        guilds = [guild for guild in world.guilds if self.session.serves(guild)]
         ready = {
             "v": 10,
             "user": world.users[world.bot],
-            "guilds": [{"id": guild, "unavailable": True} for guild in world.guilds],
+            "guilds": [{"id": guild, "unavailable": True} for guild in guilds],
             "session_id": self.session.id,
             "resume_gateway_url": api.gateway_url,
-            "shard": data.get("shard", [0, 1]),
+            "shard": [number, count],
             "application": {"id": world.bot, "flags": 1 << 19},
             "private_channels": [],
         }
         self.session.dispatch("READY", ready)
-        for guild in world.guilds:
+        for guild in guilds:
             self.session.dispatch("GUILD_CREATE", world.guild_create(guild))
         return self._greeted()
 

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.servers.discord_api_rest import Call, Rest, refuse
-from tests.servers.discord_api_world import DM, FORUM, POST, REPLY, Json
+from tests.servers.discord_api_world import DM, FORUM, POST, Json
 
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
@@ -49,7 +49,7 @@ class Talk:
         left = max(0, options.identifies_per_day - len(self.api.identifies))
         limit = {"total": options.identifies_per_day, "remaining": left, "reset_after": 86_400_000}
         limit["max_concurrency"] = options.max_concurrency
-        return {"url": self.api.gateway_url, "shards": 1, "session_start_limit": limit}
+        return {"url": self.api.gateway_url, "shards": options.shards, "session_start_limit": limit}
 
     def channel(self, number: str) -> Json:
         """A channel that the bot can see."""
@@ -88,7 +88,7 @@ class Talk:
         if len(content) > CONTENT_CHARACTERS:
             refuse(400, 50035, "Invalid Form Body")
         if body.get("allowed_mentions", {}).get("parse") != []:
-            self.api.faults_of_ours.append(f"mentions are allowed: {body}")
+            self.api.offences.append(f"mentions are allowed: {body}")
         return str(content)
 
     def _writable(self, channel: Json) -> None:
@@ -117,7 +117,10 @@ class Talk:
         more: Json = {"flags": body.get("flags", 0), "nonce": body.get("nonce")}
         reference = body.get("message_reference")
         if reference:
-            more |= self.replying(at[1], str(reference["message_id"]), strict=reference.get("fail_if_not_exists", True))
+            reply = self.api.replying(at[1], str(reference["message_id"]))
+            if reply is None and reference.get("fail_if_not_exists", True):
+                refuse(400, 50035, "Unknown message")
+            more |= reply or {}
         more["attachments"] = [
             self.api.keep(name, data, "application/octet-stream") for name, data in call.files.items()
         ]
@@ -127,20 +130,11 @@ class Talk:
         self.api.show(made)
         return made
 
-    def replying(self, channel: str, number: str, *, strict: bool) -> Json:
-        """What a reply to that message has beside its text."""
-        to = self.world.messages[channel].get(number)
-        if to is None:
-            return refuse(400, 50035, "Unknown message") if strict else {}
-        reference = {"channel_id": channel, "message_id": number, "type": 0}
-        shown = {key: value for key, value in to.items() if key != "referenced_message"}
-        return {"type": REPLY, "message_reference": reference, "referenced_message": shown}
-
     def _edit(self, call: Call, at: re.Match[str]) -> Json:
         message = self.message(at[1], at[2])
         if message["author"]["id"] != self.world.bot:
             refuse(403, 50005, "Cannot edit a message authored by another user")
-        self.api.edits(at[1], at[2], self.check(call.body | {"allowed_mentions": {"parse": []}}, {}))
+        self.api.edits(at[1], at[2], self.check(call.body, {}))
         return message
 
     def _delete(self, _: Call, at: re.Match[str]) -> None:
