@@ -105,7 +105,7 @@ def test_an_uncertain_part_is_sent_again_with_its_key_before_the_next(tmp_path: 
 
 
 def test_it_ends_uncertain_when_the_window_is_over(tmp_path: Path) -> None:
-    postman = Postman(*[Uncertain("cut")] * 9, resend_s=10)
+    postman = Postman(*[Uncertain("cut")] * 99, resend_s=900)
 
     async def story() -> None:
         async with office(tmp_path, postman) as work:
@@ -113,8 +113,7 @@ def test_it_ends_uncertain_when_the_window_is_over(tmp_path: Path) -> None:
             (delivery,) = await work.ended(1)
             assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 1: cut")
             handed_over = [entry.at for entry in await work.store.entries(kinds=["sending"])]
-            assert len(postman.attempts) == len(handed_over) > 1
-            assert handed_over[-1] - handed_over[0] < timedelta(seconds=10)
+            assert timedelta(0) < handed_over[-1] - handed_over[0] < timedelta(seconds=900)
 
     play(story)
 
