@@ -12,9 +12,9 @@ from gateway import retry
 from gateway.clock import ManualClock
 from gateway.events import Address, Post, PostKey, RoomId
 from gateway.outbox import LOST_IN_CRASH
-from gateway.records import Fact, PartEnded, Queued, Sending
+from gateway.records import FACT, Fact, PartEnded, Queued, Sending
 from gateway.store import Entry, OutboxPart, PartState, Store, rebuild
-from gateway.store.schema import migrate, migrations
+from gateway.store.schema import APPLICATION_ID, migrations
 from tests.gateway.outbox_kit import NAME, Postman, office, play
 
 KEY = PostKey("p")
@@ -196,20 +196,31 @@ def test_after_a_crash_the_window_still_counts_from_the_first_time(
 def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> None:
     """The new column is filled from the log when an older store is brought forward."""
     path = tmp_path / "s.db"
-    asyncio.run(crashed(tmp_path, HANDED_OVER))
+    to = Address(channel=NAME, room=RoomId("#a"))
+    waiting = PartEnded(post=KEY, part=1, state="waiting", reason="slow down")
+    facts = (
+        Queued(post=Post(key=KEY, to=to, text="1\n2")),
+        HANDED_OVER,
+        Sending(post=KEY, part=1, bodies=None),
+        waiting,
+    )
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript("""
-        DROP INDEX log_post;
-        ALTER TABLE outbox_part DROP COLUMN first_at;
-        PRAGMA user_version = 1;
-    """)
+    connection.executescript(
+        f"{migrations()[0][1]}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
+    )
+    for seq, fact in enumerate(facts, 1):
+        row = (seq, f"2026-03-01T12:00:0{seq}.000000+00:00", fact.kind, to.conversation, FACT.dump_json(fact).decode())
+        connection.execute("INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, ?, ?, ?)", row)
+    connection.execute("INSERT INTO outbox VALUES (1, ?)", (KEY,))
+    connection.execute("INSERT INTO outbox_part VALUES (?, 0, '1', 'sending', '', 1)", (KEY,))
+    connection.execute("INSERT INTO outbox_part VALUES (?, 1, '2', 'pending', 'slow down', 1)", (KEY,))
     connection.close()
-    migrate(path)
-    assert len(migrations()) >= 2
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT part, first_at IS NULL FROM outbox_part ORDER BY part").fetchall() == [
-        (0, 0),
-        (1, 1),
-    ]
-    connection.close()
+
+    async def parts() -> list[OutboxPart]:
+        async with await Store.open(path, ManualClock()) as store:
+            (item,) = await store.outbox()
+            return list(item.parts)
+
+    first, second = asyncio.run(parts())
+    assert (first.first_at, second.first_at) == (datetime(2026, 3, 1, 12, 0, 2, tzinfo=UTC), None)
     assert asyncio.run(rebuild(path)) == []
