@@ -1,7 +1,7 @@
 """A strict loopback Discord (HTTP API version 10 and gateway) for tests.
 
     async with DiscordApi(Options(heartbeat_s=0.2)) as api:     # or: api = DiscordApi(); await api.start(); api.stop()
-        DiscordConfig(platform="discord", token=api.token, api_url=api.api_url, gateway_url=api.gateway_url, rooms=["*"])
+        DiscordConfig(platform="discord", token=api.token, api_url=api.api_url, gateway_url=api.gateway_url, ...)
         await api.connected()                                   # -> the session that is up, once there is one
         said = api.says(api.room, api.ann, f"<@{api.bot}> hi")  # -> message id; mentions are read from the text
         answer = await api.shown(api.room, 1)                   # -> the bot's first message that all see there

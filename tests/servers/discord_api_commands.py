@@ -135,7 +135,8 @@ class Commands:
     def _show(self, found: Interaction, content: str, flags: int) -> Json:
         meta = {"id": found.id, "type": COMMAND, "user": self.world.users[found.user]}
         meta["authorizing_integration_owners"] = {}
-        more: Json = {"flags": flags, "type": SLASH, "webhook_id": self.world.bot, "interaction_metadata": meta}
+        more: Json = {"flags": flags, "type": SLASH, "webhook_id": self.world.bot}
+        more |= {"application_id": self.world.bot, "interaction_metadata": meta}
         made = self.world.add_message(found.channel, self.world.bot, content, **more)
         found.messages.append(made["id"])
         if not flags & EPHEMERAL:
