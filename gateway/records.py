@@ -56,6 +56,23 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRef:
+    """An image that the model was shown. Its bytes are kept beside the store for a while."""
+
+    sha256: str
+    """Of the bytes, in lower-case hex: the file's name."""
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    line: Seq
+    """The message that it came with."""
+    about: str
+    """As its line describes it."""
+    size_bytes: int
+    width: int
+    height: int
+    """Pixels; 0 if they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
     """One turn in one conversation, whole. Written in one transaction with its post, if it has one."""
 
@@ -72,7 +89,7 @@ class TurnEnded:
     text: str
     """What was said; empty for silent and yielded."""
     reason: str
-    """Why it failed, without secrets; empty otherwise."""
+    """Why it failed, or why the model was not asked, without secrets; empty otherwise."""
     model: str
     """What answered, as its provider names it; empty if nothing did."""
     usage: Usage
@@ -80,6 +97,8 @@ class TurnEnded:
     """Model requests that were made."""
     autonomous: bool
     """Nobody asked for it."""
+    media: tuple[MediaRef, ...] = ()
+    """The images shown with the new lines, in their order: what a later prompt repeats, too."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -129,6 +148,26 @@ class PartEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Previewed:
+    """A message shows an answer while it grows. It must be taken away again."""
+
+    at: Address
+    message: MessageId
+    kind: Literal["previewed"] = "previewed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewEnded:
+    """That message is gone, or cannot be taken away."""
+
+    at: Address
+    message: MessageId
+    reason: str
+    """Why it cannot; empty: it is gone."""
+    kind: Literal["preview_ended"] = "preview_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CursorMoved:
     """How far a platform's own event queue has been taken in."""
 
@@ -145,7 +184,19 @@ class DmnSaved:
     kind: Literal["dmn"] = "dmn"
 
 
-Fact = Notification | Judged | TurnEnded | Folded | Queued | Sending | PartEnded | CursorMoved | DmnSaved
+Fact = (
+    Notification
+    | Judged
+    | TurnEnded
+    | Folded
+    | Queued
+    | Sending
+    | PartEnded
+    | Previewed
+    | PreviewEnded
+    | CursorMoved
+    | DmnSaved
+)
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Fact`."""

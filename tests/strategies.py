@@ -70,8 +70,10 @@ usages = st.builds(
     output_tokens=counts,
 )
 judgements = st.builds(records.Judged)
+media = st.builds(records.MediaRef, line=seqs, size_bytes=counts, width=counts, height=counts)
 turns_ended = st.builds(
     records.TurnEnded,
+    media=st.lists(media, max_size=2).map(tuple),
     covers=st.lists(seqs, max_size=4).map(tuple),
     omitted=counts,
     upto=counts.map(Seq),
@@ -90,10 +92,22 @@ sendings = st.builds(
 parts_ended = st.builds(
     records.PartEnded, post=post_keys, part=counts, ids=st.lists(texts.map(MessageId), max_size=3).map(tuple)
 )
+previews = st.builds(records.Previewed, at=addresses, message=texts.map(MessageId))
+previews_ended = st.builds(records.PreviewEnded, at=addresses, message=texts.map(MessageId))
 cursors = st.builds(records.CursorMoved)
 dmn_states = st.builds(records.DmnSaved)
 
 facts: st.SearchStrategy[records.Fact] = st.one_of(
-    notifications, judgements, turns_ended, folds, queued, sendings, parts_ended, cursors, dmn_states
+    notifications,
+    judgements,
+    turns_ended,
+    folds,
+    queued,
+    sendings,
+    parts_ended,
+    previews,
+    previews_ended,
+    cursors,
+    dmn_states,
 )
 """Every fact."""

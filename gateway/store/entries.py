@@ -74,6 +74,8 @@ class Unread:
     """Unread ones that are not among `messages`."""
     upto: Seq
     """The newest unread one, shown or not; 0 if there is none."""
+    changed: bool = False
+    """Something there was edited or deleted since the oldest unread one: see `Reader.changes`."""
 
 
 PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]

@@ -8,9 +8,22 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gateway.events import ConversationId, Delivery, Link
-from gateway.records import CursorMoved, DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Sending, Seq, TurnEnded
+from gateway.records import (
+    CursorMoved,
+    DmnSaved,
+    Fact,
+    Folded,
+    Judged,
+    PartEnded,
+    Previewed,
+    PreviewEnded,
+    Queued,
+    Sending,
+    Seq,
+    TurnEnded,
+)
 
-TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link")
+TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link", "preview")
 """Every table that `project` writes."""
 
 SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended"})
@@ -43,9 +56,11 @@ _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
 _CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
 _DMN = "INSERT OR REPLACE INTO dmn_state (id, state) VALUES (?, ?)"
 _LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
+_PREVIEWED = "INSERT OR IGNORE INTO preview (conversation, message) VALUES (?, ?)"
+_PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
 
 
-def project(  # noqa: C901 - a decision table reads best in one piece
+def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
     seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
 ) -> Iterator[Statement]:
     """What one entry changes beside the log.
@@ -73,6 +88,10 @@ def project(  # noqa: C901 - a decision table reads best in one piece
         case Delivery():
             yield Statement("outbox", _DELIVERED, (fact.post,))
             yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))
+        case Previewed() if conversation is not None:
+            yield Statement("preview", _PREVIEWED, (conversation, fact.message))
+        case PreviewEnded() if conversation is not None:
+            yield Statement("preview", _PREVIEW_ENDED, (conversation, fact.message))
         case CursorMoved():
             yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
         case DmnSaved():

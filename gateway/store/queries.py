@@ -29,10 +29,13 @@ WITH loud AS (
 ), chosen AS (
     SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
 ), whole AS (
-    SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto FROM unread INDEXED BY unread_conversation
-    WHERE conversation = ?1
+    SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
+    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1
 )
-SELECT whole.rows, whole.upto, {_LOG_COLUMNS}
+SELECT whole.rows, whole.upto, EXISTS (
+    SELECT 1 FROM log INDEXED BY log_changed
+    WHERE kind IN ('edited', 'deleted') AND conversation = ?1 AND seq > whole.since
+), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
 """One statement, hence one snapshot. Parameters: conversation, newest."""
@@ -41,6 +44,19 @@ TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
 )
+
+CHANGES = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_changed "  # noqa: S608 - constants only
+    "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
+)
+
+OURS = f"""
+SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
+FROM log AS part INDEXED BY log_ours CROSS JOIN log AS post ON post.key = 'post:' || json_extract(part.body, '$.post')
+WHERE part.kind = 'part' AND part.conversation = ? AND json_extract(part.body, '$.ids[0]') = ? LIMIT 1
+"""  # noqa: S608 - constants only
+
+PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
 
 POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the same
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import aiosqlite
 
-from gateway.events import ChannelName, ConversationId, Post
+from gateway.events import ChannelName, ConversationId, MessageId, Post
 from gateway.records import Judged, Queued, Seq
 from gateway.store import queries
 from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Unread
@@ -139,8 +139,22 @@ class Reader:
     async def unread(self, conversation: ConversationId, *, newest: int) -> Unread:
         """The newest unread entries of a conversation, at most `newest`; ambient ones only as room remains."""
         rows = await self._rows(queries.UNREAD, conversation, newest)
-        messages = tuple(Stored.read(row[2:]) for row in rows if row[2] is not None)
-        return Unread(messages=messages, omitted=rows[0][0] - len(messages), upto=Seq(rows[0][1]))
+        count, upto, changed, *_ = rows[0]
+        messages = tuple(Stored.read(row[3:]) for row in rows if row[3] is not None)
+        return Unread(messages=messages, omitted=count - len(messages), upto=Seq(upto), changed=bool(changed))
+
+    async def changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
+        """The newest edits and deletions in a conversation with `after` < seq, oldest first."""
+        return [Stored.read(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))]
+
+    async def ours(self, conversation: ConversationId, message: MessageId) -> Post | None:
+        """The post that the platform shows as this message; None if it is none of ours."""
+        found = self._one(await self._rows(queries.OURS, conversation, message))
+        return found.fact.post if found is not None and isinstance(found.fact, Queued) else None
+
+    async def previews(self) -> list[tuple[ConversationId, MessageId]]:
+        """The messages that showed growing answers and have not been taken away."""
+        return [(ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.PREVIEWS)]
 
     async def turns(self, conversation: ConversationId) -> list[Stored]:
         """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
