@@ -5,10 +5,9 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 """
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
@@ -16,11 +15,10 @@ from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
-from gateway.settings_source import path_for_system
+from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
 _LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_PERSON = re.compile(r"[A-Za-z0-9._-]+:\S.*")
 
 
 def _level(value: object) -> object:
@@ -33,20 +31,10 @@ def _name(value: str) -> str:
     return value
 
 
-def _person(value: str) -> str:
-    if not _PERSON.fullmatch(value):
-        raise ValueError("write `<channel>:<sender id>`, e.g. telegram.main:1001")
-    return value
-
-
 Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
-LocalPath = Annotated[Path, Field(strict=False), AfterValidator(path_for_system)]
-"""Relative to the configuration directory when written, absolute when read."""
 Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
 """0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
-Person = Annotated[str, AfterValidator(_person)]
-"""`<channel>:<sender id>`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
 
 
 class ConsoleConfig(Section):
@@ -200,39 +188,6 @@ class AttentionConfig(Section):
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
 
 
-class Roles(Section):
-    """Who somebody is. A stable id of a verified sender, never a nick."""
-
-    owner: tuple[Person, ...] = Field(default=(), strict=False)
-    admin: tuple[Person, ...] = Field(default=(), strict=False)
-    member: tuple[Person, ...] = Field(default=(), strict=False)
-    guest: tuple[Person, ...] = Field(default=(), strict=False)
-    blocked: tuple[Person, ...] = Field(default=(), strict=False)
-
-
-class AccessConfig(Section):
-    """Who may talk to the agent."""
-
-    dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
-    roles: Roles = Roles()
-
-
-class StoreConfig(Section):
-    """Where the log is."""
-
-    path: LocalPath = Path("data/reverie.db")
-
-
-class OpsConfig(Section):
-    """The operator's HTTP server."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=9090, ge=0, le=65535)
-    """0: any free one."""
-    token: SecretStr | None = None
-    """None: only health and metrics are served."""
-
-
 class Settings(Section):
     """Everything an operator can say."""
 
@@ -243,5 +198,6 @@ class Settings(Section):
     dmn: Dmn = Dmn()
     attention: AttentionConfig = AttentionConfig()
     access: AccessConfig = AccessConfig()
+    commands: CommandsConfig = CommandsConfig()
     store: StoreConfig = StoreConfig()
     ops: OpsConfig = OpsConfig()
