@@ -3,7 +3,19 @@
 import unicodedata
 
 from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Link, Membership, Message, Reacted
-from gateway.records import CursorMoved, DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Sending, TurnEnded
+from gateway.records import (
+    CursorMoved,
+    DmnSaved,
+    Fact,
+    Folded,
+    Judged,
+    PartEnded,
+    Previewed,
+    PreviewEnded,
+    Queued,
+    Sending,
+    TurnEnded,
+)
 from gateway.store.entries import Stored
 
 _JOINERS = "\u200c\u200d"
@@ -63,6 +75,10 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             return f"{fact.post} part {fact.part} {fact.state} {fact.reason}".rstrip()
         case Delivery():
             return f"{fact.post} {fact.state} {fact.reason}".rstrip()
+        case Previewed():
+            return f"{fact.message} shows an answer while it grows"
+        case PreviewEnded():
+            return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is gone'}"
         case CursorMoved():
             return f"{fact.channel} at {fact.value}"
         case DmnSaved():
