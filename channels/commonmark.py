@@ -34,7 +34,7 @@ def parser() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
     markdown.disable(["html_block", "html_inline", "lheading", "reference"])
     # Addresses are shown to people: as they were written.
-    markdown.normalizeLink = markdown.normalizeLinkText = lambda url: url  # type: ignore[method-assign]  # as documented
+    markdown.normalizeLink = markdown.normalizeLinkText = _as_it_is  # type: ignore[assignment,method-assign]  # as documented
     block, inline = markdown.block.ruler, markdown.inline.ruler
     block.at("blockquote", _quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _list, {"alt": ["paragraph", "reference", "blockquote"]})
@@ -48,6 +48,10 @@ def parser() -> MarkdownIt:
     inline.at("image", _image)
     markdown.inline.ruler2.before("emphasis", "pairs", _pairs)
     return markdown
+
+
+def _as_it_is(link: str) -> str:
+    return link
 
 
 def _quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -75,7 +79,7 @@ def _newline(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] != "\n":
         return False
     if not silent:
-        state.pending = state.pending.rstrip()
+        state.pending = state.pending.rstrip(" \t")
         state.push("softbreak", "br", 0)
     state.pos += 1
     return True
@@ -108,7 +112,7 @@ def _may_link(state: StateInline) -> bool:
     if known is not state.src:
         last = state.src.rfind("](")
         state.env["last_link"] = (state.src, last)
-    return state.pos < last
+    return bool(state.pos < last)
 
 
 def _delimiters(state: StateInline, silent: bool) -> bool:
@@ -159,4 +163,4 @@ def _pairs(state: StateInline) -> None:
                 ends = ((opening.token, "open", 1), (delimiters[opening.end].token, "close", -1))
                 for index, edge, nesting in ends:
                     token = state.tokens[index]
-                    token.type, token.nesting, token.content = f"{kind}_{edge}", nesting, ""  # type: ignore[assignment]
+                    token.type, token.nesting, token.content = f"{kind}_{edge}", nesting, ""

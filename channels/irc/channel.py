@@ -14,7 +14,8 @@ from channels.irc.backoff import Backoff
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
 from channels.irc.outgoing import WINDOW
-from channels.irc.render import cut, render
+from channels.irc.paging import pages_of, surely_bytes
+from channels.irc.render import FORMATTING, cut
 from channels.irc.session import Session
 from channels.irc.tasks import end, first, within
 from channels.irc.wire import line
@@ -32,10 +33,6 @@ _MOTD_WAIT_S = 5.0
 _REGAIN_S = 60.0
 _LAST_WORDS_S = 0.2
 """Real seconds that `emit` has, after we are told to end, for what was already heard."""
-_FORMATTING = (
-    "IRC shows plain lines: **bold**, *italic* and `code` survive, headings become bold, code blocks lose their "
-    "fences; tables and nested lists do not work, and every line is a message of its own, so keep it short."
-)
 
 
 class IrcChannel:
@@ -69,17 +66,21 @@ class IrcChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(platform="IRC", formatting=_FORMATTING, window=WINDOW)
+        return Capabilities(platform="IRC", formatting=FORMATTING, window=WINDOW)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        limit = self._body_bytes(_target(post.to))
-        return tuple(piece for shown in render(post.text) for piece in cut(shown, limit))
+        pages = self._pages(post)
+        return pages[min(post.page, len(pages)) - 1]
+
+    def pages(self, post: Post) -> int:
+        return len(self._pages(post))
+
+    def _pages(self, post: Post) -> tuple[tuple[str, ...], ...]:
+        target, nick = _target(post.to), self._config.nick
+        return pages_of(post.text, surely_bytes(nick, target), self._body_bytes(target), self._config.page_lines)
 
     def _body_bytes(self, target: str) -> int:
-        if self._session is not None:
-            return self._session.body_bytes(target)
-        # Not connected: as if the mask were the longest possible.
-        return max(512 - len(f":{self._config.nick}!~@ PRIVMSG {target} :\r\n".encode()) - 10 - 63, 64)
+        return self._session.body_bytes(target) if self._session else surely_bytes(self._config.nick, target)
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():

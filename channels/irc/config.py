@@ -66,6 +66,8 @@ class IrcConfig(Section):
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Joined after login. The only ones that are."""
     flood: Flood = Flood()
+    page_lines: int = Field(default=12, ge=0)
+    """Messages of a long answer that are shown at once; the rest after "more". 0: always all of it."""
     connect_timeout: Duration = 60.0
     """From the first packet to being welcomed."""
     ping_interval: Duration = Field(default=60.0, gt=0)

@@ -1,108 +1,183 @@
 """Markdown into lines with mIRC formatting (https://modern.ircdocs.horse/formatting). Pure.
 
-Code is never touched. Only `**bold**` and `*italic*` with clear edges become formatting; underscores
-never do, because `__dunder__` and `snake_case` are more common on IRC than underscore emphasis.
+Only bold and italic become codes: they lose nothing where a client ignores them. What would be lost there
+stays Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from channels.markdown import Mark, Run, read
 from channels.split import split
 
-_BOLD, _ITALIC = "\x02", "\x1d"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_MIRC = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^`]*)")
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
-_TOKEN = re.compile(
-    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))"
-    r"|!?\[(?P<label>[^\[\]]*)\]\((?P<target>[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*)\)"
-    r"|<(?P<auto>[a-z][a-z0-9+.\-]*:[^\s<>]+)>"
-    r"|(?P<url>\bhttps?://[^\s*<>]+)"
-    r"|\\(?P<escaped>[*_`])",
-    re.IGNORECASE,
+FORMATTING = (
+    "IRC shows plain lines: **bold**, *italic*, lists and `code` survive, headings become bold, code blocks lose their "
+    "fences, tables do not work; every line is a message of its own and many come in pages, so keep it short."
 )
-_STRONG = re.compile(r"(?<![A-Za-z0-9_*])\*\*(?![\s*])(.+?)(?<![\s*])\*\*(?![A-Za-z0-9_*])")
-_EMPHASIS = re.compile(r"(?<![A-Za-z0-9_*])\*(?![\s*])([^*]+?)(?<![\s*])\*(?![A-Za-z0-9_*])")
-_HELD = re.compile("\ue000([0-9]+)\ue001")
+BOLD, ITALIC = "\x02", "\x1d"
+_COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
+_LITERAL: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
+_TICKS = re.compile("`+")
 _TOGGLE_BYTES = 4
 """Room to close and open again what a cut goes through: two toggles, one byte each, on either side."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One line as it is shown: not blank, without CR, LF or NUL."""
+
+    text: str
+    code: bool = False
+    """It stands in a code block: byte for byte, no formatting."""
+    apart: bool = False
+    """A blank line (which IRC cannot show) stood before it."""
+
+
 def plain(text: str) -> str:
     """What was said on IRC without its formatting and control characters; tabs become spaces."""
-    return _CONTROL.sub("", _MIRC.sub("", text)).replace("\t", " ").replace("\n", " ")
+    return _CONTROL.sub("", uncoloured(text)).replace("\t", " ").replace("\n", " ")
 
 
-def render(markdown: str) -> tuple[str, ...]:
-    """The lines to show, none blank, each without CR, LF or NUL.
+def uncoloured(text: str) -> str:
+    """`text` without codes that take arguments."""
+    return _COLOURS.sub("", text)
 
-    Fences lose their marks and keep their lines byte for byte (indentation too).
+
+def render(markdown: str) -> tuple[Shown, ...]:
+    """The lines to show, at least one. Formatting ends with each line and begins again on the next.
+
+    Blank lines are left out, in code too; code blocks lose their fences.
     """
-    text = _CONTROL.sub("", re.sub(r"\r\n?", "\n", markdown))
-    lines = tuple(line for line in _lines(text.split("\n")) if line.strip(_BOLD + _ITALIC + " \t"))
-    # Nothing but marks: say the marks rather than nothing. Nothing but control characters: say that.
-    return lines or tuple(line for line in text.split("\n") if line.strip()) or ("\ufffd",)
+    writer = _Writer()
+    runs = read(markdown)
+    for index, run in enumerate(runs):
+        last = index + 1 == len(runs) or runs[index + 1].href != run.href
+        writer.write(run, runs[index - 1] if index else None, ends_link=last)
+    return writer.lines() or (Shown(text="\ufffd"),)
 
 
 def cut(line: str, limit_bytes: int) -> tuple[str, ...]:
     """One rendered line as pieces of at most `limit_bytes`; formatting goes on across a cut."""
-    if _BOLD not in line and _ITALIC not in line:
+    if BOLD not in line and ITALIC not in line:
         return split(line, limit_bytes)
     if len(line.encode("utf-8", "replace")) <= limit_bytes:
         return (line,)
     pieces, opened = [], ""
-    for piece in split(line, limit_bytes - _TOGGLE_BYTES):
-        begun = opened
+    # To Python, \x1d is white space, which a cut may drop; \x01 is not, and stands in no rendered line.
+    for held in split(line.replace(ITALIC, "\x01"), limit_bytes - _TOGGLE_BYTES):
+        piece, begun = held.replace("\x01", ITALIC), opened
         for mark in piece:
-            if mark in (_BOLD, _ITALIC):
+            if mark in (BOLD, ITALIC):
                 opened = opened.replace(mark, "") if mark in opened else opened + mark
-        if piece.strip(_BOLD + _ITALIC + " "):
+        if piece.strip(BOLD + ITALIC + " "):
             pieces.append(begun + piece + opened)
     return tuple(pieces)
 
 
-def _lines(source: list[str]) -> Iterator[str]:
-    fence = ""
-    for line in source:
-        mark = _FENCE.fullmatch(line)
-        if fence:
-            if mark and mark[1].startswith(fence) and not mark[2].strip():
-                fence = ""
-            else:
-                yield line
-        elif mark and (mark[1][0] == "~" or "`" not in mark[2]):
-            fence = mark[1]
-        elif heading := _HEADING.fullmatch(line):
-            yield _BOLD + _inline(heading[1]).replace(_BOLD, "") + _BOLD
+class _Writer:
+    """Puts runs together to lines."""
+
+    def __init__(self) -> None:
+        self._lines: list[Shown] = []
+        self._line: list[str] = []
+        self._open: list[str] = []
+        """Formatting that is on, in the order it was begun."""
+        self._code = False
+        self._apart = False
+        self._literal: list[str] = []
+        self._label: list[str] = []
+        """What the link that is being written says so far."""
+
+    def write(self, run: Run, before: Run | None, *, ends_link: bool) -> None:
+        self._toggle_literal(run)
+        if "pre" in run.marks:
+            for index, line in enumerate(run.text.split("\n")):
+                if index:
+                    self._end_line()
+                self._code = True
+                self._add(line, run)
+            return
+        text = _ticked(run.text) if "code" in run.marks else run.text
+        for index, line in enumerate(text.split("\n")):
+            if index:
+                self._end_line()
+            self._add(line, run)
+        if run.href:
+            self._label = [*(self._label if before and before.href == run.href else []), run.text]
+            if ends_link and (target := _target("".join(self._label), run.href)):
+                self._add(target, run)
+
+    def lines(self) -> tuple[Shown, ...]:
+        self._toggle_literal(None)
+        self._end_line()
+        return tuple(self._lines)
+
+    def _add(self, text: str, run: Run) -> None:
+        if not text:
+            return
+        self._begin_line(run)
+        if not self._code:
+            wanted = _codes(run)
+            # White space turns nothing on.
+            self._format(wanted if text.strip() else [code for code in self._open if code in wanted])
+        self._line.append(text)
+
+    def _begin_line(self, run: Run) -> None:
+        if not self._line and "quote" in run.marks:
+            self._line.append("> ")
+
+    def _format(self, wanted: Sequence[str]) -> None:
+        """Turn formatting off and on until it is `wanted`."""
+        for code in reversed(self._open.copy()):
+            if code not in wanted:
+                self._line.append(code)
+                self._open.remove(code)
+        for code in wanted:
+            if code not in self._open:
+                self._line.append(code)
+                self._open.append(code)
+
+    def _toggle_literal(self, run: Run | None) -> None:
+        """Write the signs of what ends before `run` and begins with it."""
+        wanted = [sign for mark, sign in _LITERAL.items() if run and mark in run.marks]
+        if wanted == self._literal:
+            return
+        # No formatting in them that was not in what they stand around.
+        self._format([code for code in self._open if run and code in _codes(run)])
+        self._line += [sign for sign in reversed(self._literal) if sign not in wanted]
+        if run:
+            self._begin_line(run)
+        self._line += [sign for sign in wanted if sign not in self._literal]
+        self._literal = wanted
+
+    def _end_line(self) -> None:
+        text = "".join(self._line)
+        text = text if self._code else text.rstrip(" \t")
+        if text.strip().strip(BOLD + ITALIC).strip():
+            self._lines.append(
+                Shown(text=text + "".join(self._open), code=self._code, apart=self._apart and bool(self._lines))
+            )
+            self._apart = False
         else:
-            yield _inline(line)
+            self._apart = True
+        self._line, self._open, self._code = [], [], False
 
 
-def _inline(line: str) -> str:
-    """Take out what emphasis must not touch, mark emphasis, put it back."""
-    held: list[str] = []
-
-    def hold(found: re.Match[str]) -> str:
-        held.append(_shown(found))
-        return f"\ue000{len(held) - 1}\ue001"
-
-    # The two private-use marks would be ambiguous if the text had them: then leave the line alone.
-    if "\ue000" in line or "\ue001" in line:
-        return line
-    marked = _STRONG.sub(rf"{_BOLD}\1{_BOLD}", _TOKEN.sub(hold, line))
-    marked = _EMPHASIS.sub(rf"{_ITALIC}\1{_ITALIC}", marked)
-    return _HELD.sub(lambda found: held[int(found[1])], marked)
+def _codes(run: Run) -> list[str]:
+    return [_CODES[mark] for mark in sorted(run.marks) if mark in _CODES]
 
 
-def _shown(found: re.Match[str]) -> str:
-    if found["code"] or found["url"]:
-        return found[0]
-    if found["auto"]:
-        return found["auto"]
-    if found["escaped"]:
-        return found["escaped"]
-    label, target = found["label"], found["target"]
-    if not label or not target or label == target:
-        return label or target or found[0]
-    return f"{label} ({target})"
+def _ticked(code: str) -> str:
+    """Inline code with backticks around it, more of them than stand together in it."""
+    ticks = "`" * (max((len(found) for found in _TICKS.findall(code)), default=0) + 1)
+    pad = " " if "`" in code else ""
+    return f"{ticks}{pad}{code}{pad}{ticks}"
+
+
+def _target(label: str, href: str) -> str:
+    """Where a link leads, to stand behind its label; empty if the label says so itself."""
+    shown = " ".join(href.split())
+    return "" if label in {href, href.removeprefix("mailto:")} else f" ({shown})"

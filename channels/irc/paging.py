@@ -1,0 +1,77 @@
+"""A long text in pages, as people on IRC expect it: a screenful, and "more" for the rest. Pure."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from channels.irc.render import Shown, cut, render
+
+_LOOK_BACK = 4
+"""Lines that a page may be shorter, so that it ends in a better place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """What is sent as one message."""
+
+    text: str
+    code: bool
+    begins: bool
+    """A line begins here; False: it goes on."""
+    apart: bool
+
+
+def pages_of(markdown: str, surely_bytes: int, body_bytes: int, page_lines: int) -> tuple[tuple[str, ...], ...]:
+    """The pages of a text; of a short one the only page.
+
+    Pages are cut for `surely_bytes`, which does not depend on what we are called at the moment: nothing may slip
+    between two of them. A single page uses the room that there is, `body_bytes`.
+    """
+    lines = render(markdown)
+    pages = paged(lines, surely_bytes, page_lines)
+    return pages if len(pages) > 1 else paged(lines, body_bytes, 0)
+
+
+def surely_bytes(nick: str, target: str) -> int:
+    """Room for text in one message to `target` if the server shows the longest user and host with our nick."""
+    return max(512 - len(f":{nick}!~@ PRIVMSG {target} :\r\n".encode()) - 10 - 63, 64)
+
+
+def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int) -> tuple[tuple[str, ...], ...]:
+    """The pages of `lines`, at least one, as messages of at most `limit_bytes`; together they are all of it.
+
+    A page has at most `page_lines` messages (0: no limit), and one more that says that there are others. A
+    page ends at a blank line if there is one among its last lines, else at the end of a line; of a block of
+    code never the last line alone is put on the next page, nor its first left on this one.
+    """
+    bodies = [
+        _Body(piece, line.code, index == 0, line.apart and index == 0)
+        for line in lines
+        for index, piece in enumerate(cut(line.text, limit_bytes))
+    ]
+    starts = [0]
+    # One line left over stays: to say that there is more takes a line, too.
+    while page_lines and len(bodies) - starts[-1] > page_lines + 1:
+        starts.append(_end(bodies, starts[-1], page_lines))
+    pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
+    more = (f'(page {number} of {len(pages)}; say "more")' for number in range(1, len(pages)))
+    return tuple(
+        tuple(body.text for body in page) + ((note,) if note else ())
+        for page, note in itertools.zip_longest(pages, more)
+    )
+
+
+def _end(bodies: Sequence[_Body], start: int, page_lines: int) -> int:
+    """Where the page from `start` ends best: of equal places the last."""
+    shortest = page_lines - min(_LOOK_BACK, page_lines // 3)
+    return max(range(start + shortest, start + page_lines + 1), key=lambda at: (_merit(bodies, at), at))
+
+
+def _merit(bodies: Sequence[_Body], at: int) -> int:
+    """How good it is to break before `bodies[at]`."""
+    if bodies[at].apart and not (bodies[at].code and bodies[at - 1].code):
+        return 4
+    if not (bodies[at].code and bodies[at - 1].code):
+        return 3 if bodies[at].begins else 1
+    lonely = at < 2 or not bodies[at - 2].code or at + 1 == len(bodies) or not bodies[at + 1].code  # noqa: PLR2004 - two back
+    return 0 if lonely or not bodies[at].begins else 2
