@@ -15,11 +15,14 @@ from gateway import access, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock, SystemClock
 from gateway.events import ChannelName
+from gateway.hearing import Hearing
 from gateway.inbox import Inbox
 from gateway.intake import Intake
 from gateway.loop import Loop
+from gateway.media import Media
 from gateway.ops.health import beat
 from gateway.outbox import Outbox
+from gateway.preview import Signs
 from gateway.records import LOW
 from gateway.settings import Settings
 from gateway.store import Store
@@ -48,6 +51,10 @@ def make_channel(name: ChannelName, settings: Settings, clock: Clock, cursor: st
             from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
 
             return IrcChannel(name, config, clock, cursor=cursor)
+        case "telegram":
+            from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
+
+            return TelegramChannel(name, config, clock, cursor=cursor)
         case _:
             raise Unavailable(f"channels.{name}: this version has no adapter for {config.platform}; remove the channel")
 
@@ -130,6 +137,8 @@ class _Gateway:
         self.spawn = spawn
         who, bindings = policies.access_policy(settings), policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
+        self.signs = Signs(store, clock, channels, spawn)
+        self.media = Media(settings.media, store.path.parent / "media", channels, clock)
         self.loop = Loop(
             store=store,
             clock=clock,
@@ -164,7 +173,9 @@ class _Gateway:
             agent_id=agent.id,
             persona=persona(agent.workspace or default_workspace(), self.model.family),
             bindings=bindings,
-            access_policy=who,
+            hearing=Hearing(self.store, who, self.media),
+            media=self.media,
+            signs=self.signs,
             capabilities={name: channel.capabilities for name, channel in self.channels.items()},
             post=self.outbox.put,
         )
@@ -174,6 +185,8 @@ class _Gateway:
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.model.label, self.store.path)
         background = [self.spawn(self._warm_up()), self.spawn(beat(self.store.path, self.clock))]
+        background.append(self.spawn(self.media.sweep()))
+        await self.signs.recover()
         await self.outbox.recover()
         for conversation, urgency in await self.store.due(LOW):
             self.inbox.arrived(conversation, urgency)
@@ -189,6 +202,7 @@ class _Gateway:
         logger.info("stopping")
         await self.inbox.close()
         await self.loop.stop(TURN_GRACE_S)
+        await self.signs.close()
         await self.outbox.drain(SEND_GRACE_S)
         for task in (*running, *background):
             task.cancel()

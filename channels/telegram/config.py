@@ -4,7 +4,33 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from gateway.fields import Section
+from gateway.fields import Duration, Section
+
+
+class Flood(Section):
+    """Our pace. Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting limits")."""
+
+    per_chat_s: float = Field(default=1.0, ge=0)
+    """Seconds between two messages in one chat; 0: none."""
+    group_per_min: int = Field(default=20, ge=1)
+    """Messages to one group in any sixty seconds."""
+    overall_per_s: int = Field(default=30, ge=1)
+    """Messages to all chats together in any second."""
+
+
+class Webhook(Section):
+    """Telegram calls us instead of being asked. Needs a TLS terminator in front of `listen`."""
+
+    listen: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(ge=0, le=65535)
+    """0: any free one (tests)."""
+    path: str = Field(default="/telegram", pattern=r"^/[^\s?#{}]*$")
+    """Where updates are taken in."""
+    url: str = Field(pattern=r"^https?://[^\s/]")
+    """What Telegram is told to call."""
+    secret: SecretStr = Field(min_length=1, max_length=256)
+    """Telegram sends it with every call; a call without it is refused. Letters, digits, `_` and `-`."""
 
 
 class TelegramConfig(Section):
@@ -14,6 +40,17 @@ class TelegramConfig(Section):
     token: SecretStr
     """From BotFather."""
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
-    """Any server that speaks the Bot API."""
+    """Any server that speaks the Bot API; its root, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the groups where the bot may act; `*` means any group. Private chats are `access.dm`'s."""
+    flood: Flood = Flood()
+    poll_timeout: Duration = Field(default=25.0, le=50)
+    """How long one request waits for something to happen, in whole seconds."""
+    request_timeout: Duration = Field(default=20.0, gt=0)
+    """How long any other request may wait for its answer."""
+    typing: bool = True
+    """Show that an answer is being written."""
+    preview: Literal["off", "private", "all"] = "private"
+    """Where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
+    webhook: Webhook | None = None
+    """None: long polling."""

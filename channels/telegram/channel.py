@@ -1,0 +1,183 @@
+"""The Telegram channel: connects, receives, sends."""
+
+import asyncio
+import contextlib
+import logging
+import random as _random
+from collections.abc import Callable, Sequence
+
+from telegram import BotCommand
+from telegram.error import TelegramError
+
+from channels.base import Capabilities, CommandSpec, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.telegram.calls import Api
+from channels.telegram.config import TelegramConfig
+from channels.telegram.cursor import Cursor
+from channels.telegram.extras import Extras
+from channels.telegram.inbound import Inbound
+from channels.telegram.outgoing import Outgoing
+from channels.telegram.pace import Pace
+from channels.telegram.people import View
+from channels.telegram.polling import Polling
+from channels.telegram.render import parse, render
+from channels.telegram.trouble import Trouble
+from gateway.clock import Clock
+from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, Post, Receipt
+from gateway.ids import new_id
+
+_LOG = logging.getLogger("reverie.telegram")
+_GOODBYE_S = 0.5
+_FORMATTING = (
+    "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
+    "headings become bold, tables are shown as they are written."
+)
+
+
+class TelegramChannel:
+    """One bot account; a `channels.base.Channel`, `CanType`, `CanPreview` and `CanDownload`."""
+
+    typing_every_s = 4.5
+    """Telegram shows it for five seconds (core.telegram.org/bots/api#sendchataction)."""
+    preview_every_s = 1.5
+
+    def __init__(
+        self,
+        name: ChannelName,
+        config: TelegramConfig,
+        clock: Clock,
+        *,
+        cursor: str | None = None,
+        commands: Sequence[CommandSpec] = (),
+        random: Callable[[], float] = _random.random,
+    ) -> None:
+        self._name, self._config, self._clock, self._random = name, config, clock, random
+        self._commands = tuple(commands)
+        self._pace = Pace(config.flood)
+        self._inbound = Inbound(
+            View(
+                channel=name,
+                me=0,
+                username="",
+                rooms=frozenset(config.rooms),
+                commands=frozenset(command.name for command in commands),
+                cursor=Cursor.parse(cursor),
+            ),
+            counting=config.webhook is None,
+        )
+        self._ways: tuple[Outgoing, Extras] | None = None
+        """Set while something can be sent."""
+        self._up: bool | None = None
+
+    @property
+    def name(self) -> ChannelName:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True)
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(text.dump() for text in render(post.text))
+
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        if not parse(part.body).text.strip():
+            raise ValueError("a part needs text")
+        outgoing, extras = self._connected()
+        receipt = await outgoing.send(part, going)
+        extras.said(part.to)
+        return receipt
+
+    async def typing(self, at: Address, *, active: bool) -> None:
+        if active and self._config.typing and self._ways:
+            await self._ways[1].typing(at)
+
+    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+        return await self._connected()[1].preview(at, text, shown)
+
+    async def unpreview(self, at: Address, shown: MessageId) -> None:
+        await self._connected()[1].unpreview(at, shown)
+
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
+        if at.channel != self._name:
+            raise Rejected(f"{at.channel} is another account")
+        return await self._connected()[1].download(attachment, limit_bytes)
+
+    def _connected(self) -> tuple[Outgoing, Extras]:
+        if self._ways is None:
+            raise Unreachable(f"{self._name} is not connected")
+        return self._ways
+
+    async def run(self, emit: Emit) -> None:
+        self._up = None
+        api = Api(self._config)
+
+        async def link(up: bool, reason: str) -> None:
+            if self._up is not up:
+                self._up = up
+                now = self._clock.now()
+                await emit([Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)])
+
+        trouble = Trouble(api, self._clock, self._random, link)
+        try:
+            with api.discreet():
+                await self._meet(api, trouble)
+                await self._offer_commands(api)
+                await self._receive(api, emit, trouble)
+        finally:
+            self._ways = None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(api.close(), _GOODBYE_S)
+
+    async def _meet(self, api: Api, trouble: Trouble) -> None:
+        """Learn who we are, however long it takes. Raises Denied."""
+        while True:
+            try:
+                view = await api.me(self._inbound.view)
+            except TelegramError as error:
+                await trouble.met(error)
+                continue
+            self._inbound.view = view
+            outgoing = Outgoing(api, self._clock, self._pace, self._inbound.chat, self._inbound.move)
+            self._ways = (outgoing, Extras(api, self._clock, outgoing, self._config.preview))
+            trouble.greeted(f"connected to {self._config.base_url} as @{view.username}")
+            if not view.reads_all:
+                _LOG.info(
+                    "%s: privacy mode is on, so groups show only commands, mentions and replies; "
+                    "@BotFather /setprivacy turns it off",
+                    self._name,
+                )
+            await trouble.over()
+            return
+
+    async def _offer_commands(self, api: Api) -> None:
+        wanted = tuple(BotCommand(command.name, command.summary) for command in self._commands)
+        if not wanted:
+            return
+        try:
+            if tuple(await api.bot.get_my_commands()) != wanted:
+                await api.bot.set_my_commands(wanted)
+        except TelegramError as error:  # a menu is not worth a stop
+            _LOG.warning("%s: the command menu is not set: %s", self._name, api.clean(error))
+
+    async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
+        async def answered(press: str) -> None:
+            with contextlib.suppress(TelegramError):  # too old by now, or the network: nothing depends on it
+                await api.bot.answer_callback_query(press)
+
+        if self._config.webhook is None:
+            await Polling(
+                api=api, inbound=self._inbound, emit=emit, clock=self._clock, trouble=trouble, answered=answered
+            ).run()
+            return
+        # Here and not above: a web server costs 10 MB, and few want one.
+        from channels.telegram.webhook import Hook  # noqa: PLC0415
+
+        await Hook(
+            self._config.webhook,
+            api=api,
+            inbound=self._inbound,
+            emit=emit,
+            clock=self._clock,
+            trouble=trouble,
+            answered=answered,
+        ).run()

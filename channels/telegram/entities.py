@@ -1,0 +1,129 @@
+"""Formatted text from Telegram as our Markdown (core.telegram.org/bots/api#messageentity). Pure.
+
+Offsets and lengths count UTF-16 units. What does not fit the text, or crosses another entity, is left out.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from channels.telegram.fields import Json, clean, raw, whole
+
+_INLINE = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
+_BLOCKS = frozenset({"pre", "blockquote", "expandable_blockquote"})
+_SHOWN = _BLOCKS | _INLINE.keys() | {"code", "text_link"}
+_PAIR = b"\x00\xd8\x00\xdc"
+"""The first bits of a surrogate pair, little-endian (RFC 2781 section 2.1)."""
+_MOST = 200
+"""Entities that are looked at; Telegram sends at most 100."""
+_LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    type: str
+    more: str
+    """The link's target, or the code's language."""
+
+
+def markdown(text: str, entities: Iterable[Json]) -> str:
+    """`text` with the formatting that Markdown has; what was typed is never escaped."""
+    units = Units(text)
+    return _write(units.cut, 0, units.size, list(_nested(units, entities)))
+
+
+class Units:
+    """A text that can be cut at UTF-16 offsets."""
+
+    def __init__(self, text: str) -> None:
+        self._bytes = text.encode("utf-16-le", "surrogatepass")
+        self.size = len(self._bytes) // 2
+
+    def cut(self, start: int, end: int) -> str:
+        return clean(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
+
+    def fits(self, start: int | None, length: int | None) -> tuple[int, int] | None:
+        """Start and end, if they are inside the text and part no surrogate pair."""
+        if start is None or length is None or start < 0 or length <= 0 or start + length > self.size:
+            return None
+        return (start, start + length) if not (self._inside(start) or self._inside(start + length)) else None
+
+    def _inside(self, at: int) -> bool:
+        """Whether a high surrogate is before `at` and a low one behind it."""
+        around = self._bytes[2 * at - 2 : 2 * at + 2] if at else b""
+        return len(around) == len(_PAIR) and around[1] & 0xFC == _PAIR[1] and around[3] & 0xFC == _PAIR[3]
+
+
+def _nested(units: Units, entities: Iterable[Json]) -> Iterator[_Span]:
+    spans: list[_Span] = []
+    for entity in entities:
+        place = units.fits(whole(entity, "offset"), whole(entity, "length"))
+        kind = raw(entity, "type")
+        if place and kind in _SHOWN and len(spans) < _MOST:
+            more = raw(entity, "url") if kind == "text_link" else raw(entity, "language")
+            spans.append(_Span(*place, kind, "".join(clean(more).split())))
+    opened: list[_Span] = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCKS)):
+        while opened and opened[-1].end <= span.start:
+            opened.pop()
+        if not opened or span.end <= opened[-1].end:
+            opened.append(span)
+            yield span
+
+
+def _write(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[_Span]) -> str:
+    out, at, first = "", start, 0
+    while first < len(spans):
+        span, after = spans[first], first + 1
+        while after < len(spans) and spans[after].start < span.end:
+            after += 1
+        out += cut(at, span.start)
+        inner = spans[first + 1 : after] if span.type not in ("code", "pre") else ()
+        shown = _wrapped(span, _write(cut, span.start, span.end, inner))
+        if span.type in _BLOCKS:
+            shown = ("" if not out or out.endswith("\n") else "\n") + shown
+            shown += "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
+        out, at, first = out + shown, span.end, after
+    return out + cut(at, end)
+
+
+def _wrapped(span: _Span, inner: str) -> str:
+    match span.type:
+        case "pre":
+            fence = _ticks(inner, 3)
+            return f"{fence}{span.more}\n{inner.strip(chr(10))}\n{fence}"
+        case "blockquote" | "expandable_blockquote":
+            return quoted(inner)
+        case "code":
+            ticks = _ticks(inner, 1)
+            pad = " " if inner.startswith("`") or inner.endswith("`") else ""
+            return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
+        case "text_link":
+            target = f"<{span.more}>" if set(span.more) & set("()<>") else span.more
+            return _around(inner, "[", f"]({target})") if span.more else inner
+        case _:
+            mark = _INLINE[span.type]
+            return _around(inner, mark, mark)
+
+
+def quoted(text: str) -> str:
+    """`text` as a Markdown quote."""
+    return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
+
+
+def _around(text: str, before: str, after: str) -> str:
+    """Marks hug the words of each line: emphasis does not reach over white space at its edges, or a line's end."""
+
+    def line(part: str) -> str:
+        found = _LINE.fullmatch(part)
+        assert found is not None
+        return f"{found[1]}{before}{found[2]}{after}{found[3]}" if found[2] else part
+
+    return "\n".join(line(part) for part in text.split("\n"))
+
+
+def _ticks(text: str, least: int) -> str:
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(least, longest + 1)

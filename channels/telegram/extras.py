@@ -1,0 +1,121 @@
+"""What need not be: showing that we write, showing what we write, and fetching files."""
+
+import asyncio
+from typing import Literal
+
+import httpx
+from telegram.constants import ChatAction
+from telegram.error import BadRequest, TelegramError
+
+from channels.base import RateLimited, Rejected, Unreachable
+from channels.telegram.calls import Api
+from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
+from channels.telegram.render import render
+from gateway.clock import Clock
+from gateway.events import Address, Attachment, MessageId
+
+_OK, _GONE, _SERVER = 200, 404, 500
+_DOWNLOAD_S = 300.0
+_PREVIEW_WAIT_S = 3.0
+_MANY = 1000
+
+
+class Extras:
+    """All of it obeys the pace, and none of it takes a message's place."""
+
+    def __init__(self, api: Api, clock: Clock, outgoing: Outgoing, preview: Literal["off", "private", "all"]) -> None:
+        self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
+        self._drafts: dict[Address, int] = {}
+        """By place: the id of the draft that is shown there. Another for every answer."""
+
+    async def typing(self, at: Address) -> None:
+        """As `CanType`, for `active`."""
+        try:
+            chat = self._outgoing.chat(at)
+            if self._outgoing.pace.free(chat, self._clock.monotonic()):
+                await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread(at))
+        except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
+            if not isinstance(error, Rejected):
+                self._outgoing.verdict(error, self._outgoing.chat(at))
+
+    def said(self, at: Address) -> None:
+        """A message was sent there: what is shown next belongs to another answer."""
+        if len(self._drafts) > _MANY:
+            self._drafts.clear()
+        self._drafts[at] = self._drafts.get(at, 1) + 1
+
+    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+        """As `CanPreview`; `Rejected` where the configuration does not want it."""
+        chat = self._outgoing.chat(at)
+        private = chat > 0
+        if self._preview == "off" or (self._preview == "private" and not private):
+            raise Rejected("previews are not wanted here")
+        if not self._outgoing.pace.spare(chat, self._clock.monotonic()):
+            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_WAIT_S)
+        last = render(text)[-1]
+        marks, bot = entities(last.spans), self._api.bot
+        try:
+            if private:
+                draft = self._drafts.setdefault(at, 1)
+                await bot.send_message_draft(chat, draft, last.text, entities=marks, message_thread_id=thread(at))
+                return None
+            if shown is not None:
+                await bot.edit_message_text(
+                    last.text, chat, int(shown), entities=marks, link_preview_options=NO_PREVIEW
+                )
+                return shown
+            sent = await bot.send_message(
+                chat,
+                last.text,
+                entities=marks,
+                disable_notification=True,
+                message_thread_id=thread(at),
+                link_preview_options=NO_PREVIEW,
+            )
+            return MessageId(str(sent.message_id))
+        except Exception as error:  # noqa: BLE001 - said as what it means
+            if isinstance(error, BadRequest) and "not modified" in str(error):
+                return shown
+            raise self._outgoing.verdict(error, chat) from None
+
+    async def unpreview(self, at: Address, shown: MessageId) -> None:
+        """As `CanPreview`."""
+        chat = self._outgoing.chat(at)
+        try:
+            await self._api.bot.delete_message(chat, int(shown))
+        except Exception as error:  # noqa: BLE001 - said as what it means
+            if not (isinstance(error, BadRequest) and "not found" in str(error)):
+                raise self._outgoing.verdict(error, chat) from None
+
+    async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
+        """As `CanDownload`. Nothing was sent, so whatever breaks may be tried again."""
+        too_large = Rejected(f"larger than {limit_bytes} bytes")
+        if (attachment.size_bytes or 0) > limit_bytes:
+            raise too_large
+        try:
+            async with asyncio.timeout(_DOWNLOAD_S):
+                file = await self._api.bot.get_file(attachment.id)
+                if (file.file_size or 0) > limit_bytes:
+                    raise too_large
+                # A server in local mode names a path of its own machine instead: nothing for us to open.
+                if not file.file_path or not file.file_path.startswith(self._api.files):
+                    raise Rejected("the Bot API server keeps its files to itself")
+                return await self._fetch(file.file_path, limit_bytes, too_large)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise Unreachable(f"the file was cut off: {type(error).__name__}") from None
+        except TelegramError as error:
+            verdict = self._api.verdict(error)
+            sure = isinstance(verdict, (Rejected, RateLimited))
+            raise verdict if sure else Unreachable(verdict.reason) from None
+
+    async def _fetch(self, url: str, limit_bytes: int, too_large: Rejected) -> bytes:
+        async with self._api.file(url) as response:
+            if response.status_code != _OK:
+                said = f"the file cannot be had: HTTP {response.status_code}"
+                raise Unreachable(said) if response.status_code >= _SERVER else Rejected(said)
+            data = bytearray()
+            async for chunk in response.aiter_raw():
+                data += chunk
+                if len(data) > limit_bytes:
+                    raise too_large
+            return bytes(data)

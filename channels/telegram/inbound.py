@@ -1,0 +1,113 @@
+"""From updates as they came to notifications: albums put together, moved groups remembered. Pure."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from channels.telegram.cursor import Cursor
+from channels.telegram.fields import Json, whole
+from channels.telegram.people import View
+from channels.telegram.wire import album, button, chat_of, merged, moved, read
+from gateway.events import Message, Notification
+
+_LOG = logging.getLogger("reverie.telegram")
+_ALBUM = 10
+"""The most that one holds (core.telegram.org/bots/api#sendmediagroup)."""
+_LAST_ID = 2**52
+ALBUM_S = 0.7
+"""For so long nothing must be added to an album before it counts as whole. Telegram delivers it within a blink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What became of the updates that were looked at."""
+
+    batch: tuple[Notification, ...]
+    """To be emitted, together with `cursor`."""
+    buttons: tuple[str, ...]
+    """Presses to be answered once that is done."""
+    cursor: Cursor
+    count: int
+    """How many of the updates these are, from the first. The others are to be shown again, a little later: they
+    begin with an album that may not be whole yet."""
+
+
+def valid(updates: Iterable[object]) -> list[Json]:
+    """Those that have an id, each once, in the order of their ids."""
+    found = {_id(one): one for one in updates if isinstance(one, dict)}
+    return [found[update_id] for update_id in sorted(found) if 0 < update_id < _LAST_ID]
+
+
+class Inbound:
+    """Reads one account's updates."""
+
+    def __init__(self, view: View, *, counting: bool) -> None:
+        """`counting`: what is not taken is shown again, and the cursor moves on with what is.
+
+        A webhook's updates come in any order and in small pieces: they are taken as they are, and not counted.
+        """
+        self.view = view if counting else replace(view, cursor=replace(view.cursor, offset=None))
+        self._counting = counting
+        self._seen: Counter[str] = Counter()
+        """How many pictures albums had when they were held back."""
+
+    def move(self, old: str, new: str) -> None:
+        """A group has a new id."""
+        self.view = replace(self.view, cursor=self.view.cursor.move(old, new))
+
+    def chat(self, room: str) -> str:
+        """Where Telegram has a room now."""
+        return self.view.cursor.chat(room)
+
+    def take(self, updates: Sequence[Json], now: datetime) -> Taken:
+        """Read `updates` (`valid` made them) up to the first album that may still grow."""
+        albums = [album(update) for update in updates]
+        count = self._whole(updates, albums) if self._counting else len(updates)
+        self._seen = Counter(key for key in albums[count:] if key)
+        batch: list[Notification] = []
+        for index, update in enumerate(updates[:count]):
+            if change := moved(update):
+                self.move(*change)
+            if not albums[index]:
+                batch += self._read(update, now)
+            elif albums.index(albums[index]) == index:
+                pictures = [one for one, key in zip(updates[:count], albums, strict=False) if key == albums[index]]
+                batch += self._album(pictures, now)
+        cursor = self.view.cursor
+        if count and self._counting:
+            cursor = cursor.after(_id(updates[count - 1]), now)
+            self.view = replace(self.view, cursor=cursor)
+        buttons = tuple(press for update in updates[:count] if (press := button(update)))
+        return Taken(batch=tuple(batch), buttons=buttons, cursor=cursor, count=count)
+
+    def _whole(self, updates: Sequence[Json], albums: Sequence[str]) -> int:
+        """How many updates stand before the first album that may still grow; no album is cut in two."""
+        sizes = Counter(key for key in albums if key)
+        count = len(updates)
+        for key, size in sizes.items():
+            last = max(index for index, other in enumerate(albums) if other == key)
+            chat = chat_of(updates[last])
+            followed = any(chat_of(one) == chat for one in updates[last + 1 :])
+            if size < _ALBUM and self._seen[key] < size and not followed:
+                count = min(count, albums.index(key))
+        while cut := [key for key in albums[:count] if key and key in albums[count:]]:
+            count = albums.index(cut[0])
+        return count
+
+    def _album(self, pictures: Sequence[Json], now: datetime) -> Sequence[Notification]:
+        read_ = [event for picture in pictures for event in self._read(picture, now)]
+        messages = [event for event in read_ if isinstance(event, Message)]
+        return [merged(messages), *(event for event in read_ if event not in messages)] if messages else read_
+
+    def _read(self, update: Json, now: datetime) -> tuple[Notification, ...]:
+        try:
+            return read(update, self.view, now)
+        except Exception:  # noqa: BLE001 - reading is careful; if it still fails, that costs one update and no more
+            _LOG.exception("%s: update %d cannot be read and is left out", self.view.channel, _id(update))
+            return ()
+
+
+def _id(update: Json) -> int:
+    return whole(update, "update_id") or 0

@@ -1,0 +1,115 @@
+"""What we say: paced by chat, in order, and never twice."""
+
+import asyncio
+import weakref
+from collections.abc import Callable
+
+from telegram import LinkPreviewOptions, MessageEntity, ReplyParameters
+from telegram.error import BadRequest, ChatMigrated, TelegramError
+
+from channels.base import Going, Part, RateLimited, Rejected, SendError, Uncertain
+from channels.telegram.calls import Api
+from channels.telegram.pace import Pace
+from channels.telegram.render import Span, Text, parse
+from gateway.clock import Clock
+from gateway.events import Address, MessageId, Receipt
+
+NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_TRIES = 4
+"""With the formatting, the reply and the old chat id each given up once."""
+_LAST_ID = 2**31
+
+
+class Outgoing:
+    """The way out of one account."""
+
+    def __init__(
+        self, api: Api, clock: Clock, pace: Pace, chat: Callable[[str], str], moved: Callable[[str, str], None]
+    ) -> None:
+        """`chat` tells where a room is now; `moved(old, new)` is told where it turned out to be."""
+        self._api, self._clock, self.pace, self._chat, self._moved = api, clock, pace, chat, moved
+        self._lanes: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def chat(self, at: Address) -> int:
+        """The chat's id as Telegram wants it. Raises Rejected."""
+        try:
+            return int(self._chat(at.room))
+        except ValueError:
+            raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
+
+    async def send(self, part: Part, going: Going) -> Receipt:
+        """As `Channel.send`."""
+        lane = self._lanes.setdefault(part.to.room, asyncio.Lock())
+        async with lane:  # in a chat, one after the other
+            chat = self.chat(part.to)
+            while wait_s := self.pace.wait_s(chat, self._clock.monotonic()):
+                await self._clock.sleep(wait_s)
+                chat = self.chat(part.to)
+            self.pace.take(chat, self._clock.monotonic())
+            await going()
+            try:
+                return Receipt(ids=(await self._hand_over(part),))
+            except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
+                raise self.verdict(error, chat) from None
+
+    def verdict(self, error: Exception, chat: int) -> SendError:
+        """As ours, and the chat's pace slowed down if Telegram asks for that."""
+        if isinstance(error, SendError):
+            return error
+        if not isinstance(error, TelegramError):
+            return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
+        verdict = self._api.verdict(error)
+        if isinstance(verdict, RateLimited):
+            self.pace.hold(chat, self._clock.monotonic() + verdict.retry_after_s)
+        return verdict
+
+    async def _hand_over(self, part: Part) -> MessageId:
+        text, reply = parse(part.body), _message_id(part.reply_to)
+        for _ in range(_TRIES):
+            chat = self.chat(part.to)
+            try:
+                sent = await self._api.bot.send_message(
+                    chat,
+                    text.text,
+                    entities=entities(text.spans),
+                    disable_notification=True if part.style == "notice" else None,
+                    message_thread_id=thread(part.to),
+                    link_preview_options=NO_PREVIEW,
+                    reply_parameters=ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
+                )
+                return MessageId(str(sent.message_id))
+            # Each of these says that the message was surely not sent.
+            except ChatMigrated as error:
+                self._moved(str(chat), str(error.new_chat_id))
+            except BadRequest as error:
+                said = str(error).casefold()
+                if text.spans and "entit" in said:
+                    text = Text(text=text.text)
+                elif reply and "repl" in said:
+                    reply = None
+                else:
+                    raise
+        raise Rejected("Telegram refuses this message in every form")
+
+
+def entities(spans: tuple[Span, ...]) -> list[MessageEntity] | None:
+    """As the library wants them; None for none."""
+    return [
+        MessageEntity(
+            type=span.type, offset=span.start, length=span.end - span.start, url=span.url, language=span.language
+        )
+        for span in spans
+    ] or None
+
+
+def thread(at: Address) -> int | None:
+    """A topic's id. Raises Rejected."""
+    try:
+        return int(at.thread) if at.thread is not None else None
+    except ValueError:
+        raise Rejected(f"{at.thread!r} is not the id of a Telegram topic") from None
+
+
+def _message_id(of: MessageId | None) -> int | None:
+    """None for what no message can reply to: a button press, or another platform's id."""
+    return int(of) if of is not None and of.isascii() and of.isdigit() and 0 < int(of) < _LAST_ID else None

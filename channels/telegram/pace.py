@@ -1,0 +1,90 @@
+"""When something may be sent. Pure: time is handed in.
+
+Telegram: about one message a second in a chat, twenty a minute in a group, thirty a second overall
+(core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this). One chat's limits never delay another.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from channels.telegram.config import Flood
+
+_MINUTE_S, _SECOND_S = 60.0, 1.0
+_SLACK_S = 1e-9
+"""Floating point must not make us sleep for nothing."""
+_MANY = 1000
+"""Chats that are remembered before the quiet ones are forgotten."""
+
+
+@dataclass(eq=False, slots=True)
+class _Chat:
+    said: deque[float] = field(default_factory=deque)
+    """When something was sent in the last minute."""
+    extra: deque[float] = field(default_factory=deque)
+    """The same for what need not have been: previews."""
+    held_until: float = 0.0
+
+
+class Pace:
+    """The pace of one bot account."""
+
+    def __init__(self, flood: Flood) -> None:
+        self._flood = flood
+        self._chats: dict[int, _Chat] = {}
+        self._said: deque[float] = deque()
+        """Of all chats, in the last second."""
+
+    def wait_s(self, chat: int, now_s: float) -> float:
+        """How long until a message may go to `chat`; 0: now."""
+        known = self._known(chat, now_s)
+        waits = [known.held_until - now_s]
+        if known.said:
+            waits.append(known.said[-1] + self._flood.per_chat_s - now_s)
+        if _group(chat) and len(known.said) >= self._flood.group_per_min:
+            waits.append(known.said[-self._flood.group_per_min] + _MINUTE_S - now_s)
+        if len(self._said) >= self._flood.overall_per_s:
+            waits.append(self._said[-self._flood.overall_per_s] + _SECOND_S - now_s)
+        return longest if (longest := max(waits)) > _SLACK_S else 0.0
+
+    def take(self, chat: int, now_s: float) -> None:
+        """A message goes to `chat` now."""
+        self._known(chat, now_s).said.append(now_s)
+        self._said.append(now_s)
+
+    def spare(self, chat: int, now_s: float) -> bool:
+        """Take room for something that need not be sent, if half of what is allowed is free."""
+        known = self._known(chat, now_s)
+        busy = _group(chat) and len(known.said) + len(known.extra) >= self._flood.group_per_min / 2
+        if known.held_until > now_s or busy or len(self._said) >= max(1, self._flood.overall_per_s / 2):
+            return False
+        known.extra.append(now_s)
+        return True
+
+    def free(self, chat: int, now_s: float) -> bool:
+        """Whether Telegram has not told us to be quiet in `chat`."""
+        return self._known(chat, now_s).held_until <= now_s
+
+    def hold(self, chat: int, until_s: float) -> None:
+        """Telegram wants nothing for `chat` before that."""
+        known = self._chats.setdefault(chat, _Chat())
+        known.held_until = max(known.held_until, until_s)
+
+    def _known(self, chat: int, now_s: float) -> _Chat:
+        while self._said and self._said[0] <= now_s - _SECOND_S:
+            self._said.popleft()
+        if len(self._chats) > _MANY:
+            self._chats = {key: one for key, one in self._chats.items() if not _quiet(one, now_s)}
+        known = self._chats.setdefault(chat, _Chat())
+        for times in (known.said, known.extra):
+            while times and times[0] <= now_s - max(_MINUTE_S, self._flood.per_chat_s):
+                times.popleft()
+        return known
+
+
+def _group(chat: int) -> bool:
+    return chat < 0
+
+
+def _quiet(chat: _Chat, now_s: float) -> bool:
+    last = max(*chat.said, *chat.extra, chat.held_until - _MINUTE_S, -_MINUTE_S, -_MINUTE_S)
+    return last <= now_s - _MINUTE_S

@@ -1,0 +1,86 @@
+"""Who did it, and where. Pure.
+
+Telegram vouches for user ids. A message in the name of a chat (a channel, or an anonymous administrator) names
+the chat: it is stable, but nobody knows which person it was, so it is never verified.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from channels.telegram.cursor import Cursor
+from channels.telegram.fields import Json, raw, table, whole
+from channels.telegram.media import full_name
+from gateway.events import Address, ChannelName, RoomId, Sender, SenderId, ThreadId
+
+_STAND_INS = frozenset({1087968824, 136817688, 777000})
+"""Users that stand for a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What must be known to read an update."""
+
+    channel: ChannelName
+    me: int
+    """Our own user id."""
+    username: str
+    """Our own, without `@`; empty if there is none."""
+    reads_all: bool = True
+    """False: privacy mode, so what a reply refers to was perhaps never shown to us."""
+    rooms: frozenset[str] = frozenset()
+    """As configured."""
+    commands: frozenset[str] = frozenset()
+    """Ours. Empty: not known, then any may be ours."""
+    cursor: Cursor = field(default_factory=Cursor)
+
+
+def place(message: Json, view: View) -> Address | None:
+    """Where a message stands. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
+    chat = whole(table(message, "chat"), "id")
+    if chat is None:
+        return None
+    thread = whole(message, "message_thread_id") if message.get("is_topic_message") is True else None
+    return Address(
+        channel=view.channel,
+        room=RoomId(view.cursor.room(str(chat), view.rooms)),
+        thread=ThreadId(str(thread)) if thread is not None else None,
+    )
+
+
+def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
+    """Who did it; None: not told."""
+    person, behind = table(event, user), table(event, chat)
+    user_id, chat_id = whole(person, "id"), whole(behind, "id")
+    if chat_id is not None and (user_id is None or user_id in _STAND_INS):
+        return Sender(id=SenderId(str(chat_id)), name=full_name(behind) or str(chat_id))
+    return somebody(person)
+
+
+def somebody(person: Json) -> Sender | None:
+    """A user."""
+    user_id = whole(person, "id")
+    if user_id is None:
+        return None
+    return Sender(
+        id=SenderId(str(user_id)),
+        name=full_name(person) or str(user_id),
+        is_bot=person.get("is_bot") is True,
+        verified=user_id not in _STAND_INS,
+    )
+
+
+def origin(message: Json) -> str:
+    """From whom a message was forwarded, for display; empty if it was not."""
+    told = table(message, "forward_origin")
+    legacy: Mapping[str, object] = {
+        key: message[key] for key in ("forward_from", "forward_from_chat") if key in message
+    }
+    if not told and not legacy and "forward_date" not in message:
+        return ""
+    for key in ("sender_user", "sender_chat", "chat"):
+        if named := full_name(table(told, key)):
+            return named
+    named = " ".join((raw(told, "sender_user_name") or raw(message, "forward_sender_name")).split())
+    for key in ("forward_from", "forward_from_chat"):
+        named = named or full_name(table(legacy, key))
+    return named or "somebody"

@@ -1,0 +1,88 @@
+"""Asking Telegram for updates, again and again, and never losing one.
+
+An update is confirmed by asking for the next (core.telegram.org/bots/api#getupdates), so that is done only when
+what it said is durable, with the offset beside it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from telegram.error import Conflict, TelegramError
+
+from channels.base import Emit
+from channels.telegram.calls import Api
+from channels.telegram.fields import Json
+from channels.telegram.inbound import ALBUM_S, Inbound, valid
+from channels.telegram.trouble import Trouble
+from channels.telegram.wire import ALLOWED
+from gateway.clock import Clock
+
+_LOG = logging.getLogger("reverie.telegram")
+_CONFLICT = "another process polls with this token, or a webhook is set"
+
+
+class Polling:
+    """The loop. `run` it."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        inbound: Inbound,
+        emit: Emit,
+        clock: Clock,
+        trouble: Trouble,
+        answered: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`answered` is told the id of each button press once it is durable."""
+        self._api, self._inbound, self._emit, self._clock = api, inbound, emit, clock
+        self._trouble, self._answered = trouble, answered
+        self._durable = inbound.view.cursor
+        self._looked_for_webhook = False
+
+    async def run(self) -> None:
+        """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
+        holding = False
+        while True:
+            offset = self._durable.ask_from(self._clock.now())
+            try:
+                updates = await self._api.updates(offset, ALLOWED, wait=not holding)
+            except (TelegramError, TimeoutError) as error:
+                if isinstance(error, Conflict) and await self._webhook_removed():
+                    continue
+                await self._trouble.met(error, _CONFLICT if isinstance(error, Conflict) else "")
+                continue
+            readable = valid(updates)
+            if updates and not readable:
+                await self._trouble.met(TelegramError("updates without an id"))
+                continue
+            await self._trouble.over()
+            holding = await self._take(readable)
+            if holding:
+                await self._clock.sleep(ALBUM_S)
+
+    async def _take(self, updates: list[Json]) -> bool:
+        """Hand over what is whole; True: the rest must be asked for again."""
+        taken = self._inbound.take(updates, self._clock.now())
+        if taken.batch or taken.cursor != self._durable:
+            await self._emit(taken.batch, cursor=taken.cursor.dump())
+            self._durable = taken.cursor
+        for press in taken.buttons:
+            await self._answered(press)
+        return taken.count < len(updates)
+
+    async def _webhook_removed(self) -> bool:
+        """Whether the conflict was with a webhook, which is now gone. Looked for once."""
+        if self._looked_for_webhook:
+            return False
+        self._looked_for_webhook = True
+        try:
+            info = await self._api.bot.get_webhook_info()
+            if not info.url:
+                return False
+            await self._api.bot.delete_webhook(drop_pending_updates=False)
+        except TelegramError as error:
+            _LOG.warning("%s: cannot see to the webhook: %s", self._inbound.view.channel, self._api.clean(error))
+            return False
+        _LOG.warning("%s: a webhook was set for this bot; it is removed, because we poll", self._inbound.view.channel)
+        return True

@@ -1,0 +1,101 @@
+"""Being told of updates instead of asking (core.telegram.org/bots/api#setwebhook).
+
+Telegram sends an update again until it is answered with 200, and that is done only when what it said is durable. It
+sends the next of a chat only then, so the pictures of an album come as messages of their own.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from telegram.error import TelegramError
+
+from channels.base import Emit
+from channels.telegram.calls import Api
+from channels.telegram.config import Webhook
+from channels.telegram.fields import Json
+from channels.telegram.inbound import Inbound, valid
+from channels.telegram.trouble import Trouble
+from channels.telegram.wire import ALLOWED
+from gateway.clock import Clock
+
+_BODY_BYTES = 2**20
+"""An update is a few kilobytes."""
+_CLOSE_S = 0.3
+_SECRET = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
+
+
+class Hook:
+    """The listener. `run` it."""
+
+    def __init__(
+        self,
+        config: Webhook,
+        *,
+        api: Api,
+        inbound: Inbound,
+        emit: Emit,
+        clock: Clock,
+        trouble: Trouble,
+        answered: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`answered` is told the id of each button press once it is durable."""
+        self._config, self._api, self._inbound, self._emit = config, api, inbound, emit
+        self._clock, self._trouble, self._answered = clock, trouble, answered
+        self._order = asyncio.Lock()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
+        app = web.Application(client_max_size=_BODY_BYTES)
+        app.router.add_post(self._config.path, self._called)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._config.listen, self._config.port).start()
+            await self._announce()
+            await self._broken
+        finally:
+            await runner.cleanup()
+
+    async def _announce(self) -> None:
+        """Tell Telegram where we are, however long it takes. Raises Denied."""
+        while True:
+            try:
+                await self._api.bot.set_webhook(
+                    self._config.url,
+                    allowed_updates=ALLOWED,
+                    drop_pending_updates=False,
+                    secret_token=self._config.secret.get_secret_value(),
+                )
+            except TelegramError as error:
+                await self._trouble.met(error)
+            else:
+                await self._trouble.over()
+                return
+
+    async def _called(self, request: web.Request) -> web.Response:
+        told = request.headers.get(_SECRET, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(told, self._config.secret.get_secret_value().encode()):
+            return web.Response(status=403)
+        try:
+            updates = valid([json.loads(await request.read())])
+        except (ValueError, RecursionError):
+            updates = []  # it will not be better the next time
+        try:
+            await self._take(updates)
+        except Exception as error:  # noqa: BLE001 - comes out of `run`
+            if not self._broken.done():
+                self._broken.set_exception(error)
+            return web.Response(status=503)
+        return web.Response()
+
+    async def _take(self, updates: list[Json]) -> None:
+        async with self._order:
+            taken = self._inbound.take(updates, self._clock.now())
+            if taken.batch:
+                await self._emit(taken.batch, cursor=taken.cursor.dump())
+        for press in taken.buttons:
+            await self._answered(press)

@@ -1,0 +1,271 @@
+"""Updates of the Bot API as notifications (core.telegram.org/bots/api#update). Pure.
+
+Reads the JSON itself: fields and kinds that are not known yet come up all the time, and one that cannot be read
+must cost nothing but itself.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+from channels.telegram import media
+from channels.telegram.entities import Units, markdown, quoted
+from channels.telegram.fields import Json, clean, moment, name, raw, string, table, tables, whole
+from channels.telegram.people import View, origin, place, sender, somebody
+from channels.telegram.service import membership, my_membership
+from gateway.events import Command, Edited, EventId, Message, MessageId, Notification, Reacted
+
+ALLOWED = (
+    "message",
+    "edited_message",
+    "channel_post",
+    "edited_channel_post",
+    "message_reaction",
+    "callback_query",
+    "my_chat_member",
+)
+"""What we ask for. Reactions must be asked for by name, and are told to administrators only."""
+
+_QUOTE_CHARS = 300
+_Kind = Literal["direct", "mention", "reply", "room"]
+
+
+def read(update: Json, view: View, now: datetime) -> tuple[Notification, ...]:
+    """What an update says; nothing for what does not concern us. Equal for equal updates, but for missing times."""
+    update_id = whole(update, "update_id") or 0
+    if found := table(update, "message") or table(update, "channel_post"):
+        return _message(found, view, now)
+    if found := table(update, "edited_message") or table(update, "edited_channel_post"):
+        return _edited(found, view, now, update_id)
+    if found := table(update, "message_reaction"):
+        return _reactions(found, view, now, update_id)
+    if found := table(update, "callback_query"):
+        return _button(found, view, now)
+    if found := table(update, "my_chat_member"):
+        return my_membership(found, view, now, update_id)
+    return ()
+
+
+def moved(update: Json) -> tuple[str, str] | None:
+    """The old and the new id of a group, if this update says that it became a supergroup."""
+    message = table(update, "message")
+    here = whole(table(message, "chat"), "id")
+    to, since = whole(message, "migrate_to_chat_id"), whole(message, "migrate_from_chat_id")
+    if here is None or (to is None and since is None):
+        return None
+    return (str(here), str(to)) if to is not None else (str(since), str(here))
+
+
+def album(update: Json) -> str:
+    """Names the album that an update is one picture of; empty if it is none."""
+    message = table(update, "message") or table(update, "channel_post")
+    group = raw(message, "media_group_id")
+    return f"{whole(table(message, 'chat'), 'id')}/{group}" if group else ""
+
+
+def chat_of(update: Json) -> int | None:
+    """Where a new message stands."""
+    return whole(table(table(update, "message") or table(update, "channel_post"), "chat"), "id")
+
+
+def button(update: Json) -> str:
+    """The id of the button press that waits for an answer; empty if there is none."""
+    return raw(table(update, "callback_query"), "id")
+
+
+def merged(messages: list[Message]) -> Message:
+    """The pictures of one album, in order, as one message."""
+    order: tuple[_Kind, ...] = ("direct", "mention", "reply", "room")
+    return replace(
+        messages[0],
+        text="\n".join(message.text for message in messages if message.text),
+        kind=min((message.kind for message in messages), key=order.index),
+        attachments=tuple(item for message in messages for item in message.attachments),
+    )
+
+
+def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ...]:
+    at, who, number = place(message, view), sender(message), whole(message, "message_id")
+    if at is None or who is None or number is None:
+        return ()
+    if happened := membership(message, view, now):
+        return happened
+    if who.id == str(view.me):
+        return ()
+    sent = moment(whole(message, "date"), now)
+    if command := _command(message, view):
+        return (
+            Command(
+                id=EventId(str(number)),
+                at=at,
+                sender=who,
+                name=command[0],
+                args=command[1],
+                sent=sent,
+                origin="native",
+            ),
+        )
+    text, files = _text(message, view), media.attachments(message)
+    if not text.strip() and not files:
+        return ()
+    answered = _answered(message)
+    reply_to = whole(answered, "message_id")
+    language = string(table(message, "from"), "language_code")
+    return (
+        Message(
+            id=MessageId(str(number)),
+            at=at,
+            sender=who,
+            text=text,
+            sent=sent,
+            kind=_kind(message, view, answered),
+            reply_to=MessageId(str(reply_to)) if reply_to is not None else None,
+            attachments=files,
+            language=language or None,
+        ),
+    )
+
+
+def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
+    at, who, number = place(message, view), sender(message), whole(message, "message_id")
+    if at is None or who is None or number is None or who.id == str(view.me):
+        return ()
+    sent = moment(whole(message, "edit_date"), moment(whole(message, "date"), now))
+    return (
+        Edited(
+            id=EventId(f"{number}.{update_id}"),
+            at=at,
+            sender=who,
+            message=MessageId(str(number)),
+            text=_text(message, view),
+            sent=sent,
+        ),
+    )
+
+
+def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
+    at, who, number = place(event, view), sender(event, user="user", chat="actor_chat"), whole(event, "message_id")
+    if at is None or who is None or number is None or who.id == str(view.me):
+        return ()
+    old, new = ([_reaction(one) for one in tables(event, key)] for key in ("old_reaction", "new_reaction"))
+    changes = [(one, False) for one in old if one not in new] + [(one, True) for one in new if one not in old]
+    sent = moment(whole(event, "date"), now)
+    return tuple(
+        Reacted(
+            id=EventId(f"{update_id}.{index}"),
+            at=at,
+            sender=who,
+            message=MessageId(str(number)),
+            reaction=reaction,
+            added=added,
+            sent=sent,
+        )
+        for index, (reaction, added) in enumerate(dict.fromkeys(changes))
+        if reaction
+    )
+
+
+def _reaction(one: Json) -> str:
+    return name(raw(one, "emoji")) or name(raw(one, "custom_emoji_id")) or name(raw(one, "type"))
+
+
+def _button(query: Json, view: View, now: datetime) -> tuple[Notification, ...]:
+    """Buttons under messages; those under inline results name no place."""
+    at, who = place(table(query, "message"), view), somebody(table(query, "from"))
+    if at is None or who is None or not raw(query, "id"):
+        return ()
+    # The prefix tells it from a message's id: nothing can be a reply to a press.
+    pressed = EventId(f"button:{string(query, 'id')}")
+    args = string(query, "data").strip()
+    return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native"),)
+
+
+def _command(message: Json, view: View) -> tuple[str, str] | None:
+    """Name and arguments of a command that is said to us.
+
+    One that was forwarded, or sent by a bot for somebody, was not written by whom it comes from.
+    """
+    first = next((one for one in tables(message, "entities") if whole(one, "offset") == 0), {})
+    units = Units(raw(message, "text"))
+    where = units.fits(whole(first, "offset"), whole(first, "length"))
+    if raw(first, "type") != "bot_command" or not where or origin(message) or table(message, "via_bot"):
+        return None
+    word, _, whom = units.cut(*where).removeprefix("/").partition("@")
+    private = raw(table(message, "chat"), "type") == "private"
+    ours = whom.casefold() == view.username.casefold() if whom else private or _known(word, view)
+    return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
+
+
+def _known(word: str, view: View) -> bool:
+    return not view.commands or word.lower() in view.commands
+
+
+def _answered(message: Json) -> Json:
+    """The message that this one replies to. What stands in a topic "replies" to the topic's beginning."""
+    answered = table(message, "reply_to_message")
+    begins = message.get("is_topic_message") is True and (
+        "forum_topic_created" in answered or whole(answered, "message_id") == whole(message, "message_thread_id")
+    )
+    return {} if begins else answered
+
+
+def _kind(message: Json, view: View, answered: Json) -> _Kind:
+    if raw(table(message, "chat"), "type") == "private":
+        return "direct"
+    if any(_mentions(message, text, entities, view) for text, entities in _BODIES):
+        return "mention"
+    return "reply" if whole(table(answered, "from"), "id") == view.me else "room"
+
+
+_BODIES = (("text", "entities"), ("caption", "caption_entities"))
+
+
+def _mentions(message: Json, text: str, entities: str, view: View) -> bool:
+    units = Units(raw(message, text))
+    for entity in tables(message, entities):
+        where, kind = units.fits(whole(entity, "offset"), whole(entity, "length")), raw(entity, "type")
+        if kind == "text_mention" and whole(table(entity, "user"), "id") == view.me:
+            return True
+        if where and kind in ("mention", "bot_command") and view.username:
+            named = units.cut(*where).partition("@")[2]
+            if named.casefold() == view.username.casefold():
+                return True
+    return False
+
+
+def _text(message: Json, view: View) -> str:
+    lines = []
+    if forwarded := origin(message):
+        lines.append(f"(forwarded from {forwarded})")
+    if via := name(raw(table(message, "via_bot"), "username")):
+        lines.append(f"(by way of @{via})")
+    if quote := _quote(message, view):
+        lines.append(quote)
+    for text, entities in _BODIES:
+        if raw(message, text):
+            lines.append(markdown(raw(message, text), tables(message, entities)))
+    if described := media.described(message):
+        lines.append(described)
+    return "\n".join(lines)
+
+
+def _quote(message: Json, view: View) -> str:
+    """What is replied to, where the reply alone would not tell.
+
+    A chosen part of it, something from another chat, or what privacy mode has hidden from us.
+    """
+    words = string(table(message, "quote"), "text")
+    answered, external = _answered(message), table(message, "external_reply")
+    by = ""
+    if external:
+        by = f"{origin({'forward_origin': external.get('origin')}) or 'somebody'}: "
+        words = words or media.described(external) or "(another chat)"
+    elif not words and not view.reads_all and whole(table(answered, "from"), "id") not in (None, view.me):
+        if raw(table(message, "chat"), "type") == "private":
+            return ""
+        whom = somebody(table(answered, "from"))
+        by = f"{whom.name}: " if whom else ""
+        words = clean(raw(answered, "text") or raw(answered, "caption")) or media.described(answered)
+    if not words.strip():
+        return ""
+    return quoted(by + (words if len(words) <= _QUOTE_CHARS else words[:_QUOTE_CHARS] + "…"))
