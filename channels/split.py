@@ -1,4 +1,7 @@
-"""Cut text into pieces that fit a limit counted in UTF-8 bytes. Pure."""
+"""Cut text into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
+
+import re
+import unicodedata
 
 _LONGEST_CODE_POINT_BYTES = 4
 
@@ -36,3 +39,140 @@ def _first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
             window = window[:space]
     taken = len(window.encode())
     return window.rstrip(), data[taken:].decode().lstrip().encode()
+
+
+_FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
+_SPAN = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
+"""Stretches that mean something only as a whole: code, links, references."""
+_LEAST_UNITS = 64
+_BROKEN_AT = "\u200d\ufe0e\ufe0f\u20e3"
+"""Joiner, variation selectors, keycap: they belong to what stands before them."""
+
+
+def units(text: str) -> int:
+    """Length in UTF-16 code units: never less than in code points, which others count."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
+    """Pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
+
+    A fenced block that is cut is closed, and opened again with its language in the next piece; one that is
+    never closed is closed at the end. Cuts between lines where that wastes less than half a piece, else
+    at white space, else between two characters; inside of inline code or a link only if that is longer than
+    a piece. Nothing but white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
+    """
+    if limit_units < _LEAST_UNITS:
+        raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_LEAST_UNITS}")
+    pieces = _Pieces(limit_units)
+    for line in text.encode("utf-8", "replace").decode().split("\n"):
+        pieces.add(line)
+    return tuple(pieces.finish())
+
+
+class _Pieces:
+    """The pieces so far, and the fence that is open at their end."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._done: list[str] = []
+        self._lines: list[str] = []
+        self._opener = ""
+        """The line that opened the fence we are in; empty: we are in none."""
+        self._fresh = 0
+        """How many of `_lines` only open a fence again."""
+
+    def add(self, line: str) -> None:
+        fence = _FENCE.fullmatch(line.rstrip())
+        closes = bool(self._opener and fence and not fence["lang"].strip() and _covers(fence["marks"], self._opener))
+        opens = bool(not self._opener and fence)
+        if opens and units(line) > self._limit // 4:  # no language is so long: it is a line of text
+            opens = False
+        if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
+            self._cut()
+        while not self._fits(line, closer="" if closes else None):
+            line = self._break(line)  # noqa: PLW2901 - what is left of it
+        self._lines.append(line)
+        if opens and fence:
+            self._opener = line.strip()
+        elif closes:
+            self._opener = ""
+
+    def finish(self) -> list[str]:
+        self._cut()
+        return self._done
+
+    def _fits(self, *more: str, closer: str | None = None) -> bool:
+        closing = self._closer() if closer is None else closer
+        return units("\n".join([*self._lines, *more, *([closing] if closing else [])])) <= self._limit
+
+    def _closer(self) -> str:
+        found = _FENCE.match(self._opener)
+        return found["marks"] if found else ""
+
+    def _cut(self) -> None:
+        """End the piece; the next one begins in the same fence."""
+        if any(line.strip() for line in self._lines[self._fresh :]):
+            piece = "\n".join([*self._lines, *([self._closer()] if self._opener else [])])
+            self._done.append(piece.strip("\n") if self._opener else piece.strip("\n").rstrip())
+        self._lines = [self._opener] if self._opener else []
+        self._fresh = len(self._lines)
+
+    def _break(self, line: str) -> str:
+        """Make room for a line that does not fit, by ending the piece before it or inside it; what is left of it."""
+        used = units("\n".join(self._lines)) + 1 if self._lines else 0
+        begun = len(self._lines) > self._fresh
+        frame = units(self._opener) + 1 + units(self._closer()) + 1 if self._opener else 0
+        if begun and (used > self._limit // 2 or units(line) + frame <= self._limit):
+            self._cut()
+            return line
+        room = self._limit - used - (units(self._closer()) + 1 if self._opener else 0)
+        at = _place(line, room, code=bool(self._opener))
+        self._lines.append(line[:at] if self._opener else line[:at].rstrip())
+        self._cut()
+        return line[at:] if self._opener else line[at:].lstrip()
+
+
+def _covers(marks: str, opener: str) -> bool:
+    found = _FENCE.match(opener)
+    return found is not None and len(marks) >= len(found["marks"])
+
+
+def _place(line: str, room: int, *, code: bool) -> int:
+    """Where to cut a line so that what stands before fits `room`; at least one character does."""
+    end = _fitting(line, room)
+    spans = [] if code else [found.span() for found in _SPAN.finditer(line)]
+    whole = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
+    for at in range(whole, max(whole // 2, 1) - 1, -1):
+        if line[at - 1].isspace() or (at < len(line) and line[at].isspace()):
+            if line[:at].strip() and not any(a < at < b for a, b in spans):
+                return at
+    return whole if whole < end else _between(line, end)
+
+
+def _fitting(line: str, room: int) -> int:
+    taken = 0
+    for at, character in enumerate(line):
+        taken += 1 + (character > "\uffff")
+        if taken > room:
+            return max(at, 1)
+    return len(line)
+
+
+def _between(line: str, end: int) -> int:
+    """The last boundary of characters as people see them at or before `end`, if there is one nearby."""
+    for at in range(end, max(end - 16, 0), -1):
+        if at == len(line) or not (_belongs(line[at]) or line[at - 1] == "\u200d"):
+            flags = len(line[:at]) - len(line[:at].rstrip(_FLAGS))
+            if at == len(line) or line[at] not in _FLAGS or flags % 2 == 0:
+                return at
+    return end
+
+
+_FLAGS = "".join(chr(0x1F1E6 + letter) for letter in range(26))
+"""Two of them make one flag."""
+
+
+def _belongs(character: str) -> bool:
+    skin = "\U0001f3fb" <= character <= "\U0001f3ff"
+    return skin or character in _BROKEN_AT or unicodedata.combining(character) != 0

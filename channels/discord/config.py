@@ -1,10 +1,10 @@
 """What an operator says about one Discord bot."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
-from gateway.fields import Section
+from gateway.fields import Duration, Section
 
 
 class DiscordConfig(Section):
@@ -18,3 +18,29 @@ class DiscordConfig(Section):
     """Where events come from."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the channels or guilds where the bot may act; `*` means any. Direct messages are `access.dm`'s."""
+    history_age: Duration = 3600.0
+    """What was said while we were away is answered if it is younger than this (seconds, or `1h`). 0: never."""
+    shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
+    """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without sharding
+    (enough for 2,500 guilds)."""
+    typing: bool = True
+    """Show that an answer is being written."""
+    preview: Literal["off", "all"] = "off"
+    """`all`: an answer grows before people's eyes in a message that is edited, and then replaced."""
+    link_previews: bool = False
+    """Let Discord show what is behind the links in our messages."""
+    connect_timeout: Duration = Field(default=60.0, gt=0)
+    """From the first packet to a session."""
+    request_timeout: Duration = Field(default=30.0, gt=0)
+    """For one request to the HTTP API."""
+
+    @field_validator("rooms")
+    @classmethod
+    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
+        for room in rooms:
+            if room != "*" and not (room.isascii() and room.isdigit()):
+                raise ValueError(
+                    f"{room!r} is not the id of a channel or guild: in Discord, turn on developer mode, "
+                    'right-click it, copy its id, and write it in quotes ("*" is any)'
+                )
+        return rooms

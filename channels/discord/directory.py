@@ -1,0 +1,138 @@
+"""What we know of guilds, channels, threads and roles, from what the gateway told us. Pure.
+
+In place of the library's cache: that keeps whole objects, and needs them to be well-formed.
+"""
+
+from dataclasses import dataclass
+
+from channels.discord.payload import Json, as_id, flag, number, obj, objs, snowflake, text
+from gateway.events import Address, ChannelName, RoomId, ThreadId
+
+THREADS = frozenset({10, 11, 12})
+"""Announcement, public and private threads; forum posts are public threads."""
+DIRECT = frozenset({1, 3})
+_SILENT = frozenset({4, 14, 15, 16})
+"""Categories, directories, forums: nothing is said in them, only in their threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One channel or thread."""
+
+    id: str
+    guild: str
+    """Empty: a direct chat."""
+    name: str
+    parent: str
+    """Of a thread: the channel it hangs on. Else empty."""
+    last: str | None
+    """The newest message there when we were told; None: there never was one. Empty: not told."""
+    talks: bool = True
+    """Messages can be in it."""
+
+
+class Directory:
+    """Grows and shrinks with what `learn` is fed."""
+
+    def __init__(self, channel: ChannelName) -> None:
+        self._channel = channel
+        self.me = ""
+        """Our user id; empty until READY."""
+        self.places: dict[str, Place] = {}
+        self._roles: dict[str, tuple[str, str]] = {}
+        """Role -> guild and name."""
+        self._ours: set[str] = set()
+
+    def address(self, channel: str) -> Address:
+        """Where that is. A channel that we know nothing of is a room of its own, in no guild: closed unless opened."""
+        place = self.places.get(channel)
+        if place is not None and place.parent:
+            return Address(channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel))
+        return Address(channel=self._channel, room=RoomId(channel))
+
+    def guild(self, channel: str) -> str:
+        """The guild of a channel; empty: none, or not known."""
+        place = self.places.get(channel)
+        return place.guild if place else ""
+
+    def name(self, channel: str) -> str:
+        """For display; empty if not known."""
+        place = self.places.get(channel)
+        return place.name if place else ""
+
+    def role(self, role: str) -> str:
+        """For display; empty if not known."""
+        return self._roles.get(role, ("", ""))[1]
+
+    def our_role(self, role: str) -> bool:
+        """Whether it is the role that Discord made for this bot: a mention of it means the bot."""
+        return role in self._ours
+
+    def learn(self, event: str, data: Json) -> None:
+        """Take in one event of the gateway; those that tell nothing of places change nothing."""
+        match event:
+            case "READY":
+                self.me = snowflake(obj(data, "user"), "id") or self.me
+            case "GUILD_CREATE":
+                self._guild(data)
+            case "GUILD_DELETE" if not flag(data, "unavailable"):
+                self._forget(snowflake(data, "id"))
+            case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
+                self.add(data, snowflake(data, "guild_id"))
+            case "CHANNEL_DELETE" | "THREAD_DELETE":
+                self.places.pop(snowflake(data, "id"), None)
+            case "THREAD_LIST_SYNC":
+                for thread in objs(data, "threads"):
+                    self.add(thread, snowflake(data, "guild_id"))
+            case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
+                self._role(obj(data, "role"), snowflake(data, "guild_id"))
+            case _:
+                pass
+
+    def add(self, data: Json, guild: str) -> Place | None:
+        """Take in one channel object; None if it is none."""
+        channel, kind = snowflake(data, "id"), number(data, "type")
+        if not channel or kind is None:
+            return None
+        last = data.get("last_message_id", "")
+        place = Place(
+            id=channel,
+            guild="" if kind in DIRECT else guild,
+            name=text(data, "name"),
+            parent=snowflake(data, "parent_id") if kind in THREADS else "",
+            last=None if last is None else as_id(last),
+            talks=kind not in _SILENT,
+        )
+        self.places[channel] = place
+        return place
+
+    def in_guild(self, guild: str) -> list[Place]:
+        """Its channels and threads, oldest first."""
+        return sorted((p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id))
+
+    def _guild(self, data: Json) -> None:
+        guild = snowflake(data, "id")
+        if not guild or flag(data, "unavailable"):
+            return
+        self._forget(guild)
+        for channel in (*objs(data, "channels"), *objs(data, "threads")):
+            self.add(channel, guild)
+        for role in objs(data, "roles"):
+            self._role(role, guild)
+
+    def _roles_of(self, guild: str) -> set[str]:
+        return {role for role, (of, _) in self._roles.items() if of == guild}
+
+    def _role(self, data: Json, guild: str) -> None:
+        role = snowflake(data, "id")
+        if role:
+            self._roles[role] = (guild, text(data, "name"))
+            if self.me and snowflake(obj(data, "tags"), "bot_id") == self.me:
+                self._ours.add(role)
+
+    def _forget(self, guild: str) -> None:
+        for place in self.in_guild(guild):
+            del self.places[place.id]
+        for role in self._roles_of(guild):
+            del self._roles[role]
+            self._ours.discard(role)

@@ -1,0 +1,105 @@
+"""How far we have heard, what may have been missed, and what to ask the history for. Pure.
+
+Discord keeps no queue for those who were away: what was said meanwhile is found by asking each channel for
+its messages behind the newest one that we know. Until that is done the durable position must not move on.
+"""
+
+import json
+from collections.abc import Iterable, Set
+from datetime import datetime, timedelta
+
+from channels.discord.directory import Place
+from channels.discord.payload import as_id, id_at
+
+ANY = "*"
+DIRECTS = 64
+"""So many direct chats are remembered, the latest ones: Discord does not list them."""
+_MARGIN = timedelta(seconds=60)
+"""Messages reach us not quite in the order of their ids; what comes twice is known by its id."""
+
+
+class Progress:
+    """How far each shard has heard."""
+
+    def __init__(self, cursor: str | None, history_age_s: float) -> None:
+        self._age = timedelta(seconds=min(history_age_s, 10.0**9))
+        self._marks, self.directs = _read(cursor)
+        self._heard = dict(self._marks)
+        self._missing: dict[int, set[str]] = {}
+        """Shard -> guilds whose gap is still open; an empty name is that of direct chats."""
+
+    def began(self, shard: int, guilds: Iterable[str], now: datetime) -> None:
+        """A new session: all that it covers may have a gap."""
+        if shard not in self._marks and self._marks:  # another number of shards than before: the earliest holds for all
+            self._marks[shard] = min(self._marks.values())
+        known = shard in self._marks and self._age > timedelta(0)
+        self._missing[shard] = {*guilds, *([""] if self.directs and not shard else [])} if known else set()
+        if not known:
+            self._marks[shard] = id_at(now)
+        self._heard[shard] = max(self._heard.get(shard, 0), self._marks[shard])
+
+    def lost(self, shard: int, guild: str) -> None:
+        """A guild has become unavailable: what is said there now is not told."""
+        if self._age > timedelta(0):
+            self._missing.setdefault(shard, set()).add(guild)
+
+    def missing(self, shard: int, guild: str) -> bool:
+        """Whether there may be a gap."""
+        return guild in self._missing.get(shard, ())
+
+    def closed(self, shard: int, guild: str) -> None:
+        """There is no gap any more."""
+        self._missing.get(shard, set()).discard(guild)
+
+    def heard(self, shard: int, message: str) -> None:
+        """This message is being made durable."""
+        self._heard[shard] = max(self._heard.get(shard, 0), int(message))
+
+    def spoke(self, direct: str, message: str) -> None:
+        """Somebody wrote to us directly."""
+        self.directs.pop(direct, None)
+        self.directs[direct] = message
+        while len(self.directs) > DIRECTS:
+            del self.directs[next(iter(self.directs))]
+
+    def since(self, shard: int, now: datetime) -> int:
+        """Ask for what has a larger id than this."""
+        mark = self._marks.get(shard, 0)
+        return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), id_at(now - self._age))
+
+    def too_old(self, shard: int, now: datetime) -> bool:
+        """Whether the gap begins before what is still answered."""
+        return self._marks.get(shard, 0) < id_at(now - self._age)
+
+    def cursor(self) -> str:
+        """All of it, as text; the position of a shard with gaps is where they begin."""
+        for shard, heard in self._heard.items():
+            if not self._missing.get(shard):
+                self._marks[shard] = heard
+        marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
+        return json.dumps({"v": 1, "marks": marks, "directs": self.directs}, separators=(",", ":"))
+
+
+def _read(cursor: str | None) -> tuple[dict[int, int], dict[str, str]]:
+    """What a cursor says; nothing if it is none of ours."""
+    try:
+        found = json.loads(cursor or "{}")
+        marks = {int(shard): int(as_id(mark)) for shard, mark in found.get("marks", {}).items()}
+        directs = {as_id(direct): as_id(message) for direct, message in found.get("directs", {}).items()}
+        return marks, {direct: message for direct, message in directs.items() if direct and message}
+    except (ValueError, AttributeError, TypeError):
+        return {}, {}
+
+
+def acts(place: Place, rooms: Set[str]) -> bool:
+    """Whether the operator has opened it: the channel, the one it hangs on, its guild, or all."""
+    return ANY in rooms or bool({place.id, place.parent, place.guild} & rooms)
+
+
+def plan(places: Iterable[Place], since: int, rooms: Set[str]) -> list[Place]:
+    """Which of them to ask for what was said behind `since`."""
+    return [
+        place
+        for place in places
+        if place.talks and acts(place, rooms) and place.last is not None and (not place.last or int(place.last) > since)
+    ]

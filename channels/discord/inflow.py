@@ -1,0 +1,210 @@
+"""From raw events to what the gateway is told, in order, and with what was missed in between."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence, Set
+
+from channels.base import Denied, Emit, Rejected, SendError
+from channels.discord import gaps, wire
+from channels.discord.directory import Directory, Place
+from channels.discord.gaps import Progress
+from channels.discord.inbox import Inbox, Raw
+from channels.discord.payload import Json, obj, objs, snowflake
+from channels.discord.rest import Api, messages
+from gateway.clock import Clock
+from gateway.events import Message, Notification
+from gateway.ids import new_id
+
+_LOG = logging.getLogger("reverie.discord")
+_BATCH = 256
+_PAGE = 100
+_AT_ONCE = 8
+"""Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
+_AGAIN_S = 30.0
+_REMEMBERED = 4096
+_REFILL = "_REFILL"
+"""From ourselves: a history that could not be had is asked for again."""
+_IN_CHANNELS = ("MESSAGE_", "INTERACTION_")
+
+
+class Inflow:
+    """Reads the inbox: learns, fills gaps, emits."""
+
+    def __init__(
+        self, clock: Clock, rooms: Set[str], directory: Directory, progress: Progress, inbox: Inbox, api: Api
+    ) -> None:
+        self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
+        self._inbox, self._api = inbox, api
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        """Messages that went out lately: history and gateway tell some of them twice."""
+        self._cursor = ""
+        self._later: set[asyncio.Task[None]] = set()
+        self.gone: set[str] = set()
+        """Messages of ours that we took away ourselves."""
+
+    async def run(self, emit: Emit) -> None:
+        """Ends only by cancellation or by what `emit` raises."""
+        try:
+            while True:
+                batch: list[Notification] = []
+                for item in await self._inbox.take(_BATCH):
+                    if not isinstance(item, Raw):
+                        batch.append(item)
+                        continue
+                    if self._begins_a_gap(item):
+                        await self._flush(emit, batch)
+                        batch = []
+                    batch += await self._taken(item, emit)
+                await self._flush(emit, batch)
+        finally:
+            for task in self._later:
+                task.cancel()
+            await asyncio.gather(*self._later, return_exceptions=True)
+
+    async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
+        cursor = self._progress.cursor()
+        if batch:
+            await emit(batch, cursor=None if cursor == self._cursor else cursor)
+            self._cursor = cursor
+
+    def _begins_a_gap(self, item: Raw) -> bool:
+        return item.event in {"READY", "GUILD_CREATE", _REFILL}
+
+    async def _taken(self, item: Raw, emit: Emit) -> Sequence[Notification]:
+        """One event: what it teaches is kept, what it tells is given back. A bad one is dropped, with a log line."""
+        try:
+            data: Json = obj({"d": item.data}, "d")
+            self._directory.learn(item.event, data)
+            if item.event.startswith(_IN_CHANNELS):
+                await self._learn_place(data)
+            told = self._new(wire.read(item.event, data, self._directory, self._clock.now(), new_id(self._clock.now())))
+            self._note(item, data, told)
+        except Exception:  # whatever a payload breaks, the next one is another
+            _LOG.exception("an event %.40r is dropped", item.event)
+            return []
+        if self._begins_a_gap(item):
+            await self._fill(item, data, emit)
+        return told
+
+    def _note(self, item: Raw, data: Json, told: Sequence[Notification]) -> None:
+        """Keep what decides where a gap would begin."""
+        number = snowflake(data, "id")
+        match item.event:
+            case "READY":
+                guilds = [snowflake(guild, "id") for guild in objs(data, "guilds")]
+                self._progress.began(item.shard, filter(None, guilds), self._clock.now())
+            case "GUILD_DELETE":
+                if data.get("unavailable") is True:
+                    self._progress.lost(item.shard, number)
+                else:
+                    self._progress.closed(item.shard, number)
+            case "MESSAGE_CREATE" if number:
+                self._progress.heard(item.shard, number)
+                if any(isinstance(event, Message) and event.kind == "direct" for event in told):
+                    self._progress.spoke(snowflake(data, "channel_id"), number)
+            case _:
+                pass
+
+    def _new(self, told: Sequence[Notification]) -> list[Notification]:
+        """Without messages that went out already, and without what we took away ourselves."""
+        new: list[Notification] = []
+        for event in told:
+            if isinstance(event, Message):
+                if event.id in self._seen:
+                    continue
+                self._seen[event.id] = None
+                if len(self._seen) > _REMEMBERED:
+                    self._seen.popitem(last=False)
+            if event.kind == "deleted" and event.message in self.gone:
+                self.gone.discard(event.message)
+                continue
+            new.append(event)
+        return new
+
+    async def _learn_place(self, data: Json) -> None:
+        """A thread that nobody told us of (it was archived, or we just got in) is asked for."""
+        channel, guild = snowflake(data, "channel_id"), snowflake(data, "guild_id")
+        if not channel or not guild or channel in self._directory.places:
+            return
+        told = obj(data, "channel")
+        if self._directory.add(told, guild) is None:
+            try:
+                told = obj({"d": await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)}, "d")
+            except SendError as error:
+                _LOG.warning("channel %s is not known: %s", channel, error.reason)
+                told = {}
+        if snowflake(told, "id") != channel or self._directory.add(told, guild) is None:
+            # It is at least in that guild; as a room of its own it is closed unless opened.
+            self._directory.add({"id": channel, "type": 0}, guild)
+
+    async def _fill(self, item: Raw, data: Json, emit: Emit) -> None:
+        """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
+        shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
+        if not self._progress.missing(shard, guild):
+            return
+        if guild:
+            if guild not in {place.guild for place in self._directory.places.values()}:
+                return  # still unavailable
+            places = self._directory.in_guild(guild)
+        else:
+            places = [place for direct in self._progress.directs if (place := self._direct(direct))]
+        now = self._clock.now()
+        asked = gaps.plan(places, self._progress.since(shard, now), self._rooms if guild else {gaps.ANY})
+        if asked and self._progress.too_old(shard, now):
+            _LOG.warning("what was said before the last `history_age` while we were away is not answered")
+        if await self._histories(asked, self._progress.since(shard, now), emit):
+            self._progress.closed(shard, guild)
+        else:
+            self._later.add(task := asyncio.create_task(self._refill(shard, guild)))
+            task.add_done_callback(self._later.discard)
+
+    def _direct(self, channel: str) -> Place | None:
+        return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")
+
+    async def _refill(self, shard: int, guild: str) -> None:
+        await self._clock.sleep(_AGAIN_S)
+        self._inbox.put(Raw(shard, _REFILL, {"id": guild} if guild else {}))
+
+    async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
+        """Whether all of them could be had."""
+        free, whole = asyncio.Semaphore(_AT_ONCE), True
+
+        async def one(place: Place) -> None:
+            nonlocal whole
+            async with free:
+                whole = await self._history(place, since, emit) and whole
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for place in places:
+                    tasks.create_task(one(place))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return whole
+
+    async def _history(self, place: Place, since: int, emit: Emit) -> bool:
+        """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
+        while True:
+            try:
+                answer = await self._api.call(
+                    "GET",
+                    "/channels/{channel_id}/messages",
+                    params={"limit": _PAGE, "after": since},
+                    channel_id=place.id,
+                )
+            except (Rejected, Denied) as error:  # not ours to read: there is no gap either
+                _LOG.info("the history of %s is closed to us: %s", place.id, error.reason)
+                return True
+            except SendError as error:
+                _LOG.warning("the history of %s could not be had: %s", place.id, error.reason)
+                return False
+            page = messages(answer)
+            told = [event for data in page if (event := wire.message(data, self._directory)) is not None]
+            if new := self._new(told):
+                _LOG.info("%d messages in %s were said while we were away", len(new), place.id)
+                await emit(new)
+            ids = [int(number) for data in page if (number := snowflake(data, "id"))]
+            if len(page) < _PAGE or max(ids, default=0) <= since:
+                return True
+            since = max(ids)

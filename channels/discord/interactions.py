@@ -1,0 +1,175 @@
+"""Native commands: acknowledged at once, answered later, exactly once.
+
+https://discord.com/developers/docs/interactions/receiving-and-responding: the first answer within three
+seconds, or the person sees that we failed; the token of an interaction lives for fifteen minutes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from channels.base import CommandSpec, Denied, Going, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.discord.commands import same, table
+from channels.discord.payload import Json, number, obj, snowflake, text
+from channels.discord.rest import Api
+from channels.discord.tasks import end
+from channels.discord.wire import INTERACTION
+from gateway.clock import Clock
+from gateway.events import Address, MessageId, Receipt
+
+_LOG = logging.getLogger("reverie.discord")
+EPHEMERAL: Final = 1 << 6
+"""https://discord.com/developers/docs/resources/message#message-object-message-flags"""
+_COMMAND, _DEFERRED = 2, 5
+_TOKEN_S: Final = 14.5 * 60
+_REMEMBERED = 1000
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """One interaction that waits for its answer."""
+
+    application: str
+    token: str
+    private: bool
+    until_s: float
+    deferred: asyncio.Task[bool]
+    first: str = ""
+    """Key of the part that became the first answer; empty: none yet."""
+    perhaps: set[str] = field(default_factory=set)
+    """Keys of follow-ups that may be visible: these have no nonce, so they are not sent again."""
+
+
+class Answers:
+    """The interactions of the last fifteen minutes."""
+
+    def __init__(self, api: Api, clock: Clock, specs: Sequence[CommandSpec]) -> None:
+        self._api, self._clock, self._specs = api, clock, specs
+        self._private: Set[str] = {spec.name for spec in specs if spec.private}
+        self._asked: dict[str, _Asked] = {}
+        self._last: dict[Address, tuple[str, _Asked]] = {}
+        """Place -> the post that answered a command there last, and the command: the further parts of a post
+        do not say what they answer."""
+        self._open: dict[str, None] = {}
+        """Private posts that are said in the open, because they answer a text."""
+
+    async def register(self) -> None:
+        """Make Discord's command table ours; best effort, and nothing if we have no commands."""
+        if not self._specs:
+            return
+        try:
+            application = snowflake(await self._api.call("GET", "/oauth2/applications/@me"), "id")
+            path, wanted = "/applications/{application_id}/commands", table(self._specs)
+            if not same(await self._api.call("GET", path, application_id=application), wanted):
+                await self._api.call("PUT", path, json=wanted, application_id=application)
+                _LOG.info("%d commands are registered with Discord", len(wanted))
+        except SendError as error:
+            _LOG.warning("the commands could not be registered: %s", error.reason)
+
+    def asked(self, data: object) -> None:
+        """An interaction has come: acknowledge it now, whatever else is waiting."""
+        inside: Json = obj({"d": data}, "d")
+        interaction, token, application = (
+            snowflake(inside, "id"),
+            text(inside, "token"),
+            snowflake(inside, "application_id"),
+        )
+        name = text(obj(inside, "data"), "name").lower()
+        if (
+            number(inside, "type") != _COMMAND
+            or not (interaction and token and application)
+            or interaction in self._asked
+        ):
+            return
+        now_s, private = self._clock.monotonic(), name in self._private
+        for old in [known for known, asked in self._asked.items() if asked.until_s < now_s][:-1]:
+            del self._asked[old]
+        task = asyncio.create_task(self._defer(interaction, token, private=private))
+        self._asked[interaction] = _Asked(application, token, private, now_s + _TOKEN_S, task)
+
+    async def _defer(self, interaction: str, token: str, *, private: bool) -> bool:
+        answer = {"type": _DEFERRED, "data": {"flags": EPHEMERAL if private else 0}}
+        try:
+            await self._api.call(
+                "POST",
+                "/interactions/{webhook_id}/{webhook_token}/callback",
+                json=answer,
+                webhook_id=interaction,
+                webhook_token=token,
+            )
+        except Rejected as error:  # acknowledged already: our first request was cut after it was taken
+            _LOG.warning("a command could not be acknowledged: %s", error.reason)
+            return "40060" in error.reason
+        except SendError as error:
+            _LOG.warning("a command could not be acknowledged: %s", error.reason)
+            return isinstance(error, Uncertain)
+        return True
+
+    async def close(self) -> None:
+        """End what is going on."""
+        await end(*(asked.deferred for asked in self._asked.values()))
+
+    async def send(self, part: Part, content: dict[str, object], going: Going) -> Receipt | None:
+        """Answer the command that `part` answers; None: it answers none, or none that can still be, so say it openly.
+
+        `content` is the message. Raises a `SendError`; `Rejected` if it is private and can no longer be.
+        """
+        stem = part.key.rpartition("#")[0] or part.key
+        asked = self._of(part, stem)
+        if asked is None or not await asyncio.shield(asked.deferred) or self._clock.monotonic() >= asked.until_s:
+            if part.private and stem not in self._open:
+                if part.reply_to is None or part.reply_to.startswith(INTERACTION):
+                    raise Rejected("the command is too old to be answered privately")
+                self._open[stem] = None
+                while len(self._open) > _REMEMBERED:
+                    del self._open[next(iter(self._open))]
+            return None
+        if part.private and not asked.private:
+            raise Rejected("the command was acknowledged in the open, so it cannot be answered privately")
+        self._last[part.to] = stem, asked
+        try:
+            return await self._answer(part, asked, content, going)
+        except Rejected:
+            if part.private or asked.private:
+                raise
+            asked.until_s = 0.0  # the token is no longer taken: the rest goes to the room
+            return None
+
+    def _of(self, part: Part, stem: str) -> _Asked | None:
+        if part.reply_to is not None:
+            return self._asked.get(part.reply_to.removeprefix(INTERACTION)) if _native(part.reply_to) else None
+        last, asked = self._last.get(part.to, ("", None))
+        # Only private ones: the others are messages like all, with a nonce.
+        return asked if part.private and asked is not None and last == stem else None
+
+    async def _answer(self, part: Part, asked: _Asked, content: dict[str, object], going: Going) -> Receipt:
+        way = {"webhook_id": asked.application, "webhook_token": asked.token}
+        if asked.first in {"", part.key}:
+            asked.first = part.key
+            path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+            return _receipt(await self._api.call("PATCH", path, json=content, going=going, **way))
+        if part.key in asked.perhaps:
+            raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
+        asked.perhaps.add(part.key)
+        flags = content.get("flags", 0)
+        shown = content | {"flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if asked.private else 0)}
+        path = "/webhooks/{webhook_id}/{webhook_token}"
+        try:
+            answer = await self._api.call(
+                "POST", path, json=shown, params={"wait": "true"}, going=going, again=False, **way
+            )
+        except (Rejected, RateLimited, Unreachable, Denied):
+            asked.perhaps.discard(part.key)
+            raise
+        return _receipt(answer)
+
+
+def _native(reply_to: str) -> bool:
+    return reply_to.startswith(INTERACTION)
+
+
+def _receipt(answer: object) -> Receipt:
+    found = snowflake(answer, "id")
+    return Receipt(ids=(MessageId(found),) if found else ())

@@ -1,0 +1,57 @@
+"""How long to wait between attempts to connect, and between new sessions. Pure: chance and time are handed in."""
+
+FIRST_S, MOST_S = 1.0, 300.0
+STABLE_S = 60.0
+"""A connection that was up for so long counts as a success: the next back-off begins anew."""
+IDENTIFY_EVERY_S = 5.0
+"""https://discord.com/developers/docs/events/gateway#rate-limiting: so long between two IDENTIFY of one bucket."""
+DAY_S = 86400.0
+PER_DAY = 1000
+"""The same page: more IDENTIFY than that in a day, and the token is reset."""
+RESERVE = 10
+"""So many are left to the operator, who may restart us."""
+
+
+class Backoff:
+    """Doubles from 1 s to 300 s; each wait is between half of that and the whole, and at least 1 s."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def next_s(self, up_s: float, chance: float) -> float:
+        """After a connection that was up for `up_s` (0: never); `chance` is from 0 to 1."""
+        if up_s >= STABLE_S:
+            self._failures = 0
+        most_s = min(MOST_S, FIRST_S * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        return max(FIRST_S, most_s * (0.5 + chance / 2))
+
+
+class Identifies:
+    """When a new session may be begun."""
+
+    def __init__(self) -> None:
+        self._buckets = 1
+        self._left = PER_DAY
+        self._renewed_s: float | None = None
+        self._at: dict[int, float] = {}
+
+    def told(self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int) -> None:
+        """What Discord says of our budget."""
+        self._left, self._renewed_s = max(0, remaining), now_s + max(0.0, reset_after_s)
+        self._buckets = max(1, max_concurrency)
+
+    def wait_s(self, shard: int, now_s: float) -> float:
+        """Seconds until this shard may identify; 0: now."""
+        if self._renewed_s is not None and now_s >= self._renewed_s:
+            self._left, self._renewed_s = PER_DAY, None
+        if self._left <= RESERVE:
+            return max(1.0, (self._renewed_s or now_s + DAY_S) - now_s)
+        return max(0.0, self._at.get(shard % self._buckets, -IDENTIFY_EVERY_S) + IDENTIFY_EVERY_S - now_s)
+
+    def took(self, shard: int, now_s: float) -> None:
+        """It does so now."""
+        self._at[shard % self._buckets] = now_s
+        self._left -= 1
+        if self._renewed_s is None:
+            self._renewed_s = now_s + DAY_S

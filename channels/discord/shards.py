@@ -1,0 +1,189 @@
+"""Keeps the shards of one account connected.
+
+Each shard is a task of its own with its own back-off. discord.py's `AutoShardedClient` reconnects them one after
+the other from one queue, and at once after an invalid session or a close: a storm of them would be a loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from discord.errors import ConnectionClosed
+from discord.gateway import ReconnectWebSocket
+
+from channels.base import Denied, SendError
+from channels.discord.client import Client
+from channels.discord.config import DiscordConfig
+from channels.discord.inbox import Inbox
+from channels.discord.pace import Backoff, Identifies
+from channels.discord.payload import number, obj, seconds
+from channels.discord.rest import Api
+from channels.discord.socket import Session, Socket, connect, leave
+from channels.discord.tasks import within
+from gateway.clock import Clock
+
+_LOG = logging.getLogger("reverie.discord")
+_PORTAL = "https://discord.com/developers/applications"
+_FINAL = {
+    4004: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
+    4010: "Discord refuses this shard: look at `shards`",
+    4011: "the bot is in too many guilds for one connection: set `shards: auto`",
+    4012: "Discord no longer speaks this version of the gateway: a newer version of this program is needed",
+    4013: "Discord does not know the intents that we ask for",
+    4014: f"Discord does not let this bot read messages: at {_PORTAL}, open your application, then Bot, "
+    "and switch on MESSAGE CONTENT INTENT",
+}
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes"""
+LinkChanged = Callable[[bool, str], None]
+
+
+class Shards:
+    """All connections of one account."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: DiscordConfig,
+        clock: Clock,
+        random: Callable[[], float],
+        inbox: Inbox,
+        api: Api,
+        link: LinkChanged,
+    ) -> None:
+        self._client, self._config, self._clock, self._random = client, config, clock, random
+        self._inbox, self._link, self._api = inbox, link, api
+        self._identifies = Identifies()
+        self._identifying = asyncio.Lock()
+        self._count: int | None = config.shards if isinstance(config.shards, int) else None
+        self._sockets: dict[int, Socket] = {}
+        self._up_s: dict[int, float] = {}
+        """When each shard that is up came up."""
+
+    async def run(self) -> None:
+        """Connect and stay connected. Ends only by cancellation or `Denied`."""
+        if self._config.shards == "auto":
+            self._count = await self._ask_budget() or 1
+        tasks = [asyncio.create_task(self._stay(shard)) for shard in range(self._count or 1)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def came_up(self, shard: int) -> None:
+        """READY or RESUMED: to be called before what follows it is taken in."""
+        self._up_s[shard] = self._clock.monotonic()
+        if len(self._up_s) == (self._count or 1):
+            self._link(True, "connected to Discord")
+
+    async def _ask_budget(self) -> int | None:
+        """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell."""
+        try:
+            told: Any = await self._api.call("GET", "/gateway/bot")
+        except Denied:
+            raise
+        except SendError as error:
+            _LOG.warning("Discord does not tell the session budget: %s", error.reason)
+            return None
+        limit = obj(told, "session_start_limit")
+        remaining, reset_ms = number(limit, "remaining"), seconds(limit, "reset_after")
+        if remaining is not None and reset_ms is not None:
+            self._identifies.told(
+                self._clock.monotonic(),
+                remaining=remaining,
+                reset_after_s=reset_ms / 1000,
+                max_concurrency=number(limit, "max_concurrency") or 1,
+            )
+        shards = number(told, "shards")
+        return min(shards, 1024) if shards and shards > 0 else None
+
+    async def _may_identify(self, shard: int, *, ask: bool) -> None:
+        async with self._identifying:
+            if ask:
+                await self._ask_budget()
+            while (wait_s := self._identifies.wait_s(shard, self._clock.monotonic())) > 0:
+                if wait_s > 2 * 60:
+                    _LOG.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
+                await self._clock.sleep(wait_s)
+            self._identifies.took(shard, self._clock.monotonic())
+
+    async def _stay(self, shard: int) -> None:
+        session: Session | None = None
+        backoff, attempts = Backoff(), 0
+        while True:
+            if session is None:
+                await self._may_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
+            session, reason = await self._once(shard, session)
+            attempts += 1
+            up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
+            self._link(False, reason)
+            delay_s = backoff.next_s(up_s, self._random())
+            _LOG.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _once(self, shard: int, session: Session | None) -> tuple[Session | None, str]:
+        """One connection from its first packet to its last: what can be resumed, and why it ended."""
+        socket: Socket | None = None
+        code = 1000  # cancelled: goodbye for good
+        try:
+            socket = await within(self._clock, self._config.connect_timeout, self._greeted(shard, session))
+            while True:
+                await self._room(socket)
+                await socket.poll_event()
+        except ReconnectWebSocket as again:
+            code = 4000
+            kept = (socket.resumable() if socket else session) if again.resume else None
+            return kept, _why(socket, resume=again.resume)
+        except ConnectionClosed as closed:
+            code = 4000
+            if closed.code in _FINAL:
+                raise Denied(_FINAL[closed.code]) from None
+            return (socket.resumable() if socket else session), f"Discord has closed the connection ({closed.code})"
+        except (OSError, aiohttp.ClientError) as error:
+            code = 4000
+            if socket is not None:
+                return socket.resumable(), f"the connection is lost: {type(error).__name__}"
+            if session is not None:  # perhaps it is the address told for resuming that is dead
+                session = Session(id=session.id, seq=session.seq, gateway=self._config.gateway_url)
+            return session, f"cannot connect to Discord: {type(error).__name__}"
+        finally:
+            if socket is not None:
+                await leave(socket, code)
+
+    async def _greeted(self, shard: int, session: Session | None) -> Socket:
+        """A connection on which READY or RESUMED has come."""
+        sharded = self._config.shards is not None
+        socket = await connect(
+            self._client,
+            self._config.gateway_url,
+            (shard, self._count or 1) if sharded else None,
+            session,
+            self._clock,
+            self._random(),
+        )
+        try:
+            while not socket.greeted:
+                await socket.poll_event()
+        except BaseException:
+            await leave(socket, 4000)
+            raise
+        return socket
+
+    async def _room(self, socket: Socket) -> None:
+        """Read no further while nobody takes what was read."""
+        if self._inbox.full:
+            socket.paused = True
+            await self._inbox.room()
+            socket.paused = False
+
+
+def _why(socket: Socket | None, *, resume: bool) -> str:
+    code = socket.close_code if socket else None
+    if not resume:
+        return "Discord has ended the session"
+    return f"the connection has ended ({code})" if code else "the connection has ended"

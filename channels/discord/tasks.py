@@ -1,0 +1,28 @@
+"""Waiting on a clock that was handed in."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from gateway.clock import Clock
+
+T = TypeVar("T")
+
+
+async def within(clock: Clock, limit_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives, or TimeoutError after `limit_s`. `work` is cancelled and gone in any other case."""
+    working, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(limit_s))
+    try:
+        await asyncio.wait({working, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise TimeoutError
+        return working.result()
+    finally:
+        await end(working, timer)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them and see them gone."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

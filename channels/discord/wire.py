@@ -1,0 +1,225 @@
+"""From what the gateway or the history tells to notifications. Pure.
+
+Every reader takes any object and gives None for what is not its business or cannot be read: a payload that
+Discord changes tomorrow is dropped, and nothing breaks. https://discord.com/developers/docs/events/gateway-events
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from channels.discord.directory import Directory
+from channels.discord.payload import (
+    Json,
+    clean,
+    flag,
+    moment,
+    number,
+    obj,
+    objs,
+    seconds,
+    snowflake,
+    snowflakes,
+    text,
+    time_of,
+)
+from channels.discord.text import beside, display_name, names_us, people_in, readable
+from gateway.events import (
+    Attachment,
+    Command,
+    Deleted,
+    Edited,
+    EventId,
+    Message,
+    MessageId,
+    Notification,
+    Reacted,
+    Sender,
+    SenderId,
+)
+
+_SAID = frozenset({0, 19, 20, 23})
+"""Message types: plain, reply, and what other bots answer to their commands. All others are said by Discord."""
+_FORWARD = 1
+_FRESH_EDIT = timedelta(minutes=10)
+"""An update tells of an edit if its `edited_timestamp` is so new: pins and link previews repeat an old one."""
+_SLASH = 2, 1
+"""Interaction and command type."""
+INTERACTION = "interaction:"
+"""Ids of native commands begin so: what answers one is told from a reply to a message."""
+_FORMS: dict[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
+
+
+def message(data: Json, directory: Directory) -> Message | None:
+    """What somebody else said. Needs `directory` to know the channel."""
+    number_, channel = snowflake(data, "id"), snowflake(data, "channel_id")
+    sender = _author(data)
+    if not number_ or not channel or sender is None or sender.id == directory.me:
+        return None
+    if number(data, "type") not in _SAID:
+        return None
+    shown, files = _said(data, sender, directory), _attachments(data, channel, number_)
+    if not shown and not files:
+        return None
+    return Message(
+        id=MessageId(number_),
+        at=directory.address(channel),
+        sender=sender,
+        text=shown,
+        sent=time_of(number_),
+        kind=_kind(data, directory),
+        reply_to=_replied(data),
+        attachments=files,
+    )
+
+
+def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
+    """A message that now reads differently."""
+    number_, channel, when = snowflake(data, "id"), snowflake(data, "channel_id"), moment(data, "edited_timestamp")
+    sender = _author(data)
+    if not number_ or not channel or when is None or now - when > _FRESH_EDIT:
+        return None
+    if sender is None or sender.id == directory.me or number(data, "type") not in _SAID:
+        return None
+    return Edited(
+        id=EventId(f"{number_}@{when.timestamp():.6f}"),
+        at=directory.address(channel),
+        sender=sender,
+        message=MessageId(number_),
+        text=_said(data, sender, directory),
+        sent=when,
+    )
+
+
+def deleted(data: Json, directory: Directory, now: datetime) -> list[Deleted]:
+    """Messages that are gone, one by one or in bulk."""
+    channel = snowflake(data, "channel_id")
+    if not channel:
+        return []
+    gone = [snowflake(data, "id"), *snowflakes(data, "ids")]
+    at = directory.address(channel)
+    return [Deleted(id=EventId(found), at=at, message=MessageId(found), sent=now) for found in gone if found]
+
+
+def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, added: bool) -> Reacted | None:
+    """A reaction was put on or taken off. `nonce` tells it from the same one earlier."""
+    channel, user, to = (snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
+    emoji, member = obj(data, "emoji"), obj(data, "member")
+    shown = text(emoji, "name")
+    if not channel or not user or not to or not shown or user == directory.me:
+        return None
+    who = obj(member, "user")
+    return Reacted(
+        id=EventId(f"{to}.{user}.{nonce}"),
+        at=directory.address(channel),
+        sender=Sender(
+            id=SenderId(user),
+            name=display_name(who, member) or user,
+            is_bot=flag(who, "bot"),
+            verified=True,
+        ),
+        message=MessageId(to),
+        reaction=f":{shown}:" if snowflake(emoji, "id") else shown,
+        added=added,
+        sent=now,
+    )
+
+
+def command(data: Json, directory: Directory) -> Command | None:
+    """A native slash command of ours."""
+    number_, channel = snowflake(data, "id"), snowflake(data, "channel_id")
+    asked, member = obj(data, "data"), obj(data, "member")
+    user = obj(member, "user") or obj(data, "user")
+    who, name = snowflake(user, "id"), text(asked, "name").lower()
+    if (number(data, "type"), number(asked, "type")) != _SLASH or not (number_ and channel and who and name):
+        return None
+    values = (option.get("value") for option in objs(asked, "options"))
+    args = " ".join(value.strip() for value in values if isinstance(value, str))
+    return Command(
+        id=EventId(INTERACTION + number_),
+        at=directory.address(channel),
+        sender=Sender(
+            id=SenderId(who), name=display_name(user, member) or who, is_bot=flag(user, "bot"), verified=True
+        ),
+        name=name,
+        args=clean(args).strip(),
+        sent=time_of(number_),
+        origin="native",
+        direct=not snowflake(data, "guild_id"),
+    )
+
+
+def read(event: str, data: Json, directory: Directory, now: datetime, nonce: str) -> Sequence[Notification]:
+    """All that one event of the gateway means to us."""
+    found: Notification | None = None
+    match event:
+        case "MESSAGE_CREATE":
+            found = message(data, directory)
+        case "MESSAGE_UPDATE":
+            found = edited(data, directory, now)
+        case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+            return deleted(data, directory, now)
+        case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
+            found = reacted(data, directory, now, nonce, added=event.endswith("ADD"))
+        case "INTERACTION_CREATE":
+            found = command(data, directory)
+        case _:
+            pass
+    return [] if found is None else [found]
+
+
+def _author(data: Json) -> Sender | None:
+    """Who said it. A webhook can take any name and picture, and Discord vouches for nothing but its id."""
+    author = obj(data, "author")
+    who, hook = snowflake(author, "id"), snowflake(data, "webhook_id")
+    # An answer to another bot's command carries its application as `webhook_id`, and is that bot's own.
+    if hook and hook != snowflake(data, "application_id"):
+        return Sender(id=SenderId(f"webhook:{hook}"), name=display_name(author, {}) or hook, is_bot=True)
+    if not who:
+        return None
+    name = display_name(author, obj(data, "member")) or who
+    return Sender(id=SenderId(who), name=name, is_bot=flag(author, "bot"), verified=True)
+
+
+def _said(data: Json, sender: Sender, directory: Directory) -> str:
+    shown = readable(text(data, "content"), people_in(data), directory).strip("\n")
+    lines = [shown] if shown.strip() else []
+    return "\n".join([*lines, *beside(data, directory, embeds=sender.is_bot)])
+
+
+def _replied(data: Json) -> MessageId | None:
+    reference = obj(data, "message_reference")
+    to = snowflake(reference, "message_id")
+    same = snowflake(reference, "channel_id") in {"", snowflake(data, "channel_id")}
+    return MessageId(to) if to and same and number(reference, "type") != _FORWARD else None
+
+
+def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "reply", "room"]:
+    """Whom it was said to; a mention of everybody or of a role that people have is not said to us."""
+    if not snowflake(data, "guild_id") and not directory.guild(snowflake(data, "channel_id")):
+        return "direct"  # what is said in a guild names it, and its channels are known before the history is asked
+    me = directory.me
+    to_us = bool(me) and snowflake(obj(obj(data, "referenced_message"), "author"), "id") == me and bool(_replied(data))
+    if names_us(text(data, "content"), me) or any(map(directory.our_role, snowflakes(data, "mention_roles"))):
+        return "mention"
+    if to_us:  # a reply pings whom it answers, so `mentions` tells nothing here
+        return "reply"
+    return "mention" if any(snowflake(user, "id") == me for user in objs(data, "mentions") if me) else "room"
+
+
+def _attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment, ...]:
+    found = []
+    for file in objs(data, "attachments"):
+        number_, kind, size = snowflake(file, "id"), text(file, "content_type"), number(file, "size")
+        if number_:
+            found.append(
+                Attachment(
+                    id=f"{channel}/{message_id}/{number_}",
+                    form=_FORMS.get(kind.partition("/")[0], "file"),
+                    name=text(file, "filename") or None,
+                    content_type=kind or None,
+                    size_bytes=size if size is not None and size >= 0 else None,
+                    duration_s=seconds(file, "duration_secs"),
+                )
+            )
+    return tuple(found)
