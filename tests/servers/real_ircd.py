@@ -28,6 +28,7 @@ _INSPIRCD = """
 <path pid="{directory}/inspircd.pid" configdir="{directory}" datadir="{directory}" logdir="{directory}">
 <log method="file" type="*" level="normal" target="{directory}/inspircd.log" flush="1">
 {modules}
+{more}
 """
 _UNLIMITED = (
     'hardsendq="1M" softsendq="100k" recvq="64k" threshold="1000" commandrate="1000000" fakelag="no" maxchans="20"'
@@ -53,30 +54,36 @@ DNS = no
 Ident = no
 PAM = no
 SyslogFacility = local1
+{more}
 [SSL]
 """
 
 
 @contextlib.contextmanager
-def inspircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
-    """InspIRCd 3 with the IRCv3 modules; the port it listens on. `limits`: its own defaults against floods."""
+def inspircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterator[int]:
+    """InspIRCd 3 with the IRCv3 modules; the port it listens on. `limits`: its own defaults against floods.
+
+    `more` is added to its configuration.
+    """
     port = _free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
-    file.write_text(
-        _INSPIRCD.format(port=port, directory=directory, modules=modules, limits="" if limits else _UNLIMITED)
-    )
+    against = "" if limits else _UNLIMITED
+    file.write_text(_INSPIRCD.format(port=port, directory=directory, modules=modules, limits=against, more=more))
     with _running([_program("inspircd"), "--nofork", "--runasroot", f"--config={file}"], port, directory):
         yield port
 
 
 @contextlib.contextmanager
-def ngircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
-    """ngIRCd, which knows little of CAP; the port it listens on. `limits`: its own defaults against floods."""
+def ngircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterator[int]:
+    """ngIRCd, which knows little of CAP; the port it listens on. `limits`: its own defaults against floods.
+
+    `more` is added to its options.
+    """
     port = _free_port()
     file = directory / "ngircd.conf"
-    file.write_text(_NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0"))
+    file.write_text(_NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0", more=more))
     with _running([_program("ngircd"), "-n", "-f", str(file)], port, directory):
         yield port
 
