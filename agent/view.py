@@ -4,7 +4,8 @@ Between folds the view only grows at its end, so that its bytes stay a cached pr
 beginning forward by a large step, seldom, instead of by one turn, always.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 BYTES_PER_TOKEN = 3.5
 """Utf-8 bytes per token, on the low side: an estimate too high folds early, one too low overflows."""
@@ -28,10 +29,22 @@ def estimate_tokens(text: str) -> int:
     return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
 
 
-def image_tokens(width: int, height: int) -> int:
-    """Of one image, in pixels; 0 for a side that is not known."""
-    pixels = width * height
-    return min(MAX_IMAGE_TOKENS, pixels // PIXELS_PER_TOKEN + 1) if pixels else MAX_IMAGE_TOKENS
+class Sized(Protocol):
+    """An image, as far as it counts here."""
+
+    @property
+    def width(self) -> int:
+        """Pixels. 0: not known."""
+
+    @property
+    def height(self) -> int:
+        """The same."""
+
+
+def images_tokens(images: Iterable[Sized]) -> int:
+    """Roughly; as much as there can be for those whose size is not known."""
+    pixels = (image.width * image.height for image in images)
+    return sum(min(MAX_IMAGE_TOKENS, each // PIXELS_PER_TOKEN + 1) if each else MAX_IMAGE_TOKENS for each in pixels)
 
 
 def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:

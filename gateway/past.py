@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from agent.brief import Exchange
-from agent.view import estimate_tokens
+from agent.view import estimate_tokens, images_tokens
 from gateway.events import ConversationId
-from gateway.records import Fact, Seq, TurnEnded
+from gateway.records import Fact, MediaRef, Seq, TurnEnded
 
 KEPT_CONVERSATIONS = 32
 """Each holds a view at most, so some hundred kilobytes where a large window is full."""
@@ -23,6 +23,8 @@ class PastTurn:
     seq: Seq
     """Where its record stands."""
     exchange: Exchange
+    """Without its images: these are read when they are needed."""
+    media: tuple[MediaRef, ...]
     tokens: int
     """Estimated."""
 
@@ -30,8 +32,8 @@ class PastTurn:
     def of(cls, seq: Seq, ended: Fact) -> Self:
         """What a turn's record leaves to see."""
         assert isinstance(ended, TurnEnded)
-        tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text)
-        return cls(seq, Exchange(heard=ended.heard, reply=ended.text), tokens)
+        tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text) + images_tokens(ended.media)
+        return cls(seq, Exchange(heard=ended.heard, reply=ended.text), ended.media, tokens)
 
 
 class Past:

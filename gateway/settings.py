@@ -14,6 +14,7 @@ from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
+from gateway.media_config import MediaConfig
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
@@ -199,5 +200,6 @@ class Settings(Section):
     attention: AttentionConfig = AttentionConfig()
     access: AccessConfig = AccessConfig()
     commands: CommandsConfig = CommandsConfig()
+    media: MediaConfig = MediaConfig()
     store: StoreConfig = StoreConfig()
     ops: OpsConfig = OpsConfig()

@@ -4,24 +4,27 @@ The turn's record and its post are written in one transaction. Until then the me
 crash only means that they are asked about again; afterwards they are dealt with and never asked again.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from agent import view
-from agent.brief import Brief, Line, Place
-from agent.models.base import Model, TooLong
-from agent.prompt import hear, render_line
+from agent.brief import Brief, Place
+from agent.models.base import Malformed, Model, TooLong
 from agent.turn import Outcome, Tools, take_turn
 from channels.base import Capabilities
-from gateway import access
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostKey
+from gateway.fitting import Told, fit, tell
+from gateway.hearing import Hearing, Standing
 from gateway.ids import new_id
-from gateway.past import Past, PastTurn
-from gateway.records import AMBIENT, Folded, Queued, Seq, TurnEnded, TurnId
-from gateway.store import Entry, OutboxPost, Store, Stored, Unread
+from gateway.media import Media
+from gateway.preview import Signs
+from gateway.records import AMBIENT, Queued, Seq, TurnEnded, TurnId
+from gateway.store import Entry, OutboxPost, Store, Unread
+from gateway.views import Views
 
 logger = logging.getLogger("reverie.turns")
 
@@ -33,6 +36,8 @@ MAX_FOLDS = 2
 FRAME_TOKENS = 400
 """Protocol text, channel card, binding and tools, roughly."""
 APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
+FULL, TOO_LONG = "the window is full", "the provider said that it was too long"
+DELETED = "all that wanted an answer was deleted before it was heard"
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 
@@ -58,7 +63,9 @@ class Turns:
         agent_id: str,
         persona: str,
         bindings: Bindings,
-        access_policy: access.Policy,
+        hearing: Hearing,
+        media: Media,
+        signs: Signs,
         capabilities: Mapping[ChannelName, Capabilities],
         post: Callable[[OutboxPost], None],
     ) -> None:
@@ -70,97 +77,115 @@ class Turns:
         self._agent_id = agent_id
         self._persona = persona
         self._bindings = bindings
-        self._access = access_policy
+        self._hearing = hearing
+        self._media = media
+        self._signs = signs
         self._capabilities = capabilities
         self._post = post
-        self._past = Past()
+        self._plain = model.family == "local"
+        self._budget = view.budget_tokens(model.context_tokens, FRAME_TOKENS + view.estimate_tokens(persona))
+        self._views = Views(store, clock, media)
 
     async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
         """Deal with all that is unread there now.
 
         Cancelled before the turn's record is durable, it leaves everything unread; after that it is done.
         """
-        place = Address.parse(conversation)
         unread = await self._store.unread(conversation, newest=NEWEST_LINES)
         if not unread.messages:
             return Report(failed=False, used_tools=False, yielded=False)
-        past = await self._view(conversation)
-        about = self._place(place, unread)
-        outcome, heard = Outcome(outcome="failed"), ""
-        covers: tuple[Seq, ...] = ()
-        for tries in range(MAX_FOLDS + 1):
-            past, heard, covers = await self._fit(conversation, past, unread, tries)
-            history = tuple(turn.exchange for turn in past)
-            brief = Brief(persona=self._persona, place=about, history=history, heard=heard)
+        standing = await self._hearing.standing(unread)
+        if not await self._hearing.owed(unread, standing):
+            return await self._let_go(conversation, unread, standing, autonomous=autonomous)
+        sign = self._signs.begin(Address.parse(conversation))
+        try:
+            report, queued = await self._answer(conversation, unread, standing, sign.glimpse, autonomous=autonomous)
+        except BaseException as error:
+            await sign.end(parked=isinstance(error, asyncio.CancelledError))
+            raise
+        await sign.end()  # before the whole answer comes what was shown of it goes
+        if queued is not None:
+            self._post(queued)
+        return report
+
+    async def _answer(
+        self,
+        conversation: ConversationId,
+        unread: Unread,
+        standing: Sequence[Standing],
+        glimpse: Callable[[str], None],
+        *,
+        autonomous: bool,
+    ) -> tuple[Report, OutboxPost | None]:
+        """Ask the model, and write down what came of it."""
+        place = Address.parse(conversation)
+        past = await self._views.take(conversation)
+        lines = await self._hearing.tell(standing, sees=self._model.sees)
+        outcome, told = Outcome(outcome="failed"), Told()
+        seeing, tries = self._model.sees, 0
+        while tries <= MAX_FOLDS:
+            start, told = fit(
+                past, lines, omitted=unread.omitted, budget=self._budget >> tries, plain=self._plain, force=tries > 0
+            )
+            past = await self._views.fold(conversation, past, start, TOO_LONG if tries else FULL)
+            told = told if seeing else replace(told, media=())
+            brief = Brief(
+                persona=self._persona,
+                place=self._place(place, unread),
+                history=await self._views.history(past, seeing=seeing),
+                heard=told.heard,
+                images=await self._media.load(told.media),
+            )
             try:
-                outcome = await take_turn(brief, self._model, self._tools, key=self._agent_id)
+                outcome = await take_turn(brief, self._model, self._tools, key=self._agent_id, glimpse=glimpse)
                 break
             except TooLong as error:
                 outcome = Outcome(outcome="failed", reason=error.reason)
-        ended = self._ended(outcome, unread, covers, heard, autonomous=autonomous)
-        seq = await self._write(place, unread, ended)
-        self._past.keep(conversation, [*past, PastTurn.of(seq, ended)])
-        return Report(
-            failed=ended.outcome == "failed",
-            used_tools=outcome.used_tools,
-            yielded=outcome.yielded,
-        )
+                tries += 1
+            except Malformed as error:  # an image that looks whole and is not must not end all talk there
+                logger.warning("%s: asked again without images: %s", conversation, error.reason)
+                outcome = Outcome(outcome="failed", reason=error.reason)
+                seeing = False
+        ended = self._ended(outcome, unread, told, autonomous=autonomous)
+        seq, queued = await self._write(place, unread, ended, standing)
+        self._views.keep(conversation, past, seq, ended)
+        failed = ended.outcome == "failed"
+        return Report(failed=failed, used_tools=outcome.used_tools, yielded=outcome.yielded), queued
+
+    async def _let_go(
+        self, conversation: ConversationId, unread: Unread, standing: Sequence[Standing], *, autonomous: bool
+    ) -> Report:
+        """Deal with what is left where all that wanted an answer was deleted: it is context, and costs nothing."""
+        self._views.forget(conversation)
+        told = tell(await self._hearing.tell(standing, sees=False), omitted=0, plain=self._plain)
+        ended = self._ended(Outcome(outcome="silent", reason=DELETED), unread, told, autonomous=autonomous)
+        await self._write(Address.parse(conversation), unread, ended, standing)
+        return Report(failed=False, used_tools=False, yielded=False)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         """Deal with all that is unread there by saying once that there is no answer."""
-        place = Address.parse(conversation)
-        unread = await self._store.unread(conversation, newest=NEWEST_LINES)
-        outcome = Outcome(outcome="failed", reason=reason)
-        self._past.take(conversation)
+        place, unread = Address.parse(conversation), await self._store.unread(conversation, newest=NEWEST_LINES)
+        self._views.forget(conversation)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
-        heard = hear([], omitted=unread.omitted + len(unread.messages), plain=self._model.family == "local")
-        await self._write(place, unread, self._ended(outcome, unread, (), heard, autonomous=autonomous))
+        told = tell([], omitted=unread.omitted + len(unread.messages), plain=self._plain)
+        outcome = Outcome(outcome="failed", reason=reason)
+        ended = self._ended(outcome, unread, told, autonomous=autonomous)
+        said = [Standing(one.seq, one.fact, edited=False) for one in unread.messages if isinstance(one.fact, Message)]
+        _, queued = await self._write(place, unread, ended, said)
+        if queued is not None:
+            self._post(queued)
         return Report(failed=True, used_tools=False, yielded=False)
 
-    async def _view(self, conversation: ConversationId) -> tuple[PastTurn, ...]:
-        kept = self._past.take(conversation)
-        if kept is not None:
-            return kept
-        return tuple(PastTurn.of(turn.seq, turn.fact) for turn in await self._store.turns(conversation))
-
-    async def _fit(
-        self, conversation: ConversationId, past: tuple[PastTurn, ...], unread: Unread, tries: int
-    ) -> tuple[tuple[PastTurn, ...], str, tuple[Seq, ...]]:
-        """What of the past and of the new lines fits the window; folds the view if that is less than all.
-
-        `tries`: how often the provider has said that it was still too long.
-        """
-        plain = self._model.family == "local"
-        lines = [(stored.seq, self._line(stored)) for stored in unread.messages]
-        budget = view.budget_tokens(self._model.context_tokens, FRAME_TOKENS + view.estimate_tokens(self._persona))
-        budget >>= tries
-        first = view.newest_within([view.estimate_tokens(render_line(line)) for _, line in lines], budget)
-        shown = lines[first:]
-        heard = hear([line for _, line in shown], omitted=unread.omitted + first, plain=plain)
-        sizes = [turn.tokens for turn in past]
-        start = view.fold_start(sizes, budget - view.estimate_tokens(heard), force=tries > 0)
-        if start > 0:
-            reason = "the provider said that it was too long" if tries else "the window is full"
-            kept_from = past[start].seq if start < len(past) else Seq(past[-1].seq + 1)
-            logger.info(
-                "%s: folded, %d of %d turns stay in view: %s", conversation, len(past) - start, len(past), reason
-            )
-            folded = Folded(start=kept_from, reason=reason)
-            await self._store.append([Entry(fact=folded, at=self._clock.now(), conversation=conversation)])
-        return past[start:], heard, tuple(seq for seq, _ in shown)
-
-    def _ended(
-        self, outcome: Outcome, unread: Unread, covers: tuple[Seq, ...], heard: str, *, autonomous: bool
-    ) -> TurnEnded:
+    def _ended(self, outcome: Outcome, unread: Unread, told: Told, *, autonomous: bool) -> TurnEnded:
         turn = TurnId(new_id(self._clock.now()))
         failed = outcome.outcome == "failed"
         if failed:
             logger.error("turn %s failed: %s", turn, outcome.reason)
         return TurnEnded(
             turn=turn,
-            covers=covers,
-            omitted=unread.omitted + len(unread.messages) - len(covers),
-            heard=heard,
+            covers=told.covers,
+            omitted=unread.omitted + len(unread.messages) - len(told.covers),
+            heard=told.heard,
             upto=unread.upto,
             outcome=outcome.outcome,
             text=APOLOGY.format(turn) if failed else outcome.text,
@@ -169,10 +194,13 @@ class Turns:
             usage=outcome.usage,
             requests=outcome.requests,
             autonomous=autonomous,
+            media=told.media,
         )
 
-    async def _write(self, place: Address, unread: Unread, ended: TurnEnded) -> Seq:
-        """The turn and its post, in one transaction; then the post goes to the outbox. Where the turn stands."""
+    async def _write(
+        self, place: Address, unread: Unread, ended: TurnEnded, standing: Sequence[Standing]
+    ) -> tuple[Seq, OutboxPost | None]:
+        """The turn and its post, in one transaction: where the turn stands, and what the outbox is to deliver."""
         now = self._clock.now()
         record = Entry(
             fact=ended,
@@ -183,34 +211,22 @@ class Turns:
         )
         if not ended.text:
             (written,) = await self._store.append([record])
-            return written.seq
+            return written.seq, None
         post = Post(
             key=PostKey(ended.turn),
             to=place,
             text=ended.text,
-            reply_to=_answered(unread),
+            reply_to=_answered(standing),
         )
         queued = Entry(
             fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
         written, waiting = await self._store.append([record, queued])
-        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
-        return written.seq
+        return written.seq, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
 
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
-
-    def _line(self, stored: Stored) -> Line:
-        message = stored.fact
-        assert isinstance(message, Message)  # only messages are ever unread
-        return Line(
-            sender=message.sender.name,
-            role=access.role_of(self._access, message.at.channel, message.sender),
-            sent=message.sent,
-            text=message.text,
-            addressed=message.kind != "room",
-        )
 
     def _place(self, place: Address, unread: Unread) -> Place:
         bound = self._bindings.of(place)
@@ -227,8 +243,8 @@ class Turns:
         )
 
 
-def _answered(unread: Unread) -> MessageId | None:
+def _answered(standing: Sequence[Standing]) -> MessageId | None:
     """The newest message that was said to the agent; the newest of all if none was."""
-    messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
+    messages = [one.message for one in standing]
     addressed = [message for message in messages if message.kind != "room"] or messages
     return addressed[-1].id if addressed else None

@@ -1,0 +1,53 @@
+"""What of the past and of the new lines fits a request. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent import view
+from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
+from agent.prompt import hear, render_line
+from gateway.hearing import Heard
+from gateway.past import PastTurn
+from gateway.records import MediaRef, Seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the model is told as new."""
+
+    heard: str = ""
+    covers: tuple[Seq, ...] = ()
+    media: tuple[MediaRef, ...] = ()
+
+
+def fit(
+    past: Sequence[PastTurn], lines: Sequence[Heard], *, omitted: int, budget: int, plain: bool, force: bool
+) -> tuple[int, Told]:
+    """How many of the past turns leave the view, and what is told of the new lines.
+
+    `budget`: tokens for both. `omitted`: unread lines that are not among `lines`. `force`: the provider
+    said that it does not fit. Images count by their number and their bytes as well.
+    """
+    first = view.newest_within([_tokens(one) for one in lines], budget)
+    told = tell(lines[first:], omitted=omitted + first, plain=plain)
+    new = view.estimate_tokens(told.heard) + view.images_tokens(told.media)
+    bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
+    start = max(
+        view.fold_start([turn.tokens for turn in past], budget - new, force=force),
+        view.fold_start([len(turn.media) for turn in past], MAX_IMAGES - len(told.media)),
+        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in past], bytes_left),
+    )
+    return start, told
+
+
+def tell(lines: Sequence[Heard], *, omitted: int, plain: bool) -> Told:
+    """All of these lines, with their images."""
+    return Told(
+        heard=hear([one.line for one in lines], omitted=omitted, plain=plain),
+        covers=tuple(one.seq for one in lines),
+        media=tuple(ref for one in lines for ref in one.images),
+    )
+
+
+def _tokens(one: Heard) -> int:
+    return view.estimate_tokens(render_line(one.line)) + view.images_tokens(one.images)

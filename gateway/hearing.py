@@ -1,0 +1,136 @@
+"""What a turn hears: unread messages as they read now, with what they reply to and what came beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from agent.brief import Line
+from gateway import access
+from gateway.events import Deleted, Edited, Message, MessageId
+from gateway.media import Media
+from gateway.records import MediaRef, Seq
+from gateway.store import Store, Unread
+
+NEWEST_CHANGES = 1_000
+"""Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
+NEWEST_REPLIES = 20
+"""Lines whose reply is looked up, each with a question to the store or two."""
+SNIPPET_CHARS = 200
+"""Of a message replied to, before the prompt shortens it further."""
+
+
+class Standing(NamedTuple):
+    """An unread message that has not been deleted."""
+
+    seq: Seq
+    message: Message
+    """With its newest text."""
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """One unread message as the model is told of it."""
+
+    seq: Seq
+    line: Line
+    images: tuple[MediaRef, ...] = ()
+
+
+class Hearing:
+    """Reads what is needed to tell a turn what is new."""
+
+    def __init__(self, store: Store, access_policy: access.Policy, media: Media) -> None:
+        self._store = store
+        self._access = access_policy
+        self._media = media
+
+    async def standing(self, unread: Unread) -> tuple[Standing, ...]:
+        """What is left of the unread messages, with their newest words. Oldest first."""
+        said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
+        if not (unread.changed and said):
+            return tuple(Standing(seq, message, edited=False) for seq, message in said)
+        place = said[0][1].at.conversation
+        changes = [
+            (stored.seq, stored.fact)
+            for stored in await self._store.changes(place, after=said[0][0], newest=NEWEST_CHANGES)
+        ]
+        gone = {change.message: seq for seq, change in changes if isinstance(change, Deleted)}
+        edits = [change for _, change in changes if isinstance(change, Edited)]
+        left = []
+        for seq, message in said:
+            if gone.get(message.id, Seq(0)) > seq:
+                continue
+            newest = next((edit for edit in reversed(edits) if self._rewords(edit, message)), None)
+            text = message.text if newest is None else newest.text
+            left.append(Standing(seq, replace(message, text=text), edited=text != message.text))
+        return tuple(left)
+
+    def _rewords(self, edit: Edited, message: Message) -> bool:
+        """Only who wrote it can have changed it, and only while they may be heard."""
+        same = edit.message == message.id and edit.sender.id == message.sender.id
+        return same and access.role_of(self._access, edit.at.channel, edit.sender) != "blocked"
+
+    async def owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
+        """Whether anybody still wants an answer: not if all that did was deleted."""
+        if unread.omitted or len(standing) == len(unread.messages):
+            return True
+        if any(one.message.kind != "room" for one in standing):
+            return True
+        judgements = [await self._store.judgement(one.seq) for one in standing]
+        return any(judged is not None and judged.fate == "due" for judged in judgements)
+
+    async def tell(self, standing: Sequence[Standing], *, sees: bool) -> tuple[Heard, ...]:
+        """The lines, and the images that a model which sees is shown with them."""
+        messages = [(one.seq, one.message) for one in standing]
+        beside = {}
+        if any(message.attachments for _, message in messages):
+            beside = await self._media.attached(messages, sees=sees)
+        answers = await self._answers([one.message for one in standing])
+        return tuple(
+            Heard(
+                seq=one.seq,
+                line=self._line(one, answers.get(one.message.id), tuple(a.about for a in beside.get(one.seq, ()))),
+                images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
+            )
+            for one in standing
+        )
+
+    def _line(self, one: Standing, answers: tuple[str, str] | None, attached: tuple[str, ...]) -> Line:
+        message = one.message
+        return Line(
+            sender=message.sender.name,
+            role=access.role_of(self._access, message.at.channel, message.sender),
+            bot=message.sender.is_bot,
+            sent=message.sent,
+            text=message.text,
+            addressed=message.kind != "room",
+            answers=answers,
+            edited=one.edited,
+            attached=attached,
+        )
+
+    async def _answers(self, messages: Sequence[Message]) -> dict[MessageId, tuple[str, str]]:
+        """Whom each of these replies to, and how that began, as far as it is known and may be told."""
+        near = {message.id: message for message in messages}
+        found: dict[MessageId, tuple[str, str]] = {}
+        for message in [message for message in messages if message.reply_to is not None][-NEWEST_REPLIES:]:
+            answered = await self._answered(message, near)
+            if answered is not None:
+                found[message.id] = answered
+        return found
+
+    async def _answered(self, message: Message, near: dict[MessageId, Message]) -> tuple[str, str] | None:
+        assert message.reply_to is not None
+        place = message.at.conversation
+        earlier = near.get(message.reply_to)
+        if earlier is None and message.kind != "reply":
+            stored = await self._store.by_key(f"message:{place}:{message.reply_to}")
+            earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
+        if earlier is not None:
+            heard = access.decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
+            return (earlier.sender.name, earlier.text[:SNIPPET_CHARS]) if heard else None
+        post = await self._store.ours(place, message.reply_to)
+        if post is not None:
+            return "you", post.text[:SNIPPET_CHARS]
+        return ("you", "") if message.kind == "reply" else None

@@ -1,0 +1,208 @@
+"""What comes beside a text: fetched when a turn needs it, kept for the prompts after it.
+
+Files lie beside the store, named by what is in them and never by what anybody says of them. They are no
+record: one that is gone leaves the description in its line.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, Image
+from channels.base import CanDownload, Channel, SendError
+from gateway.clock import Clock
+from gateway.describe import describe
+from gateway.events import Address, Attachment, ChannelName, Message
+from gateway.media_config import MediaConfig
+from gateway.pictures import picture, sound_suffix
+from gateway.records import MediaRef, Seq
+from gateway.transcribe import NotTranscribed, transcribe
+
+logger = logging.getLogger("reverie.media")
+
+MAX_VOICES = 4
+"""Voice notes written out for one turn, the newest; one after the other."""
+SWEEP_S = 3600.0
+_OURS = re.compile(r"[0-9a-f]{64}|new-.*")
+
+
+class Attached(NamedTuple):
+    """What a line says of one attachment, and what is shown of it."""
+
+    about: str
+    image: MediaRef | None = None
+
+
+class NotFetched(Exception):
+    """The text says why, for the line."""
+
+
+class Media:
+    """The attachments of new lines, and the images of old ones."""
+
+    def __init__(
+        self, config: MediaConfig, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock
+    ) -> None:
+        """`folder` is made when it is needed."""
+        self._config = config
+        self._folder = folder
+        self._sources: dict[ChannelName, CanDownload] = {
+            name: channel for name, channel in channels.items() if isinstance(channel, CanDownload)
+        }
+        self._clock = clock
+        self._one_voice = asyncio.Lock()
+
+    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
+        """What to say and show of each message's attachments. Never raises for what somebody sent.
+
+        Fetches the newest images for a model that sees, and the newest voice notes if they can be
+        written out; each within the configured time. All others are only described.
+        """
+        images = self._config.max_images if sees else 0
+        voices = MAX_VOICES if self._config.transcribe else 0
+        work = []
+        for seq, message in reversed(messages):
+            for place in reversed(range(len(message.attachments))):
+                attachment = message.attachments[place]
+                wanted = message.at.channel in self._sources and self._config.max_bytes > 0
+                if wanted and images and _is_image(attachment):
+                    images -= 1
+                    work.append((seq, place, self._image(seq, message.at, attachment)))
+                elif wanted and voices and attachment.form == "audio":
+                    voices -= 1
+                    work.append((seq, place, self._voice(message.at, attachment)))
+        results = await asyncio.gather(*(doing for _, _, doing in work))
+        done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
+        return {
+            seq: tuple(
+                done.get((seq, place)) or Attached(describe(attachment))
+                for place, attachment in enumerate(message.attachments)
+            )
+            for seq, message in messages
+            if message.attachments
+        }
+
+    async def load(self, refs: Sequence[MediaRef]) -> tuple[Image, ...]:
+        """The images as they were shown; without those that are gone."""
+        return await asyncio.to_thread(self._load, refs) if refs else ()
+
+    async def sweep(self) -> None:
+        """Remove what was not shown for `keep`, now and every hour. Ends only by cancellation."""
+        while True:
+            await asyncio.to_thread(self._sweep)
+            await self._clock.sleep(SWEEP_S)
+
+    async def _image(self, seq: Seq, at: Address, attachment: Attachment) -> Attached:
+        try:
+            data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
+        except NotFetched as error:
+            return Attached(describe(attachment, note=str(error)))
+        found = picture(data)
+        if found is None:
+            return Attached(describe(attachment, size_bytes=len(data), note="of a kind that cannot be shown"))
+        pixels = (found.width, found.height)
+        if max(pixels) > MAX_IMAGE_SIDE:
+            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown"))
+        about = describe(attachment, size_bytes=len(data), pixels=pixels)
+        ref = MediaRef(
+            sha256=hashlib.sha256(data).hexdigest(),
+            media_type=found.media_type,
+            line=seq,
+            about=about,
+            size_bytes=len(data),
+            width=found.width,
+            height=found.height,
+        )
+        try:
+            await asyncio.to_thread(self._save, ref.sha256, data)
+        except OSError as error:
+            logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
+            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"))
+        return Attached(about, ref)
+
+    async def _voice(self, at: Address, attachment: Attachment) -> Attached:
+        try:
+            data = await self._fetch(at, attachment, self._config.max_bytes)
+            async with self._one_voice:  # what writes speech out takes all the processors it can get
+                file = await asyncio.to_thread(self._write, data, sound_suffix(data))
+                try:
+                    words = await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
+                finally:
+                    file.unlink(missing_ok=True)
+        except NotFetched as error:
+            return Attached(describe(attachment, note=str(error)))
+        except (NotTranscribed, OSError) as error:
+            logger.warning("a voice note is not written out: %s", error)
+            return Attached(describe(attachment, note="could not be written out"))
+        return Attached(describe(attachment, words=words) if words else describe(attachment, note="no words in it"))
+
+    async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """The bytes, at most so many. Raises `NotFetched`."""
+        if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
+            raise NotFetched("too large to be fetched")
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                data = await self._sources[at.channel].download(at, attachment, limit_bytes=limit_bytes)
+        except TimeoutError:
+            logger.info("%s: an attachment did not come within %g s", at.channel, self._config.timeout)
+            raise NotFetched("could not be fetched") from None
+        except SendError as error:
+            logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)
+            raise NotFetched("could not be fetched") from None
+        except Exception as error:  # a bug in the adapter: the words beside it are still worth an answer
+            logger.exception("%s: fetching an attachment broke", at.channel)
+            raise NotFetched("could not be fetched") from error
+        if len(data) > limit_bytes:
+            raise NotFetched("too large to be fetched")
+        return data
+
+    def _save(self, name: str, data: bytes) -> None:
+        path = self._folder / name
+        if path.exists() and path.stat().st_size == len(data):
+            os.utime(path)
+            return
+        self._write(data, "").replace(path)
+
+    def _write(self, data: bytes, suffix: str) -> Path:
+        """A new file of our own. Half of one, after a crash, is swept away."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        return Path(path)
+
+    def _load(self, refs: Sequence[MediaRef]) -> tuple[Image, ...]:
+        found = []
+        for ref in refs:
+            path = self._folder / ref.sha256
+            try:
+                data = path.read_bytes()
+                os.utime(path)
+            except OSError:
+                continue
+            if len(data) == ref.size_bytes:  # else cut off by a crash of the machine
+                found.append(Image(media_type=ref.media_type, data=data, about=ref.about))
+        return tuple(found)
+
+    def _sweep(self) -> None:
+        if not self._folder.is_dir():
+            return
+        oldest = time.time() - self._config.keep
+        for path in self._folder.iterdir():
+            try:
+                if _OURS.fullmatch(path.name) and path.stat().st_mtime < oldest:
+                    path.unlink()
+            except OSError as error:  # gone already, or somebody else's: neither is worth more than a word
+                logger.info("%s is not removed: %s", path, error.strerror)
+
+
+def _is_image(attachment: Attachment) -> bool:
+    told = attachment.content_type or ""
+    return attachment.form == "image" or (attachment.form == "file" and told.startswith("image/"))

@@ -1,0 +1,84 @@
+"""What a file is, by its first bytes: never by its name or by what anybody says of it. Pure.
+
+Obeys the PNG specification (5.2, 11.2.2), GIF89a (section 18), ITU-T T.81 (B.2.2) and
+developers.google.com/speed/webp/docs/riff_container.
+"""
+
+from typing import Literal, NamedTuple
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers that are followed by the size of the picture."""
+_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length."""
+_SOUNDS = (
+    (0, b"OggS", ".ogg"),
+    (0, b"fLaC", ".flac"),
+    (0, b"ID3", ".mp3"),
+    (0, b"\xff\xfb", ".mp3"),
+    (4, b"ftyp", ".m4a"),
+    (8, b"WAVE", ".wav"),
+    (0, b"\x1aE\xdf\xa3", ".webm"),
+)
+
+
+class Picture(NamedTuple):
+    """A still image that models take."""
+
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    width: int
+    height: int
+    """Pixels; both 0 if they could not be read."""
+
+
+def picture(data: bytes) -> Picture | None:
+    """What kind of picture this is; None if it is none of the four that models take."""
+    if data.startswith(_PNG):
+        return Picture("image/png", _big(data, 16, 4), _big(data, 20, 4))
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return Picture("image/gif", _little(data, 6, 2), _little(data, 8, 2))
+    if data.startswith(b"\xff\xd8\xff"):
+        return Picture("image/jpeg", *_jpeg(data))
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return Picture("image/webp", *_webp(data))
+    return None
+
+
+def sound_suffix(data: bytes) -> str:
+    """How a file with this sound is best named, for programs that look at names; `.bin` if it is not known."""
+    return next((suffix for at, magic, suffix in _SOUNDS if data[at : at + len(magic)] == magic), ".bin")
+
+
+def _jpeg(data: bytes) -> tuple[int, int]:
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:  # noqa: PLR2004 - begins every marker
+        marker = data[at + 1]
+        if marker in _FRAMES:
+            return _big(data, at + 7, 2), _big(data, at + 5, 2)
+        if marker == 0xFF:  # noqa: PLR2004 - a fill byte
+            at += 1
+        elif marker in _BARE:
+            at += 2
+        else:
+            at += 2 + max(2, _big(data, at + 2, 2))
+    return 0, 0
+
+
+def _webp(data: bytes) -> tuple[int, int]:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
+    if kind == b"VP8L":
+        bits = _little(data, 21, 4)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
+    return 0, 0
+
+
+def _big(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")
+
+
+def _little(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "little")

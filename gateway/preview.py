@@ -1,0 +1,205 @@
+"""What people see of a turn while it runs: that somebody is typing, and the answer as it grows.
+
+Best effort: nothing here delays or fails a turn. But a preview that is a message of its own is half a
+reply, and none may stay. So its id is written down as soon as it is known, and it is taken away before
+the whole answer is sent, or else for as long as it takes, also by the next process.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TypeVar
+
+from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName, MessageId
+from gateway.records import Previewed, PreviewEnded
+from gateway.store import Entry, Store, StoreError
+
+logger = logging.getLogger("reverie.preview")
+
+Able = TypeVar("Able")
+Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+
+SETTLE_S = 3.0
+"""The whole answer waits so long for its preview to go; then it is sent, and the preview goes when it can."""
+PARKED_S = 0.5
+"""The same for a turn that is cut off, because the process ends: the next one takes away what is left."""
+GOODBYE_S = 2.0
+"""For saying that nobody types any more."""
+FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
+"""Waits between tries to take a preview away: doubling up to the second."""
+
+
+class Signs:
+    """Makes the signs of each turn, and clears away what is left of them."""
+
+    def __init__(self, store: Store, clock: Clock, channels: Mapping[ChannelName, Channel], spawn: Spawn) -> None:
+        """`spawn` starts a task whose failure stops the gateway."""
+        self._store = store
+        self.clock = clock
+        self.spawn = spawn
+        self._typing: dict[ChannelName, CanType] = {n: c for n, c in channels.items() if isinstance(c, CanType)}
+        self._previews: dict[ChannelName, CanPreview] = {n: c for n, c in channels.items() if isinstance(c, CanPreview)}
+        self._clearing: set[asyncio.Task[None]] = set()
+
+    def begin(self, at: Address) -> "Sign":
+        """A turn begins to ask the model: show it there, as far as the platform can."""
+        return Sign(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
+
+    async def recover(self) -> None:
+        """Begin to clear away what an earlier process left. Call once."""
+        for conversation, message in await self._store.previews():
+            at = Address.parse(conversation)
+            if at.channel in self._previews:
+                self.clear_later(at, message)
+
+    async def stood(self, at: Address, message: MessageId) -> None:
+        """Write down that a preview is a message there."""
+        fact = Previewed(at=at, message=message)
+        await self._store.append([Entry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+
+    async def clear(self, at: Address, message: MessageId) -> None:
+        """Take a preview away, once. Raises `SendError` if it is to be tried again."""
+        reason = ""
+        try:
+            await self._previews[at.channel].unpreview(at, message)
+        except Rejected as error:
+            reason = error.reason
+            logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
+        fact = PreviewEnded(at=at, message=message, reason=reason)
+        await self._store.append([Entry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+
+    def clear_later(self, at: Address, message: MessageId) -> None:
+        """Go on until it is gone, or the process ends: the next one takes it up."""
+        task = self.spawn(self._clear_later(at, message))
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        tasks = tuple(self._clearing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _clear_later(self, at: Address, message: MessageId) -> None:
+        wait_s = FIRST_TRY_S
+        while True:
+            hint_s = 0.0
+            try:
+                await self.clear(at, message)
+            except Denied:
+                return
+            except RateLimited as error:
+                hint_s = error.retry_after_s
+            except SendError as error:
+                logger.debug("the preview %s in %s is not gone yet: %s", message, at.conversation, error.reason)
+            except StoreError:
+                raise
+            except Exception:  # a bug in the adapter: the record stays, and the next process tries again
+                logger.exception("taking away the preview %s in %s broke", message, at.conversation)
+                return
+            else:
+                return
+            await self.clock.sleep(max(wait_s, hint_s))
+            wait_s = min(2 * wait_s, LAST_TRY_S)
+
+
+class Sign:
+    """What is shown of one turn."""
+
+    def __init__(self, signs: Signs, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
+        self._signs = signs
+        self._at = at
+        self._preview = preview
+        self._typist = None if typing is None else signs.spawn(self._type(typing))
+        self._painter: asyncio.Task[None] | None = None
+        self._calling = asyncio.Lock()
+        """Held from a preview's call until its id is written down."""
+        self._newest = ""
+        self._news = asyncio.Event()
+        self._over = False
+        self._shown: list[MessageId] = []
+        """Messages that stand; hardly ever more than one."""
+
+    def glimpse(self, text: str) -> None:
+        """The answer has grown to this. Returns at once; of several in a short time only the newest is shown."""
+        if self._preview is None or self._over:
+            return
+        self._newest = text
+        self._news.set()
+        if self._painter is None:
+            self._painter = self._signs.spawn(self._paint(self._preview))
+
+    async def end(self, *, parked: bool = False) -> None:
+        """Nothing is shown any more when this returns, or it is being cleared away.
+
+        `parked`: the process ends, so what is not gone soon is left to the next one. Raises `StoreError` only.
+        """
+        self._over = True
+        if self._typist is not None:
+            self._typist.cancel()  # it says goodbye by itself
+        try:
+            async with asyncio.timeout(PARKED_S if parked else SETTLE_S):
+                async with self._calling:  # a call that is cut off leaves a message whose id nobody knows
+                    if self._painter is not None:
+                        self._painter.cancel()
+                while self._shown:
+                    await self._signs.clear(self._at, self._shown[-1])
+                    self._shown.pop()
+        except (SendError, TimeoutError) as error:
+            logger.info("a preview in %s is not gone yet: %s", self._at.conversation, error or "it takes long")
+        except StoreError:
+            raise
+        except Exception:  # a bug in the adapter
+            logger.exception("taking away a preview in %s broke", self._at.conversation)
+        finally:
+            if self._painter is not None:
+                self._painter.cancel()
+        for message in () if parked else self._shown:
+            self._signs.clear_later(self._at, message)
+
+    async def _type(self, channel: CanType) -> None:
+        try:
+            while True:
+                await channel.typing(self._at, active=True)
+                await self._signs.clock.sleep(channel.typing_every_s)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._quietly(channel.typing(self._at, active=False))
+            raise
+        except Exception:  # a bug in the adapter, and no reason to stay silent
+            logger.exception("typing in %s broke", self._at.conversation)
+
+    async def _quietly(self, call: Coroutine[None, None, None]) -> None:
+        try:
+            await call
+        except Exception:  # the same
+            logger.exception("typing in %s broke", self._at.conversation)
+
+    async def _paint(self, channel: CanPreview) -> None:
+        shown: MessageId | None = None
+        last = ""
+        try:
+            while not self._over:
+                await self._news.wait()
+                self._news.clear()
+                async with self._calling:
+                    text = self._newest
+                    if self._over or text == last:
+                        continue
+                    shown, last = await channel.preview(self._at, text, shown), text
+                    if shown is not None and shown not in self._shown:
+                        self._shown.append(shown)
+                        await self._signs.stood(self._at, shown)
+                await self._signs.clock.sleep(channel.preview_every_s)
+        except StoreError:
+            raise
+        except SendError as error:
+            logger.debug("no more previews of this turn in %s: %s", self._at.conversation, error.reason)
+        except Exception:  # a bug in the adapter: the answer itself comes all the same
+            logger.exception("a preview in %s broke", self._at.conversation)
+        self._preview = None
