@@ -118,13 +118,14 @@ class Api:
         self._polls = _UpdatesRequest(connection_pool_size=1, **settings)
         self.files = f"{base}/file/bot{self._token}/"
         """What a file's address begins with."""
-        self.bot = Bot(
-            self._token,
-            base_url=f"{base}/bot",
-            base_file_url=f"{base}/file/bot",
-            request=_Request(connection_pool_size=_POOL, **settings),
-            get_updates_request=self._polls,
-        )
+        with self.discreet():  # the library logs its addresses as it is made
+            self.bot = Bot(
+                self._token,
+                base_url=f"{base}/bot",
+                base_file_url=f"{base}/file/bot",
+                request=_Request(connection_pool_size=_POOL, **settings),
+                get_updates_request=self._polls,
+            )
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -179,16 +180,19 @@ class Api:
 
     @contextlib.contextmanager
     def discreet(self) -> Iterator[None]:
-        """Keep the HTTP library from logging addresses, whoever has configured the logging."""
-        logger, discretion = logging.getLogger("httpx"), _Discretion(self._token)
-        logger.addFilter(discretion)
+        """Keep the libraries from logging addresses, whoever has configured the logging."""
+        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self._token)
+        for logger in loggers:
+            logger.addFilter(discretion)
         try:
             yield
         finally:
-            logger.removeFilter(discretion)
+            for logger in loggers:
+                logger.removeFilter(discretion)
 
 
 REFUSED = "the token was refused: get one from @BotFather"
+_TALKATIVE = ("httpx", "telegram.Bot")
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 

@@ -16,7 +16,8 @@ its words: unknown and closed chats, topics that are not there, texts and entiti
 says where it is stricter), migrated groups, a second poller, a poll beside a webhook. Text is limited by UTF-16 units.
 `api.methods.flood = Flood()` turns on the flood limits; `api.world.sees_all = False` privacy mode.
 Records: `api.calls` (all requests in order of arrival), `api.shown(chat)` (every message as people see it now),
-`api.updates` (`pending`, `confirmed`, `deliveries`), `api.connections` (how many there ever were).
+`api.updates` (`pending`, `confirmed`, `deliveries`), `api.connections` (how many there ever were),
+`api.open_connections`.
 Faults, at any time, each `times` (None: until `clear`) and for calls `where` it fits:
     api.faults.fail("sendMessage", 429, retry_after=1)          # an error in the API's form; after=True: processed
     api.faults.say("getUpdates", BAD_GATEWAY, status=502, kind="text/html")     # any bytes as body
@@ -62,6 +63,10 @@ class BotApi(People):
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = asyncio.Condition()
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
 
     @property
     def url(self) -> str:
@@ -134,8 +139,11 @@ class BotApi(People):
         except ConnectionError:
             pass
         finally:
-            self._tasks.discard(task)
             writer.close()
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+            self._tasks.discard(task)
+            await self._changed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         begun = b""
