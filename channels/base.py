@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt
+from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt, RoomId
 
 
 class Emit(Protocol):
@@ -165,6 +165,14 @@ class CanPage(Protocol):
 
     def pages(self, post: Post) -> int:
         """How many pages `post.text` has there, at least 1. Pure."""
+
+
+@runtime_checkable
+class HasSpaces(Protocol):
+    """Has rooms that are part of something larger, which an operator may open as a whole (Discord's guilds)."""
+
+    def space(self, room: RoomId) -> RoomId | None:
+        """What the room is part of, by the platform's word; None: nothing, or not known. Known when it emits."""
 
 
 @runtime_checkable

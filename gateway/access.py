@@ -4,11 +4,11 @@ Closed unless opened: without a rule that lets an event through, it is refused (
 person is known by `channel:sender id`; a name or a nick never counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import ChannelName, Command, Message, Notification, RoomId, Sender
+from gateway.events import Address, ChannelName, Command, Message, Notification, RoomId, Sender
 from gateway.records import address_of
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
@@ -26,6 +26,8 @@ class Policy:
     roles: Mapping[str, Role]
     """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
     rooms: Mapping[ChannelName, frozenset[RoomId]]
+    space_of: Callable[[Address], RoomId | None] = lambda _: None
+    """What a room is part of (a Discord guild); `rooms` may name that instead. None: nothing, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def decide(policy: Policy, event: Notification) -> Decision:
     if isinstance(event, Message) and event.kind == "direct":
         return _direct(policy, role)
     rooms = policy.rooms.get(place.channel, frozenset())
-    if place.room in rooms or ANY_ROOM in rooms:
+    if place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms:
         return Decision(allowed=True, role=role, rule=f"channels.{place.channel}.rooms")
     if isinstance(event, Command) and role in ("owner", "admin"):
         return Decision(allowed=True, role=role, rule=f"access.roles.{role}")

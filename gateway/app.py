@@ -4,17 +4,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 
 from agent import dmn
 from agent.models.base import Model, ModelError
 from agent.models.build import build_model
 from agent.turn import NoTools
 from agent.workspace import default_workspace, persona
-from channels.base import Channel, Denied
+from channels.base import Channel, Denied, HasSpaces
 from gateway import access, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock, SystemClock
-from gateway.events import ChannelName
+from gateway.events import Address, ChannelName, RoomId
 from gateway.hearing import Hearing
 from gateway.inbox import Inbox
 from gateway.intake import Intake
@@ -55,6 +56,10 @@ def make_channel(name: ChannelName, settings: Settings, clock: Clock, cursor: st
             from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
 
             return TelegramChannel(name, config, clock, cursor=cursor)
+        case "discord":
+            from channels.discord.channel import make  # noqa: PLC0415 - heavy: only where it is used
+
+            return make(name, config, clock, cursor=cursor)
         case _:
             raise Unavailable(f"channels.{name}: this version has no adapter for {config.platform}; remove the channel")
 
@@ -115,6 +120,16 @@ def _restored(saved: str | None) -> dmn.State:
         return dmn.State()
 
 
+def _space_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
+    """What a room is part of, asked of its channel."""
+
+    def space_of(place: Address) -> RoomId | None:
+        channel = channels.get(place.channel)
+        return channel.space(place.room) if isinstance(channel, HasSpaces) else None
+
+    return space_of
+
+
 class _Gateway:
     """Everything of one run, wired."""
 
@@ -135,7 +150,8 @@ class _Gateway:
         self.channels = channels
         self.model = model
         self.spawn = spawn
-        who, bindings = policies.access_policy(settings), policies.bindings(settings)
+        who = replace(policies.access_policy(settings), space_of=_space_of(channels))
+        bindings = policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
