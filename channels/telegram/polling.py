@@ -46,7 +46,7 @@ class Polling:
         while True:
             offset = self._durable.ask_from(self._clock.now())
             try:
-                updates = await self._api.updates(offset, ALLOWED, wait=not holding)
+                updates = await self._api.updates(offset, ALLOWED, wait=not (holding or self._trouble.lasting))
             except (TelegramError, TimeoutError) as error:
                 if isinstance(error, Conflict) and await self._webhook_removed():
                     continue

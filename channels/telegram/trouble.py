@@ -28,6 +28,11 @@ class Trouble:
         """From now on, this is what an established link is said to be."""
         self._welcome = welcome
 
+    @property
+    def lasting(self) -> bool:
+        """The last request failed: the next one should not wait long, for nobody knows whether it will be answered."""
+        return self._failures > 0
+
     async def over(self) -> None:
         """An answer came."""
         self._failures = 0
