@@ -41,8 +41,8 @@ def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int) -> tuple[tu
     """The pages of `lines`, at least one, as messages of at most `limit_bytes`; together they are all of it.
 
     A page has at most `page_lines` messages (0: no limit), and one more that says that there are others. A
-    page ends at a blank line if there is one among its last lines, else at the end of a line; of a block of
-    code never the last line alone is put on the next page, nor its first left on this one.
+    page ends at a blank line if there is one among its last lines, else at the end of a line; where there is a choice,
+    the last line of a block of code is not alone on the next page, nor its first alone on this one.
     """
     bodies = [
         _Body(piece, line.code, index == 0, line.apart and index == 0)
