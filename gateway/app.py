@@ -122,12 +122,8 @@ def _restored(saved: str | None) -> dmn.State:
 
 def _space_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
     """What a room is part of, asked of its channel."""
-
-    def space_of(place: Address) -> RoomId | None:
-        channel = channels.get(place.channel)
-        return channel.space(place.room) if isinstance(channel, HasSpaces) else None
-
-    return space_of
+    grouped: dict[ChannelName, HasSpaces] = {n: c for n, c in channels.items() if isinstance(c, HasSpaces)}
+    return lambda place: grouped[place.channel].space(place.room) if place.channel in grouped else None
 
 
 class _Gateway:
