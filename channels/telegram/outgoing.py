@@ -51,6 +51,8 @@ class Outgoing:
                 return Receipt(ids=(await self._hand_over(part),))
             except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
                 raise self.verdict(error, chat) from None
+            finally:
+                self.pace.done(chat, self._clock.monotonic())
 
     def verdict(self, error: Exception, chat: int) -> SendError:
         """As ours, and the chat's pace slowed down if Telegram asks for that."""

@@ -17,7 +17,7 @@ MOST_ENTITIES = 100
 """More are ignored by Telegram, and not the least important ones."""
 
 _ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", "spoiler", "code", "pre")
-"""Which may hold which, outermost first; code may hold nothing and be in no emphasis."""
+"""Which may hold which, outermost first; code may hold nothing, and be in nothing but a quote."""
 _VALUE = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
 """Which to keep if there are too many."""
 _LINK = re.compile(r"(?:https?|tg|ton)://[^\s]+|(?:mailto|tel):[^\s]+", re.IGNORECASE)
@@ -101,16 +101,17 @@ def _flat(runs: Sequence[Run]) -> tuple[str, list[Span]]:
 
 
 def _wanted(run: Run, start: int) -> Iterator[Span]:
-    code = run.marks & {"code", "pre"}
     if "quote" in run.marks:
         yield Span(type="blockquote", start=start, end=start)
-    if run.href and "pre" not in run.marks and _LINK.fullmatch(run.href) and run.href != run.text:
+    linked = run.href is not None and _LINK.fullmatch(run.href) and run.href != run.text
+    if linked and "pre" not in run.marks:  # to be clicked is worth more than to be set in another font
         yield Span(type="text_link", start=start, end=start, url=run.href)
     if "pre" in run.marks:
         language = "".join((run.lang or "").split()) or None
         yield Span(type="pre", start=start, end=start, language=language)
-    elif code:
-        yield Span(type="code", start=start, end=start)
+    elif "code" in run.marks:
+        if not linked:
+            yield Span(type="code", start=start, end=start)
     else:
         names = {"bold": {"bold", "heading"}, "italic": {"italic"}, "strikethrough": {"strike"}, "spoiler": {"spoiler"}}
         for name, marks in names.items():
@@ -164,20 +165,20 @@ def _boundary(text: str, at: int, end: int) -> int:
         if found > at + least and text[at:found].strip():
             return found
     back = end
-    while back > max(at + 1, end - _BACK) and _joined(text, back):
+    while back > max(at + 1, end - _BACK) and _joined(text, back, at):
         back -= 1
     return back if back > max(at + 1, end - _BACK) else end
 
 
-def _joined(text: str, at: int) -> bool:
-    """Whether a reader sees what is before and behind `at` as one character (roughly UAX 29)."""
+def _joined(text: str, at: int, start: int) -> bool:
+    """Whether a reader of `text` from `start` sees what is before and behind `at` as one character (as in UAX 29)."""
     before, behind = text[at - 1], text[at]
     return bool(
         unicodedata.combining(behind)
         or behind in "\u200d\ufe0e\ufe0f\u20e3"
         or before == "\u200d"
         or 0x1F3FB <= ord(behind) <= 0x1F3FF  # noqa: PLR2004 - skin tones
-        or (_flag(before) and _flag(behind) and _flags_before(text, at) % 2)
+        or (_flag(before) and _flag(behind) and _flags_before(text, at, start) % 2)
     )
 
 
@@ -185,9 +186,9 @@ def _flag(character: str) -> bool:
     return 0x1F1E6 <= ord(character) <= 0x1F1FF  # noqa: PLR2004 - regional indicators: two of them are a flag
 
 
-def _flags_before(text: str, at: int) -> int:
+def _flags_before(text: str, at: int, start: int) -> int:
     count = 0
-    while count < min(at, _BACK) and _flag(text[at - 1 - count]):
+    while count < at - start and _flag(text[at - 1 - count]):
         count += 1
     return count
 

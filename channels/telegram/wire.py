@@ -6,13 +6,13 @@ must cost nothing but itself.
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
 from channels.telegram import media
-from channels.telegram.entities import Units, markdown, quoted
+from channels.telegram.entities import markdown, quoted
 from channels.telegram.fields import Json, clean, moment, name, raw, string, table, tables, whole
 from channels.telegram.people import View, origin, place, sender, somebody
 from channels.telegram.service import membership, my_membership
+from channels.telegram.whom import BODIES, Kind, answered, command, kind
 from gateway.events import Command, Edited, EventId, Message, MessageId, Notification, Reacted
 
 ALLOWED = (
@@ -27,7 +27,6 @@ ALLOWED = (
 """What we ask for. Reactions must be asked for by name, and are told to administrators only."""
 
 _QUOTE_CHARS = 300
-_Kind = Literal["direct", "mention", "reply", "room"]
 
 
 def read(update: Json, view: View, now: datetime) -> tuple[Notification, ...]:
@@ -75,7 +74,7 @@ def button(update: Json) -> str:
 
 def merged(messages: list[Message]) -> Message:
     """The pictures of one album, in order, as one message."""
-    order: tuple[_Kind, ...] = ("direct", "mention", "reply", "room")
+    order: tuple[Kind, ...] = ("direct", "mention", "reply", "room")
     return replace(
         messages[0],
         text="\n".join(message.text for message in messages if message.text),
@@ -93,14 +92,14 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
     if who.id == str(view.me):
         return ()
     sent = moment(whole(message, "date"), now)
-    if command := _command(message, view):
+    if called := command(message, view):
         return (
             Command(
                 id=EventId(str(number)),
                 at=at,
                 sender=who,
-                name=command[0],
-                args=command[1],
+                name=called[0],
+                args=called[1],
                 sent=sent,
                 origin="native",
             ),
@@ -108,8 +107,8 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
     text, files = _text(message, view), media.attachments(message)
     if not text.strip() and not files:
         return ()
-    answered = _answered(message)
-    reply_to = whole(answered, "message_id")
+    about = answered(message)
+    reply_to = whole(about, "message_id")
     language = string(table(message, "from"), "language_code")
     return (
         Message(
@@ -118,7 +117,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
             sender=who,
             text=text,
             sent=sent,
-            kind=_kind(message, view, answered),
+            kind=kind(message, view, about),
             reply_to=MessageId(str(reply_to)) if reply_to is not None else None,
             attachments=files,
             language=language or None,
@@ -180,59 +179,6 @@ def _button(query: Json, view: View, now: datetime) -> tuple[Notification, ...]:
     return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native"),)
 
 
-def _command(message: Json, view: View) -> tuple[str, str] | None:
-    """Name and arguments of a command that is said to us.
-
-    One that was forwarded, or sent by a bot for somebody, was not written by whom it comes from.
-    """
-    first = next((one for one in tables(message, "entities") if whole(one, "offset") == 0), {})
-    units = Units(raw(message, "text"))
-    where = units.fits(whole(first, "offset"), whole(first, "length"))
-    if raw(first, "type") != "bot_command" or not where or origin(message) or table(message, "via_bot"):
-        return None
-    word, _, whom = units.cut(*where).removeprefix("/").partition("@")
-    private = raw(table(message, "chat"), "type") == "private"
-    ours = whom.casefold() == view.username.casefold() if whom else private or _known(word, view)
-    return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
-
-
-def _known(word: str, view: View) -> bool:
-    return not view.commands or word.lower() in view.commands
-
-
-def _answered(message: Json) -> Json:
-    """The message that this one replies to. What stands in a topic "replies" to the topic's beginning."""
-    answered = table(message, "reply_to_message")
-    begins = message.get("is_topic_message") is True and (
-        "forum_topic_created" in answered or whole(answered, "message_id") == whole(message, "message_thread_id")
-    )
-    return {} if begins else answered
-
-
-def _kind(message: Json, view: View, answered: Json) -> _Kind:
-    if raw(table(message, "chat"), "type") == "private":
-        return "direct"
-    if any(_mentions(message, text, entities, view) for text, entities in _BODIES):
-        return "mention"
-    return "reply" if whole(table(answered, "from"), "id") == view.me else "room"
-
-
-_BODIES = (("text", "entities"), ("caption", "caption_entities"))
-
-
-def _mentions(message: Json, text: str, entities: str, view: View) -> bool:
-    units = Units(raw(message, text))
-    for entity in tables(message, entities):
-        where, kind = units.fits(whole(entity, "offset"), whole(entity, "length")), raw(entity, "type")
-        if kind == "text_mention" and whole(table(entity, "user"), "id") == view.me:
-            return True
-        if where and kind in ("mention", "bot_command") and view.username:
-            named = units.cut(*where).partition("@")[2]
-            if named.casefold() == view.username.casefold():
-                return True
-    return False
-
-
 def _text(message: Json, view: View) -> str:
     lines = []
     if forwarded := origin(message):
@@ -241,7 +187,7 @@ def _text(message: Json, view: View) -> str:
         lines.append(f"(by way of @{via})")
     if quote := _quote(message, view):
         lines.append(quote)
-    for text, entities in _BODIES:
+    for text, entities in BODIES:
         if raw(message, text):
             lines.append(markdown(raw(message, text), tables(message, entities)))
     if described := media.described(message):
@@ -255,17 +201,17 @@ def _quote(message: Json, view: View) -> str:
     A chosen part of it, something from another chat, or what privacy mode has hidden from us.
     """
     words = string(table(message, "quote"), "text")
-    answered, external = _answered(message), table(message, "external_reply")
+    about, external = answered(message), table(message, "external_reply")
     by = ""
     if external:
         by = f"{origin({'forward_origin': external.get('origin')}) or 'somebody'}: "
         words = words or media.described(external) or "(another chat)"
-    elif not words and not view.reads_all and whole(table(answered, "from"), "id") not in (None, view.me):
+    elif not words and not view.reads_all and whole(table(about, "from"), "id") not in (None, view.me):
         if raw(table(message, "chat"), "type") == "private":
             return ""
-        whom = somebody(table(answered, "from"))
+        whom = somebody(table(about, "from"))
         by = f"{whom.name}: " if whom else ""
-        words = clean(raw(answered, "text") or raw(answered, "caption")) or media.described(answered)
+        words = clean(raw(about, "text") or raw(about, "caption")) or media.described(about)
     if not words.strip():
         return ""
     return quoted(by + (words if len(words) <= _QUOTE_CHARS else words[:_QUOTE_CHARS] + "…"))
