@@ -22,14 +22,15 @@ class _Body:
 
 
 def pages_of(markdown: str, surely_bytes: int, body_bytes: int, page_lines: int) -> tuple[tuple[str, ...], ...]:
-    """The pages of a text; of a short one the only page.
+    """The pages of a text; of one that fits a page in the room that there is, `body_bytes`, the only one.
 
     Pages are cut for `surely_bytes`, which does not depend on what we are called at the moment: nothing may slip
-    between two of them. A single page uses the room that there is, `body_bytes`.
+    between two of them.
     """
     lines = render(markdown)
+    (whole,) = paged(lines, body_bytes, 0)
     pages = paged(lines, surely_bytes, page_lines)
-    return pages if len(pages) > 1 else paged(lines, body_bytes, 0)
+    return (whole,) if len(pages) == 1 or len(whole) <= page_lines + 1 else pages
 
 
 def surely_bytes(nick: str, target: str) -> int:

@@ -84,7 +84,7 @@ HOSTS = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-:/", min_size=1, max_size
 
 @story
 async def test_every_relayed_line_fits_the_learnt_mask_and_nothing_is_lost() -> None:
-    async with Ircd() as ircd, running(ircd) as run:
+    async with Ircd() as ircd, running(ircd, page_lines=0) as run:
         await run.up()
         session = run.channel._session
         assert session is not None

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from channels.base import CanPage
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
-from channels.irc.paging import paged
+from channels.irc.paging import paged, pages_of
 from channels.irc.render import render
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Post, PostKey, RoomId
@@ -83,3 +83,11 @@ def test_pages_are_all_of_it(markdown: str, page_lines: int, limit: int) -> None
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(page[-1] == f'(page {number} of {len(pages)}; say "more")' for number, page in enumerate(pages[:-1], 1))
     assert all(len(body.encode()) <= limit for page in pages for body in page)
+
+
+def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
+    text = "\n".join(f"{number} " + "word " * 20 for number in range(8))
+    assert len(pages_of(text, 64, 64, 10)) > 1
+    assert len(pages_of(text, 64, 400, 10)) == 1
+    assert len(pages_of(text, 400, 64, 10)) == 1
+    assert pages_of(text, 64, 90, 10) == pages_of(text, 64, 64, 10), "pages do not depend on our mask"
