@@ -39,6 +39,8 @@ UNKNOWN_OP, DECODE, NOT_AUTHENTICATED, DENIED, TWICE, BAD_SEQ, TOO_FAST, TIMED_O
     4009,
 )
 BAD_INTENTS, FORBIDDEN_INTENTS = 4013, 4014
+ABNORMAL = 1006
+_ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 EVENTS_PER_MINUTE = 120
 
 
@@ -54,7 +56,7 @@ class Connection:
         self.session: Session | None = None
         self.received: list[Json] = []
         self.close_code: int | None = None
-        """How the client closed; 1006 if it did not."""
+        """How the client ended it; 1006 if it did not say goodbye; None: not yet."""
         self.beats = 0
         self._beaten_s = time.monotonic()
         self._moments: deque[float] = deque()
@@ -101,15 +103,17 @@ class Connection:
                 tasks.append(asyncio.create_task(self._watch()))
                 if self.api.faults.close_after_hello is not None:
                     self.close(self.api.faults.close_after_hello)
-            async for message in self._socket:
+            # Not `async for`: that hides the client's close code, and takes a lost connection for a good end.
+            while (message := await self._socket.receive()).type not in _ENDS:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     self.close(DECODE)
                     continue
                 if not self.api.faults.silent:
                     self._take(message.data)
                 self.api.changed()
+            self.close_code = message.data if message.type is aiohttp.WSMsgType.CLOSE else ABNORMAL
         finally:
-            self.close_code = self._socket.close_code or 1006
+            self.close_code = self.close_code or ABNORMAL
             if self.session is not None and self.session.connection is self:
                 self.session.connection = None
                 self.session.valid = self.session.valid and self.close_code not in {1000, 1001}

@@ -1,0 +1,91 @@
+"""What Discord does not let in is denied with the way out, nobody learns the token, and two bots live side by side."""
+
+import asyncio
+import logging
+
+import pytest
+
+from channels.base import Denied, SendError
+from tests.channels.discord_faults_kit import SAY, config, hello, part, running, story
+from tests.servers.discord_api import DiscordApi, Options
+
+
+@story
+async def test_a_bad_token_is_denied() -> None:
+    async with DiscordApi() as api, running(api, token="wrong.token-of.mine") as it:
+        with pytest.raises(Denied) as told:
+            await asyncio.wait_for(it.task, 10)
+        assert "token" in told.value.reason
+        assert "wrong.token-of.mine" not in told.value.reason
+        assert api.identifies == []
+
+
+@story
+async def test_a_token_that_is_reset_meanwhile_is_denied() -> None:
+    async with DiscordApi() as api, running(api) as it:
+        await it.up()
+        api.options = Options(token="a new one")
+        api.cut()
+        with pytest.raises(Denied):
+            await asyncio.wait_for(it.task, 10)
+
+
+@story
+async def test_without_message_content_it_is_denied_with_the_way_out() -> None:
+    async with DiscordApi(Options(message_content=False)) as api, running(api) as it:
+        with pytest.raises(Denied, match="MESSAGE CONTENT"):
+            await asyncio.wait_for(it.task, 10)
+        assert len(api.connections) <= 1
+
+
+def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+
+    @story
+    async def run() -> None:
+        async with DiscordApi(Options(heartbeat_s=1.0)) as api, running(api, request_timeout=0.3) as it:
+            await it.up()
+            for what in ("500 after", "reset after", "silent", "429", "banned"):
+                api.faults.add(SAY, what)
+                try:
+                    await it.channel.send(part("an answer", api.room, what))
+                except SendError as error:
+                    told.append(repr(error) + error.reason + repr(error.__cause__))
+            api.faults.invalid_sessions = 1
+            api.cut()
+            await it.up(2)
+            api.faults.no_sockets = True
+            api.cut()
+            await it.until(lambda: it.links.count(it.links[-1]) == 1 and not it.links[-1].up)
+            await asyncio.sleep(0.2)
+            api.faults.no_sockets = False
+            asked = api.slash(api.room, api.ann, "status")
+            await asyncio.sleep(0.2)
+            told.extend(link.reason for link in it.links)
+            told.append(repr(config(api)))
+            told.append(repr(it.channel))
+            secrets = (api.token, asked.token)
+            lines = [record.getMessage() + str(record.exc_info and record.exc_info[1]) for record in caplog.records]
+            own = [line for line in lines if "WebSocket Event" not in line]
+            assert not [line for line in told + own if any(secret in line for secret in secrets)]
+            assert api.identifies
+
+    run()
+    assert caplog.records
+
+
+@story
+async def test_two_bots_at_two_servers_live_in_one_process() -> None:
+    other = Options(token="of.the-other.one")
+    async with DiscordApi() as one, DiscordApi(other) as two, running(one) as first, running(two) as second:
+        await first.up()
+        await second.up()
+        hello(one, "to the first")
+        hello(two, "to the second")
+        await first.heard("to the first")
+        await second.heard("to the second")
+        await first.channel.send(part("from the first", one.room))
+        await second.channel.send(part("from the second", two.room))
+        assert (one.texts(one.room), two.texts(two.room)) == (["from the first"], ["from the second"])
+        assert [call.status for call in one.calls + two.calls if call.status >= 400] == []
