@@ -59,6 +59,7 @@ class World:
                     "tls": False,
                     "nick": "reverie",
                     "rooms": list(ROOMS),
+                    "page_lines": 0,
                     "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
                 }
             },
