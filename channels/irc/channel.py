@@ -4,22 +4,27 @@ import asyncio
 import contextlib
 import logging
 import random as _random
-import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Unreachable, unrecorded
 from channels.irc import tls
 from channels.irc.backoff import Backoff
+from channels.irc.compose import gathered
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
+from channels.irc.memory import Memory
 from channels.irc.outgoing import WINDOW
 from channels.irc.paging import pages_of, surely_bytes
-from channels.irc.render import FORMATTING, cut
+from channels.irc.registration import Logins
+from channels.irc.render import FORMATTING
+from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
+from channels.irc.sts import Offer, Policy
 from channels.irc.tasks import end, first, within
+from channels.irc.upkeep import beside, come_up, enter, watch
 from channels.irc.wire import line
-from channels.split import split
+from channels.irc.writing import EVERY_S
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, EventId, Link, Post, Receipt
 from gateway.ids import new_id
@@ -28,9 +33,8 @@ if TYPE_CHECKING:
     from channels.irc.connection import Connection
 
 _LOG = logging.getLogger("reverie.irc")
-_JOIN_WAIT_S = 10.0
-_MOTD_WAIT_S = 5.0
-_REGAIN_S = 60.0
+_REFUSED_S = 60.0
+"""Between two logins that the services refuse, at least."""
 _LAST_WORDS_S = 0.2
 """Real seconds that `emit` has, after we are told to end, for what was already heard."""
 
@@ -48,17 +52,16 @@ class IrcChannel:
         commands: Sequence[CommandSpec] = (),
         random: Callable[[], float] = _random.random,
     ) -> None:
-        del cursor, commands  # no server-side queue and no native commands yet
+        del commands  # IRC has no native ones
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = Inbox(self._pause)
+        self._memory, self._logins, self._sts = Memory(cursor), Logins(), Policy()
         self._connection: Connection | None = None
         self._session: Session | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
         """When it came up last."""
-        self._logged_in = False
-        """SASL succeeded in this run: the configuration is right, so a failure is the network's."""
 
     @property
     def name(self) -> ChannelName:
@@ -66,18 +69,26 @@ class IrcChannel:
 
     @property
     def capabilities(self) -> Capabilities:
+        # `replies` is False though replies are marked where the server lets us: few people's clients show it, and
+        # which networks do is not known before we are there. Whom a message answers must stand in its text.
         return Capabilities(platform="IRC", formatting=FORMATTING, window=WINDOW)
 
     def split(self, post: Post) -> tuple[str, ...]:
         pages = self._pages(post)
-        return pages[min(post.page, len(pages)) - 1]
+        page, limits = pages[min(post.page, len(pages)) - 1], self._session.multiline if self._session else None
+        return gathered(page, self._body_bytes(_target(post.to)), limits) if limits else page
 
     def pages(self, post: Post) -> int:
         return len(self._pages(post))
 
     def _pages(self, post: Post) -> tuple[tuple[str, ...], ...]:
         target, nick = _target(post.to), self._config.nick
-        return pages_of(post.text, surely_bytes(nick, target), self._body_bytes(target), self._config.page_lines)
+        return pages_of(post.text, surely_bytes(nick, target), self._line_bytes(target), self._config.page_lines)
+
+    def _line_bytes(self, target: str) -> int:
+        """How long a line may be: where messages may have several, longer than what fits one of them."""
+        limits = self._session.multiline if self._session else None
+        return max(self._body_bytes(target), limits.most_bytes - 1 if limits else 0)
 
     def _body_bytes(self, target: str) -> int:
         return self._session.body_bytes(target) if self._session else surely_bytes(self._config.nick, target)
@@ -88,20 +99,22 @@ class IrcChannel:
         session = self._session
         if session is None:
             raise Unreachable(f"{self._name} is not connected")
-        target, command = _target(part.to), "NOTICE" if part.style == "notice" else "PRIVMSG"
-        if "," in target or target.startswith("$"):
-            raise Rejected(f"{target} is not one room or person")
-        try:
-            # Usually one: the room for text may have shrunk since the post was split.
-            limit = session.body_bytes(target)
-            bodies = cut(part.body, limit) or split(part.body, limit)
-            lines = [line(command, target, trailing=body) for body in bodies]
-        except ValueError as error:
-            raise Rejected(f"{target!r} is not a room or nick") from error
-        return await session.outgoing.send(lines, session.isupport.fold(target), going)
+        return await deliver(session, _target(part.to), part, going)
+
+    typing_every_s = EVERY_S
+
+    async def typing(self, at: Address, *, active: bool) -> None:
+        with contextlib.suppress(ValueError):  # not a target
+            if self._session is not None:
+                show_typing(self._session, _target(at), self._clock.monotonic(), active=active)
+
+    async def join(self, at: Address) -> None:
+        if self._session is None:
+            raise Unreachable(f"{self._name} is not connected")
+        await enter(self._session, self._clock, at.room)
 
     async def run(self, emit: Emit) -> None:
-        self._up, self._logged_in = None, False
+        self._up, self._logins = None, Logins()
         pump, life = asyncio.create_task(self._inbox.run(emit)), asyncio.create_task(self._stay_connected())
         try:
             await asyncio.wait({pump, life}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,17 +138,19 @@ class IrcChannel:
             (transport.pause_reading if full else transport.resume_reading)()
 
     async def _stay_connected(self) -> None:
-        context = tls.context(self._config.tls)
+        tls.context(self._config.tls)  # a mistake in it is told now
         backoff = Backoff()
         while True:
             try:
-                reason = await self._connect_once(context)
+                reason = await self._connect_once()
             except Denied as denied:
                 self._link(up=False, reason=denied.reason)
                 raise
             up_s = self._clock.monotonic() - self._up_s if self._up else 0.0
+            if reason is None:
+                continue
             self._link(up=False, reason=reason)
-            delay_s = backoff.next_s(up_s, self._random())
+            delay_s = max(backoff.next_s(up_s, self._random()), _REFUSED_S if self._logins.refused else 0.0)
             _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -145,17 +160,26 @@ class IrcChannel:
             now, self._up_s = self._clock.now(), self._clock.monotonic()
             self._inbox.put(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
 
-    async def _connect_once(self, context: ssl.SSLContext | None) -> str:
-        """One connection from its first packet to its last; why it ended. Raises Denied."""
+    async def _connect_once(self) -> str | None:
+        """One connection from its first packet to its last; why it ended (None: to go on over TLS). Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
         from channels.irc.connection import connection_to  # noqa: PLC0415
 
+        strict = self._sts.port(self._clock.monotonic())
+        context, port = tls.context(self._config.tls or strict is not None), strict or self._config.port
         session = Session(
-            self._name, self._config, self._clock, self._write, self._inbox.put, logged_in_before=self._logged_in
+            self._name,
+            self._config,
+            self._clock,
+            self._write,
+            self._inbox.put,
+            memory=self._memory,
+            logins=self._logins,
+            secure=context is not None,
         )
         helpers: list[asyncio.Task[None]] = []
         try:
-            host, port = self._config.host, self._config.port
+            host = self._config.host
             # Kept before it is open: whenever we are cancelled, it is closed.
             self._connection = connection = connection_to(session.on_line, session.end)
             try:
@@ -165,19 +189,35 @@ class IrcChannel:
             if self._inbox.full:
                 self._pause(True)
             session.start()
-            helpers = [_helper(work, session) for work in (session.outgoing.run(), self._watch(session))]
-            helpers.append(_helper(self._come_up(session), session))
-            return await asyncio.shield(session.lost)
+            works = (session.outgoing.run(), watch(session, self._config, self._clock, lambda: self._inbox.full))
+            helpers = [beside(session, work) for work in works]
+            helpers.append(beside(session, come_up(session, self._config, self._clock, lambda: self._came_up(session))))
+            reason = await asyncio.shield(session.lost)
+            if session.upgrade is not None:
+                self._sts.upgrade(session.upgrade)
+                _LOG.warning("%s: %s", self._name, reason)
+            return reason if session.upgrade is None else None
         finally:
-            self._session = None
-            self._logged_in = self._logged_in or session.logged_in
-            if session.lost.done():
-                session.lost.exception()  # seen, also when we are cancelled
-            session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
-            try:
-                await end(*helpers)
-            finally:
-                await self._hang_up()
+            await self._part(session, port if context is not None else None, helpers)
+
+    def _came_up(self, session: Session) -> None:
+        self._session = session
+        self._link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+
+    async def _part(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
+        self._session = None
+        if secure_port is not None and session.welcomed.is_set():
+            offered = session.offer("sts")
+            offer = None if offered is None else Offer.read(offered)
+            self._sts.secured(offer, secure_port, self._clock.monotonic())
+        if session.lost.done():
+            session.lost.exception()  # seen, also when we are cancelled
+        session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
+        session.finish()
+        try:
+            await end(*helpers)
+        finally:
+            await self._hang_up()
 
     def _write(self, raw: str) -> bool:
         if self._connection is None or not self._connection.alive:
@@ -190,60 +230,7 @@ class IrcChannel:
         if connection is not None:
             await connection.goodbye(line("QUIT", trailing="goodbye"))
 
-    async def _come_up(self, session: Session) -> None:
-        """From the first line to `Link(up=True)`; then go on asking for our nick."""
-        try:
-            await within(self._clock, self._config.connect_timeout, session.welcomed.wait())
-        except TimeoutError:
-            session.end("the server did not welcome us in time")
-            return
-        with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
-            await within(self._clock, _MOTD_WAIT_S, session.ready.wait())
-        session.mark_as_bot()
-        session.join(self._config.rooms)
-        try:
-            await within(self._clock, _JOIN_WAIT_S, session.joined.wait())
-        except TimeoutError:
-            _LOG.warning("%s: some rooms did not answer our JOIN", self._name)
-        self._session = session
-        self._link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
-        while True:
-            await self._clock.sleep(_REGAIN_S)
-            session.regain_nick()
-
-    async def _watch(self, session: Session) -> None:
-        """End the session when the server has gone quiet, or answers everything but our PINGs."""
-        config = self._config
-        while True:
-            quiet_s = self._clock.monotonic() - session.heard_s
-            if self._inbox.full or quiet_s < config.ping_interval:
-                await self._clock.sleep(config.ping_interval - (0 if self._inbox.full else quiet_s))
-                if not self._inbox.full and session.outgoing.oldest_ping_age_s() > self._patience_s:
-                    session.end("the server does not answer PING")
-                continue
-            heard_s = session.heard_s
-            session.outgoing.ping()
-            await self._clock.sleep(config.ping_timeout)
-            if session.heard_s == heard_s and not self._inbox.full:
-                session.end(f"nothing heard for {config.ping_interval + config.ping_timeout:.0f} s")
-
-    @property
-    def _patience_s(self) -> float:
-        return self._config.ping_interval + self._config.ping_timeout
-
 
 def _target(to: Address) -> str:
     """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick."""
     return to.room.partition("!")[0] or to.room
-
-
-def _helper(work: Coroutine[None, None, None], session: Session) -> asyncio.Task[None]:
-    """Run beside the session; a mistake in it ends the session loudly instead of staying unseen."""
-
-    def finished(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not session.lost.done():
-            session.lost.set_exception(error)
-
-    task = asyncio.create_task(work)
-    task.add_done_callback(finished)
-    return task

@@ -65,6 +65,13 @@ class IrcConfig(Section):
     """Who runs this bot. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Joined after login. The only ones that are."""
+    rejoin_after_kick: bool = False
+    """False: thrown out of a room, we stay out until an administrator invites us or the process starts anew."""
+    history_age: Duration = 3600.0
+    """After a reconnect or a restart, what was said since then and is not older is asked for, where the server
+    keeps a history. 0: nothing is."""
+    source: str = "Reverie"
+    """Where our source code is; the answer to CTCP SOURCE."""
     flood: Flood = Flood()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are shown at once; the rest after "more". 0: always all of it."""

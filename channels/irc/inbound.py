@@ -1,12 +1,16 @@
 """Lines into notifications. Pure: the time and a fresh id are handed in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
+from channels.irc.ctcp import ctcp
+from channels.irc.formatting import marked
+from channels.irc.isupport import Isupport
 from channels.irc.people import People
 from channels.irc.render import plain
-from channels.irc.wire import Isupport, Line, mentions
+from channels.irc.wire import Line, mentions
 from gateway.events import (
     Address,
     ChannelName,
@@ -15,6 +19,7 @@ from gateway.events import (
     Message,
     MessageId,
     Notification,
+    Reacted,
     RoomId,
     Sender,
     SenderId,
@@ -34,64 +39,99 @@ class View:
     people: People
     account_tag: bool
     """The server agreed to tag messages with their account, so no tag means no account."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ctcp:
-    """A client-to-client request other than ACTION: https://modern.ircdocs.horse/ctcp."""
-
-    command: str
-    argument: str
-
-
-def ctcp(text: str) -> Ctcp | None:
-    """Read `text` as CTCP, ACTION included; None if it is not."""
-    if not text.startswith("\x01"):
-        return None
-    command, _, argument = text[1:].partition("\x01")[0].partition(" ")
-    return Ctcp(command.upper(), plain(argument))
+    own: Container[str] = ()
+    """The server's names of messages of ours."""
+    past: str | None = None
+    """The line is history of this room (folded) or person: what we know of people now does not hold for it."""
+    account: str = ""
+    """Our own account. In the past we may have had another nick, but not another account."""
 
 
 def to_notifications(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> tuple[Notification, ...]:
     """What `line` tells; empty for what is not ours to tell: own doings, notices, CTCP, unknown commands.
 
-    A nick change is told once for each room that we share with the person, the rest at most once.
+    A nick change and a quit are told once for each room that we share with the person, the rest at most once.
     """
     if not line.source.nick or view.isupport.fold(line.source.nick) == view.isupport.fold(view.me):
         return ()
-    if line.command == "PRIVMSG":
-        message = _message(line, view, now, fresh_id)
-        return (message,) if message else ()
-    return _memberships(line, view, now, fresh_id)
+    if view.past is not None and view.account and line.tags.get("account") == view.account:
+        return ()
+    match line.command:
+        case "PRIVMSG":
+            message = _message(line, view, now, fresh_id)
+            return (message,) if message else ()
+        case "TAGMSG":
+            reacted = _reaction(line, view, now, fresh_id)
+            return (reacted,) if reacted else ()
+        case _:
+            return _memberships(line, view, now, fresh_id)
+
+
+def replied_to(line: Line) -> MessageId | None:
+    """https://ircv3.net/specs/client-tags/reply, also under the name that it had as a draft."""
+    told = line.tags.get("+reply") or line.tags.get("+draft/reply")
+    return MessageId(told) if told else None
+
+
+def _place(line: Line, sender: Sender, view: View) -> tuple[Address, bool] | None:
+    """Where it was said, and whether that is a room; None: not to us."""
+    target = line.param(0)
+    room = view.isupport.room_of(target)
+    if room is not None:
+        return _room(room, view), True
+    if view.isupport.fold(target) != view.isupport.fold(view.me):
+        return None
+    # With who is behind the nick in it, a stranger who takes the nick later is another conversation.
+    who = f"{line.source.nick}!account:{sender.account}" if sender.account else line.source.mask
+    return Address(channel=view.channel, room=RoomId(who)), False
 
 
 def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Message | None:
-    target, text = line.param(0), line.param(1)
+    text = line.param(1)
     request = ctcp(text)
     if request and request.command != "ACTION":
         return None
-    said = plain(text) if request is None else f"/me {request.argument}"
-    if not (said if request is None else request.argument).strip():
-        return None
+    # Only a multiline message has more than one line.
+    said = "\n".join(map(plain, text.split("\n"))) if request is None else f"/me {request.argument}"
     sender = _sender(line, view)
-    room = view.isupport.room_of(target)
-    if room is not None:
-        at = _room(room, view)
-        mentioned = mentions(said, view.me, view.isupport)
-    elif view.isupport.fold(target) == view.isupport.fold(view.me):
-        # With who is behind the nick in it, a stranger who takes the nick later is another conversation.
-        who = f"{line.source.nick}!account:{sender.account}" if sender.account else line.source.mask
-        at = Address(channel=view.channel, room=RoomId(who))
-        mentioned = False
-    else:
+    place = _place(line, sender, view)
+    if place is None or not (said if request is None else request.argument).strip():
         return None
+    at, in_room = place
+    reply_to = replied_to(line)
+    kind: Literal["direct", "mention", "reply", "room"] = "room" if in_room else "direct"
+    if in_room and mentions(said, view.me, view.isupport):
+        kind = "mention"
+    elif in_room and reply_to is not None and reply_to in view.own:
+        kind = "reply"
     return Message(
         id=MessageId(line.tags.get("msgid") or fresh_id()),
         at=at,
         sender=sender,
-        text=said,
+        text="\n".join(map(marked, text.split("\n"))) if request is None else said,
         sent=sent_at(line, now),
-        kind=("mention" if mentioned else "room") if room is not None else "direct",
+        kind=kind,
+        reply_to=reply_to,
+    )
+
+
+def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Reacted | None:
+    """https://ircv3.net/specs/client-tags/react: a reply without text."""
+    message = replied_to(line)
+    added = plain(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
+    removed = plain(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
+    sender = _sender(line, view)
+    place = _place(line, sender, view)
+    if place is None or message is None or not (added or removed).strip():
+        return None
+    return Reacted(
+        id=EventId(line.tags.get("msgid") or fresh_id()),
+        at=place[0],
+        sender=sender,
+        message=message,
+        reaction=added or removed,
+        added=bool(added),
+        sent=sent_at(line, now),
     )
 
 
@@ -106,15 +146,26 @@ def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], s
             change, subject, text = "kick", line.param(1), line.param(2)
         case "TOPIC":
             change, text = "topic", line.param(1)
+        case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.me) and view.past is None:
+            room, change = line.param(1), "invite"
+        case "QUIT":
+            shared = _shared(line.source.nick, view)
+            return tuple(_membership(line, view, now, fresh_id, (where, "part", None, room)) for where in shared)
         case "NICK" if room:
-            shared = view.people.rooms(line.source.nick, view.isupport) or view.people.rooms(room, view.isupport)
-            tell = [(where, "nick", room, None) for where in shared]
-            return tuple(_membership(line, view, now, fresh_id, told) for told in tell)
+            shared = _shared(line.source.nick, view) or _shared(room, view)
+            return tuple(_membership(line, view, now, fresh_id, (where, "nick", room, None)) for where in shared)
         case _:
             return ()
     if not view.isupport.is_room(room):
         return ()
     return (_membership(line, view, now, fresh_id, (room, change, subject, text)),)
+
+
+def _shared(nick: str, view: View) -> tuple[str, ...]:
+    """Folded rooms that the person is, or was, in with us."""
+    if view.past is None:
+        return view.people.rooms(nick, view.isupport)
+    return (view.past,) if view.isupport.is_room(view.past) else ()
 
 
 def _membership(
@@ -139,7 +190,7 @@ def _room(room: str, view: View) -> Address:
 
 
 def _sender(line: Line, view: View) -> Sender:
-    known = view.people.account(line.source.nick, view.isupport)
+    known = view.people.account(line.source.nick, view.isupport) if view.past is None else None
     account = line.tags.get("account") if view.account_tag else known
     return Sender(
         id=SenderId(f"account:{account}" if account else f"mask:{line.source.mask}"),

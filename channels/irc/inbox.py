@@ -16,15 +16,15 @@ class Inbox:
 
     def __init__(self, pause: Callable[[bool], None]) -> None:
         self._pause = pause
-        self._waiting: deque[Notification] = deque()
+        self._waiting: deque[tuple[Notification | None, str | None]] = deque()
         self._more = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self.full = False
 
-    def put(self, notification: Notification) -> None:
-        """Never waits and never drops."""
-        self._waiting.append(notification)
+    def put(self, notification: Notification | None, cursor: str | None = None) -> None:
+        """Never waits and never drops. `cursor` becomes durable with `notification` (None: by itself)."""
+        self._waiting.append((notification, cursor))
         self._empty.clear()
         self._more.set()
         if not self.full and len(self._waiting) >= _FULL:
@@ -39,9 +39,11 @@ class Inbox:
         """Emit in order, in batches. Ends only by cancellation or by what `emit` raises."""
         while True:
             await self._more.wait()
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            if batch:
-                await emit(batch)
+            taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            batch = [notification for notification, _ in taken if notification is not None]
+            cursor = next((moved for _, moved in reversed(taken) if moved is not None), None)
+            if batch or cursor is not None:
+                await emit(batch, cursor=cursor)
             if self.full and len(self._waiting) <= _DRAINED:
                 self.full = False
                 self._pause(False)

@@ -1,18 +1,24 @@
 """What we send on one connection: paced, in order, and confirmed by barriers.
 
 IRC has no acknowledgements, but a server answers in order: when it has answered a PING, it has dealt with
-all that was written before, and has said so if it refused any of it (RFC 1459 section 4.6.2).
+all that was written before, and has said so if it refused any of it (RFC 1459 section 4.6.2). Where the
+server answers by label, each line is confirmed by its own answer instead, however late that comes.
 """
 
 import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from channels.base import Going, Rejected, SendError, Uncertain, Unreachable, unrecorded
+from channels.base import Going, SendError, Uncertain, Unreachable, unrecorded
+from channels.irc import refusals
+from channels.irc.batches import Answered, Heard
+from channels.irc.bucket import Bucket
+from channels.irc.isupport import Isupport
+from channels.irc.labels import Labels
+from channels.irc.parts import Barrier, Item, finish
 from channels.irc.window import Verdict, Window
-from channels.irc.wire import Isupport, Line, line
+from channels.irc.wire import Line, line, tagged
 from gateway.clock import Clock
 from gateway.events import Receipt
 
@@ -20,61 +26,6 @@ WINDOW = 4
 """Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
 _MOST_LINES = 64
 """The same for lines, so that answers to CTCP never pile up."""
-# fmt: off
-_TARGET_REFUSED = frozenset({
-    "401", "402", "403", "404", "405", "406", "408", "415", "416", "432", "437", "439", "442",
-    "447", "461", "477", "480", "482", "486", "489", "492", "494", "531", "539", "716",
-})
-# fmt: on
-"""Numerics that refuse a message to the target they name; 301 (away) and 717 (told of us) do not."""
-_ANY_REFUSED = frozenset(["407", "411", "412", "413", "414", "417"])
-"""The same, for those that need not name a target."""
-
-
-class Bucket:
-    """Token bucket (RFC 2813 section 5.8 in today's words). Pure: time is handed in."""
-
-    def __init__(self, burst: int, per_s: float, now_s: float) -> None:
-        self._burst, self._per_s = burst, per_s
-        self._tokens, self._at_s = float(burst), now_s
-
-    def wait_s(self, now_s: float) -> float:
-        """How long until there is a token; 0: there is one."""
-        self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        # A billionth of slack: floating point must not make us sleep for nothing.
-        return 0.0 if self._tokens >= 1 - 1e-9 else (1 - self._tokens) / self._per_s
-
-    def take(self) -> None:
-        """Use a token up."""
-        self._tokens -= 1
-
-
-@dataclass(eq=False, slots=True)
-class _Item:
-    """Lines that belong together: one part of a post, or something of our own."""
-
-    lines: deque[str]
-    target: str = ""
-    """Folded; empty: not a message."""
-    done: asyncio.Future[Receipt] | None = None
-    """None: not a part."""
-    going: Going = unrecorded
-    """Awaited before the first line is written."""
-    gone: bool = False
-    written: int = 0
-
-    @property
-    def dropped(self) -> bool:
-        return self.done is not None and self.done.cancelled() and self.written == 0
-
-
-@dataclass(eq=False, slots=True)
-class _Ping:
-    token: str
-    covers: list[_Item]
-    window: Window[_Item]
-    sent_s: float
 
 
 class Outgoing:
@@ -83,35 +34,49 @@ class Outgoing:
     def __init__(self, clock: Clock, bucket: Bucket, write: Callable[[str], bool]) -> None:
         """`write` takes one line; False: the connection is dead and the line surely did not go out."""
         self._clock, self._bucket, self._write = clock, bucket, write
-        self._waiting: deque[_Item] = deque()
-        self._unconfirmed: list[_Item] = []
+        self._waiting: deque[Item] = deque()
+        self._unconfirmed: list[Item] = []
         """Parts that are written whole, no barrier behind them yet."""
-        self._window: Window[_Item] = Window()
+        self._window: Window[Item] = Window()
         """All that was written since the last barrier."""
-        self._pings: deque[_Ping] = deque()
+        self._pings: deque[Barrier] = deque()
+        self._unlabelled: set[Item] = set()
+        """Parts that are being written, to be confirmed by a barrier."""
+        self._labels: Labels[Item] = Labels()
+        self.labelled = False
+        """The server answers by label. Set it as that changes; what is under way goes on as it began."""
         self._tokens = itertools.count(1)
         self._wake = asyncio.Event()
         self._lost = ""
 
     def say(self, raw: str, target: str = "") -> None:
         """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused."""
-        self._waiting.append(_Item(deque([raw]), target))
+        self._waiting.append(Item(deque([raw]), target))
         self._wake.set()
+
+    def aside(self, raw: str) -> bool:
+        """Write a line that nobody needs, if the pace allows it and the next line, too; False: not written."""
+        free = not self._waiting and self._bucket.wait_s(self._clock.monotonic(), tokens=2) == 0
+        if free and not self._lost and self._write(raw):
+            self._bucket.take()
+            return True
+        return False
 
     def ping(self) -> None:
         """Set a barrier as soon as the pace allows, before what waits."""
         position = 1 if self._waiting and self._waiting[0].written else 0
-        self._waiting.insert(position, _Item(deque()))
+        self._waiting.insert(position, Item(deque()))
         self._wake.set()
 
-    async def send(self, lines: list[str], target: str, going: Going = unrecorded) -> Receipt:
+    async def send(self, lines: list[str], target: str, going: Going = unrecorded, *, whole: str = "") -> Receipt:
         """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
 
-        `going` is awaited when it is the part's turn and the pace allows, before anything of it is written.
+        `whole`: the lines are one multiline batch with this text. `going` is awaited when it is the part's turn and
+        the pace allows, before anything of it is written.
         """
         if self._lost:
             raise Unreachable(self._lost)
-        item = _Item(deque(lines), target, asyncio.get_running_loop().create_future(), going)
+        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole)
         assert item.done is not None
         self._waiting.append(item)
         self._wake.set()
@@ -139,7 +104,7 @@ class Outgoing:
             else:
                 self._write_next()
 
-    async def _go(self, item: _Item) -> None:
+    async def _go(self, item: Item) -> None:
         """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
         item.gone = True
         try:
@@ -164,7 +129,7 @@ class Outgoing:
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
         if self._write(line("PING", token)):
-            self._pings.append(_Ping(token, self._unconfirmed, self._window, self._clock.monotonic()))
+            self._pings.append(Barrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
             self._unconfirmed, self._window = [], Window()
         else:
             self.close("the connection is lost")
@@ -174,34 +139,61 @@ class Outgoing:
         if not item.lines:
             self._waiting.popleft()
             self._write_ping()
-        elif not self._write(item.lines[0]):
+        elif not self._write(self._marked(item)):
             self.close("the connection is lost")
         else:
-            raw = item.lines.popleft()
+            item.lines.popleft()
             item.written += 1
-            if item.target:
-                self._window.wrote(item, item.target, raw.partition(" :")[2])
             if not item.lines:
                 self._waiting.popleft()
-                if item.done is not None:
+                if item in self._unlabelled:
+                    self._unlabelled.discard(item)
                     self._unconfirmed.append(item)
+                elif item.done is not None and (verdict := self._labels.written(item)):
+                    finish(item, verdict)
+
+    def _marked(self, item: Item) -> str:
+        """The next line as it goes out, with a label if the server knows what to do with it; and remember it."""
+        raw = item.lines[0]
+        if not item.target:
+            return raw
+        if item.written == 0 and item.done is not None and not self.labelled:
+            self._unlabelled.add(item)
+        if item.whole and item.written:
+            return raw  # the server answers the opening of the batch
+        if item.done is None or item in self._unlabelled:
+            self._window.wrote(item, item.target, item.whole or raw.partition(" :")[2])
+            return raw
+        return tagged(raw, {"label": self._labels.wrote(item, self._clock.monotonic())})
 
     def oldest_ping_age_s(self) -> float:
         """How long the oldest unanswered barrier has been waiting; 0: none is."""
         return self._clock.monotonic() - self._pings[0].sent_s if self._pings else 0.0
 
-    def feed(self, said: Line, me: str, isupport: Isupport) -> None:
+    def give_up(self, patience_s: float) -> None:
+        """Whoever has waited longer than that for an answer by label is told that nobody knows."""
+        for item in self._labels.overdue(self._clock.monotonic() - patience_s):
+            finish(item, Verdict("unknown", reason="the server did not answer"))
+
+    def feed(self, heard: Heard | Answered, me: str, isupport: Isupport) -> None:
         """Take in a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
+        if heard.label:
+            if isinstance(heard, Heard):
+                self._labels.heard(heard.label, heard.line)
+            if not (isinstance(heard, Heard) and not heard.whole) and (ended := self._labels.answered(heard.label)):
+                finish(*ended)
+            return
+        if isinstance(heard, Answered):
+            return
+        said = heard.line
         # Answers come in order: before the PONG to a barrier, they are about what was written before it.
         window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
             self._pong(said)
-        elif said.command in _TARGET_REFUSED or said.command in _ANY_REFUSED:
-            # The first parameter is our own nick.
-            names = {isupport.fold(param) for param in said.params[1:]}
-            window.refuse(names, _reason(said), anybody=said.command in _ANY_REFUSED)
-        elif said.command == "FAIL" and said.param(0).upper() in {"PRIVMSG", "NOTICE", "*"}:
-            window.refuse({isupport.fold(param) for param in said.params}, _reason(said), anybody=True)
+        elif refusals.refuses_message(said):
+            # The first parameter of a numeric is our own nick.
+            names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
+            window.refuse(names, refusals.reason(said), anybody=refusals.names_nobody(said))
         elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
             window.echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
 
@@ -213,33 +205,18 @@ class Outgoing:
             ping = self._pings.popleft()
             verdicts = ping.window.verdicts()
             for item in ping.covers:
-                _finish(item, verdicts[item])
+                finish(item, verdicts[item])
 
     def close(self, reason: str) -> None:
         """The connection is gone: written parts are uncertain, waiting ones were surely not sent."""
         self._lost = self._lost or reason
         # Taken apart before anybody is told: whoever is told may look.
         items = [item for ping in self._pings for item in ping.covers] + self._unconfirmed + list(self._waiting)
+        items += [item for item in self._labels.owners() if item not in items]
         self._waiting.clear()
         self._pings.clear()
-        self._unconfirmed, self._window = [], Window()
+        self._unconfirmed, self._window, self._labels = [], Window(), Labels()
         for item in items:
             if item.done is not None and not item.done.done():
                 error: SendError = Uncertain(reason) if item.written else Unreachable(reason)
                 item.done.set_exception(error)
-
-
-def _finish(item: _Item, verdict: Verdict) -> None:
-    if item.done is None or item.done.done():
-        return
-    match verdict.fate:
-        case "taken":
-            item.done.set_result(Receipt(ids=verdict.ids))
-        case "refused":
-            item.done.set_exception(Rejected(verdict.reason))
-        case "unknown":
-            item.done.set_exception(Uncertain(f"refused in part: {verdict.reason}"))
-
-
-def _reason(said: Line) -> str:
-    return f"{said.param(-1) or 'refused'} ({said.command})"

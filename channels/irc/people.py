@@ -4,10 +4,19 @@ An account is believed only while the server keeps us told about its nick: once 
 with us, the next person with that nick is a stranger.
 """
 
-from channels.irc.wire import Isupport, Line
+from channels.irc.isupport import Isupport
+from channels.irc.wire import Line, line
 
+_ASKED = "152"
+"""Marks the answers to our questions."""
+_WHOX_ACCOUNT = 7
 _MOST_PEOPLE = 50_000
 """Per room. Past this a room's people are not followed: a server must not fill our memory."""
+
+
+def who(room: str) -> str:
+    """Ask who is in a room, with their accounts: https://ircv3.net/specs/extensions/whox."""
+    return line("WHO", room, f"%tcuhnfar,{_ASKED}")
 
 
 class People:
@@ -26,26 +35,30 @@ class People:
         folded = isupport.fold(nick)
         return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
 
-    def feed(self, line: Line, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+    def feed(self, said: Line, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
         """Take in one line; `me` is our nick before it."""
-        nick, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
+        nick, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
         mine = nick == isupport.fold(me)
-        match line.command:
+        match said.command:
             case "JOIN":
                 if mine:
                     self._rooms[room] = set()
                 self._seen(room, nick)
-                if len(line.params) > 1:
-                    self._logged_in(nick, line.param(1))
+                if len(said.params) > 1:
+                    self._logged_in(nick, said.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
-                for name in line.param(-1).split():
-                    self._seen(isupport.fold(line.param(-2)), isupport.fold(name.lstrip("~&@%+!").partition("!")[0]))
+                for name in said.param(-1).split():
+                    self._seen(isupport.fold(said.param(-2)), isupport.fold(name.lstrip("~&@%+!").partition("!")[0]))
+            case "354" if said.param(1) == _ASKED and len(said.params) > _WHOX_ACCOUNT:
+                # Fields as `who` asks: token, room, user, host, nick, flags, account, real name.
+                if self._visible(person := isupport.fold(said.param(5))):
+                    self._logged_in(person, said.param(_WHOX_ACCOUNT))
             case "PART" if mine:
                 self._left_room(room)
             case "PART":
                 self._left(room, nick)
             case "KICK":
-                victim = isupport.fold(line.param(1))
+                victim = isupport.fold(said.param(1))
                 if victim == isupport.fold(me):
                     self._left_room(room)
                 else:
@@ -55,7 +68,7 @@ class People:
             case "NICK" if room:
                 self._renamed(nick, room)
             case "ACCOUNT" if self._visible(nick):
-                self._logged_in(nick, line.param(0))
+                self._logged_in(nick, said.param(0))
             case _:
                 pass
 

@@ -4,50 +4,74 @@ https://ircv3.net/specs/extensions/capability-negotiation and https://modern.irc
 Servers without CAP (421, or silence) are welcomed as they are, unless SASL was asked for.
 """
 
+from dataclasses import dataclass
+
 from channels.base import Denied, SendError, Unreachable
+from channels.irc.caps import Caps
 from channels.irc.config import IrcConfig, Sasl
 from channels.irc.sasl import Exchange, External, Failed, Mechanism, Plain, ScramSha256
+from channels.irc.sts import Offer
 from channels.irc.wire import Line, line
 
-WANTED = frozenset(
-    {
-        "account-notify",
-        "account-tag",
-        "batch",
-        "chghost",
-        "echo-message",
-        "extended-join",
-        "message-tags",
-        "multi-prefix",
-        "server-time",
-        "setname",
-        "userhost-in-names",
-    }
-)
-"""Capabilities whose effects are handled here. `sts` must never be requested."""
 _NICK_TAKEN = {"433", "436", "437"}
 _SASL_FAILED = {"902", "904", "905", "906", "907", "908"}
+_SASL_REFUSED = {"902", "904", "905"}
+"""Of these: the services looked, and said no. The others are about the exchange itself."""
+_MOST_REFUSALS = 3
+_MOST_LOGOUTS = 3
 _REFUSED = {"464": "the server password is refused", "465": "we are banned from this server"}
 
 
-class Registration:
-    """One login. `feed` it every line; afterwards it goes on tracking CAP NEW and DEL."""
+@dataclass(slots=True)
+class Logins:
+    """What SASL has come to so far, over the connections of one run."""
 
-    def __init__(self, config: IrcConfig, nonce: str, *, logged_in_before: bool = False) -> None:
-        """`logged_in_before`: SASL with this configuration succeeded on an earlier connection of this run."""
+    succeeded: bool = False
+    """The configuration was right at least once: a failure may be the network's."""
+    refused: int = 0
+    """Connections in a row that the services refused since."""
+
+
+class Upgrade(Exception):
+    """The server wants to be spoken to over TLS, on `port`; nothing more may be said in the clear."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(f"the server asks for TLS on port {port} (sts)")
+        self.port = port
+
+
+class Registration:
+    """One login. `feed` it every line; afterwards it goes on tracking CAP NEW and DEL, and our account."""
+
+    def __init__(self, config: IrcConfig, nonce: str, logins: Logins, *, secure: bool) -> None:
+        """`logins` is kept up to date. `secure`: the connection is TLS already."""
         self._config = config
-        self._logged_in_before = logged_in_before
+        self._nonce, self._logins, self._secure = nonce, logins, secure
         self._exchange = Exchange(_mechanism(config.sasl, nonce)) if config.sasl else None
-        self._offered: dict[str, str] = {}
-        self._asked: set[str] = set()
-        self._tries = 0
+        self._extra = frozenset({"sasl"}) if config.sasl else frozenset()
+        self._caps = Caps()
+        self._tries = self._logouts = 0
         self.logged_in = False
         """SASL was configured and succeeded."""
-        self.caps: set[str] = set()
-        """What the server agreed to."""
+        self.account = ""
+        """Ours, as the services call it; empty: none."""
         self.nick = config.nick
         """Ours, once welcomed."""
         self.welcomed = False
+
+    @property
+    def caps(self) -> set[str]:
+        """What the server agreed to."""
+        return self._caps.on
+
+    def offer(self, name: str) -> str | None:
+        """The value that a capability was offered with; None: it is not offered."""
+        return self._caps.offered.get(name)
+
+    @property
+    def adrift(self) -> bool:
+        """SASL is configured, and we are welcomed but not logged in at the moment."""
+        return self.welcomed and self._exchange is not None and not self.logged_in
 
     def start(self) -> list[str]:
         """What to send first."""
@@ -61,28 +85,30 @@ class Registration:
     def feed(self, said: Line) -> list[str]:
         """What to send in answer. Raises Denied if going on is pointless or would be unauthenticated.
 
-        Raises Unreachable if only the services seem to be away: try again later.
+        Raises Unreachable if only the services seem to be away: try again later. Raises Upgrade.
         """
         if said.command == "CAP":
             return self._cap(said)
-        if self.welcomed:
-            return []
-        if said.command == "AUTHENTICATE":
-            return self._authenticate(said)
+        if said.command in {"900", "901"}:
+            self.account = said.param(2) if said.command == "900" else ""
+            return self._logged_out() if said.command == "901" and self.welcomed and self.logged_in else []
+        if self._exchange and (not self.welcomed or self.adrift):
+            if said.command == "AUTHENTICATE":
+                return self._authenticate(said)
+            if said.command in _SASL_FAILED:
+                raise self._refused(said)
+            if said.command == "903":
+                return self._logged_in()
+        return [] if self.welcomed else self._unwelcomed(said)
+
+    def _unwelcomed(self, said: Line) -> list[str]:
         if said.command in _NICK_TAKEN:
             return [line("NICK", self._next_nick())]
         if said.command == "432" and not self._tries:
             raise Denied(f"the server does not allow the nick {self._config.nick}: {said.param(-1)}")
         if said.command in _REFUSED:
             raise Denied(f"{_REFUSED[said.command]}: {said.param(-1)}")
-        if said.command in _SASL_FAILED and self._exchange:
-            told = " ".join(said.params[1:])
-            raise self._no_login(f"SASL login failed: {told} ({said.command})")
-        if said.command == "903" and self._exchange:
-            return self._logged_in()
-        if said.command == "001":
-            return self._welcome(said)
-        return []
+        return self._welcome(said) if said.command == "001" else []
 
     def _next_nick(self) -> str:
         self._tries += 1
@@ -90,56 +116,29 @@ class Registration:
         return short + "_" + (str(self._tries) if self._tries > 1 else "")
 
     def _cap(self, said: Line) -> list[str]:
-        names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
-        match said.param(1).upper():
-            case "LS" if not self.welcomed:
-                self._offered.update({name.partition("=")[0]: name.partition("=")[2] for name in names})
-                return [] if said.param(2) == "*" and len(said.params) > 3 else self._request()  # noqa: PLR2004
-            case "ACK":
-                for name in names:
-                    (self.caps.discard if name.startswith("-") else self.caps.add)(name.lstrip("-~="))
-                return self._answered({name.lstrip("-~=") for name in names})
-            case "NAK":
-                refused = self._asked & set(names) or set(self._asked)
-                if len(refused) == 1:
-                    return self._answered(refused)
-                # A request is granted whole or not at all: ask one by one.
-                return [line("CAP", "REQ", trailing=name) for name in sorted(refused)]
-            case "NEW":
-                new = sorted(WANTED & {name.partition("=")[0] for name in names} - self.caps)
-                return [line("CAP", "REQ", trailing=" ".join(new))] if new else []
-            case "DEL":
-                self.caps -= set(names)
-                return []
-            case _:
-                return []
-
-    def _request(self) -> list[str]:
-        wanted = WANTED & self._offered.keys()
-        if self._exchange:
-            mechanisms = self._offered.get("sasl", "").upper()
-            if "sasl" not in self._offered or (
-                mechanisms and self._exchange.mechanism.name not in mechanisms.split(",")
-            ):
-                raise self._no_login(
-                    f"the server does not offer SASL {self._exchange.mechanism.name}; remove `sasl` or change it"
-                )
-            wanted |= {"sasl"}
-        if not wanted:
-            return ["CAP END"]
-        self._asked = set(wanted)
-        return [line("CAP", "REQ", trailing=" ".join(sorted(wanted)))]
-
-    def _answered(self, names: set[str]) -> list[str]:
-        waiting = bool(self._asked)
-        self._asked -= names
-        if self.welcomed or not waiting or self._asked:
-            return []
+        news, answers = self._caps.feed(said, self._extra)
+        port = Offer.read(self.offer("sts") or "").port
+        if port and not self._secure and (news == "listed" or said.param(1).upper() == "NEW"):
+            raise Upgrade(port)
+        if self.welcomed:
+            return answers
+        if news == "listed":
+            self._check_mechanism()
+            return self._caps.request(self._extra) or ["CAP END"]
+        if news != "settled":
+            return answers
         if not self._exchange:
             return ["CAP END"]
         if "sasl" not in self.caps:
             raise self._no_login("the server refused the sasl capability")
         return [line("AUTHENTICATE", self._exchange.mechanism.name)]
+
+    def _check_mechanism(self) -> None:
+        if self._exchange:
+            mechanisms = (self.offer("sasl") or "").upper()
+            name = self._exchange.mechanism.name
+            if self.offer("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
+                raise self._no_login(f"the server does not offer SASL {name}; remove `sasl` or change it")
 
     def _authenticate(self, said: Line) -> list[str]:
         if not self._exchange:
@@ -154,11 +153,32 @@ class Registration:
         if isinstance(mechanism, ScramSha256) and not mechanism.proven:
             raise Denied("SASL login failed: the server skipped its SCRAM proof")
         self.logged_in = True
-        return ["CAP END"]
+        self._logins.succeeded, self._logins.refused = True, 0
+        return [] if self.welcomed else ["CAP END"]
+
+    def _logged_out(self) -> list[str]:
+        """The services have let go of us: log in again at once, or leave and come back."""
+        self.logged_in = False
+        self._logouts += 1
+        if "sasl" not in self.caps or self._logouts > _MOST_LOGOUTS or self._config.sasl is None:
+            raise Unreachable("the services logged us out")
+        self._exchange = Exchange(_mechanism(self._config.sasl, f"{self._nonce}{self._logouts}"))
+        return [line("AUTHENTICATE", self._exchange.mechanism.name)]
+
+    def _refused(self, said: Line) -> SendError:
+        reason = f"SASL login failed: {' '.join(said.params[1:])} ({said.command})"
+        if said.command in _SASL_REFUSED and self._logins.succeeded:
+            # Some servers answer 904 also while their services are away, so once or twice may be the network's
+            # trouble. Again and again (the channel leaves a minute between two) is a password that was changed,
+            # and asking for ever would look like guessing it.
+            self._logins.refused += 1
+            if self._logins.refused >= _MOST_REFUSALS:
+                return Denied(f"{reason}; refused {_MOST_REFUSALS} times in a row")
+        return self._no_login(reason)
 
     def _no_login(self, reason: str) -> SendError:
         """What was accepted before will be again, once the services are back; until then we stay away."""
-        return Unreachable(reason) if self._logged_in_before else Denied(reason)
+        return Unreachable(reason) if self._logins.succeeded else Denied(reason)
 
     def _welcome(self, said: Line) -> list[str]:
         if self._exchange and not self.logged_in:

@@ -1,33 +1,37 @@
 """One connection's life: log in, join, follow what the server says. Sync; `channel` waits for it."""
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable
 
 from channels.base import Denied, Unreachable
+from channels.irc.batches import Answered, Batches, Heard, History
+from channels.irc.bucket import Bucket
+from channels.irc.compose import LOCAL, Limits
 from channels.irc.config import IrcConfig
-from channels.irc.inbound import View, ctcp, to_notifications
-from channels.irc.outgoing import Bucket, Outgoing
-from channels.irc.people import People
-from channels.irc.registration import Registration
-from channels.irc.wire import Isupport, Line, line, parse
+from channels.irc.ctcp import Ctcps
+from channels.irc.history import PONG
+from channels.irc.inbound import View
+from channels.irc.isupport import Isupport
+from channels.irc.mask import Mask
+from channels.irc.memory import Memory
+from channels.irc.outgoing import Outgoing
+from channels.irc.people import People, who
+from channels.irc.presence import Presence
+from channels.irc.registration import Logins, Registration, Upgrade
+from channels.irc.splits import Splits
+from channels.irc.telling import Put, Telling
+from channels.irc.wire import Line, line, parse
+from channels.irc.writing import Writing
 from gateway.clock import Clock
-from gateway.events import ChannelName, Notification
+from gateway.events import ChannelName
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.irc")
-_ROOMS_PER_JOIN = 10
-_CTCP_BURST, _CTCP_PER_S = 3, 0.05
-_LONGEST_CTCP = 100
-_HOST_BYTES = 63
-"""The longest host name that servers show; sopel counts the same."""
-# fmt: off
-_JOIN_REFUSED = frozenset({
-    "403", "405", "407", "437", "470", "471", "473", "474", "475", "476", "477", "479", "480",
-    "485", "489", "495", "500", "520", "524", "926",
-})
-# fmt: on
+_ADRIFT_S = 60.0
+"""How long services may take to let us in again."""
 
 
 class Session:
@@ -39,30 +43,31 @@ class Session:
         config: IrcConfig,
         clock: Clock,
         write: Callable[[str], bool],
-        put: Callable[[Notification], None],
+        put: Put,
         *,
-        logged_in_before: bool = False,
+        memory: Memory,
+        logins: Logins,
+        secure: bool,
     ) -> None:
-        """`logged_in_before`: the same configuration was already accepted by the network's services."""
-        self._name, self._config, self._clock, self._write, self._put = name, config, clock, write, put
-        self._registration = Registration(config, secrets.token_urlsafe(18), logged_in_before=logged_in_before)
-        self._userhost = ""
-        self._people = People()
-        self._quiet: set[str] = set()
-        """Open netjoin and netsplit batches."""
-        self._pending: set[str] = set()
-        self._ctcp = Bucket(_CTCP_BURST, _CTCP_PER_S, clock.monotonic())
+        """`memory` and `logins` outlive the connection; `secure`: it is TLS."""
+        self.name, self._config, self._clock, self._write = name, config, clock, write
+        self._registration = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
+        self._memory, self._telling = memory, Telling(put, memory, self._fresh_id, config.history_age)
+        self._batches, self._people, self._splits = Batches(), People(), Splits()
+        self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
+        self.heard_s = self._adrift_s = clock.monotonic()
+        self._ctcps = Ctcps(config.contact, config.source, self.heard_s)
         self.isupport = Isupport()
         self.nick = config.nick
-        self.heard_s = clock.monotonic()
         self.outgoing = Outgoing(clock, Bucket(config.flood.burst, config.flood.per_s, self.heard_s), write)
+        self.presence = Presence(name, config, memory, self.outgoing.say, self.heard_s)
         self.ready = asyncio.Event()
         """Welcomed, and the server has said all it says on its own (end of MOTD)."""
         self.welcomed = asyncio.Event()
-        self.joined = asyncio.Event()
-        """Every room is joined or refused."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection ended; Denied if there is no use in another."""
+        self.upgrade: int | None = None
+        """The connection ended because the server wants TLS on this port."""
 
     def start(self) -> None:
         """Say the first lines."""
@@ -70,13 +75,25 @@ class Session:
             self._write(raw)
 
     @property
-    def logged_in(self) -> bool:
-        """SASL was configured and succeeded."""
-        return self._registration.logged_in
+    def caps(self) -> set[str]:
+        """What the server agreed to."""
+        return self._registration.caps
 
-    def fresh_id(self) -> str:
-        """A new name for something that the server did not name."""
-        return new_id(self._clock.now())
+    def offer(self, name: str) -> str | None:
+        """The value that a capability is offered with; None: it is not."""
+        return self._registration.offer(name)
+
+    @property
+    def multiline(self) -> Limits | None:
+        """What one multiline message may hold; None: the server takes none."""
+        return Limits.read(self.offer("draft/multiline") or "") if {"batch", "draft/multiline"} <= self.caps else None
+
+    def reference(self) -> str:
+        """A new name for a batch of ours."""
+        return f"b{next(self._numbers)}"
+
+    def _fresh_id(self) -> str:
+        return LOCAL + new_id(self._clock.now())
 
     def end(self, reason: str) -> None:
         """The connection is lost, or shall be held to be."""
@@ -84,156 +101,148 @@ class Session:
         if not self.lost.done():
             self.lost.set_result(reason)
 
+    def finish(self) -> None:
+        """Nothing more will be heard: tell what was held back, and whoever waits for a room."""
+        self._telling.flush(self._clock.now())
+        self.presence.close()
+
     def on_line(self, raw: str) -> None:
         """Handle one line. May raise on what nobody thought of: the connection logs that and goes on."""
         self.heard_s = self._clock.monotonic()
         said = parse(raw)
-        if said is None or self.lost.done():
+        if said is None or self.lost.done() or not self._registered(said):
             return
+        if said.command == "PING":
+            self._write(line("PONG", trailing=said.param(-1)))
+        elif said.command == "ERROR":
+            _LOG.warning("%s: the server says: %s", self.name, said.param(-1)[:300])
+        elif said.command == "001" and not self.welcomed.is_set():
+            self.nick = self._registration.nick
+            self.welcomed.set()
+        elif said.command == "PONG" and said.param(-1).startswith(PONG):
+            self._say(self._telling.pong(said.param(-1), self._clock.now()))
+            return
+        if self.welcomed.is_set():
+            for heard in self._batches.feed(said):
+                self._handle(heard)
+
+    def _registered(self, said: Line) -> bool:
+        before = "account-tag" in self.caps
         try:
             for answer in self._registration.feed(said):
                 self._write(answer)
         except Denied as denied:
             self.outgoing.close(denied.reason)
             self.lost.set_exception(denied)
-            return
         except Unreachable as unreachable:
             self.end(unreachable.reason)
-            return
-        if said.command == "PING":
-            self._write(line("PONG", trailing=said.param(-1)))
-        elif said.command == "ERROR":
-            _LOG.warning("%s: the server says: %s", self._name, said.param(-1)[:300])
-        elif said.command == "001" and not self.welcomed.is_set():
-            self.nick = self._registration.nick
-            self.welcomed.set()
-        if self.welcomed.is_set():
-            self._follow(said)
+        except Upgrade as upgrade:
+            self.upgrade = upgrade.port
+            self.end(str(upgrade))
+        if said.command == "CAP":
+            self.outgoing.labelled = {"batch", "labeled-response"} <= self.caps
+            self._telling.keeps = {"batch", "draft/chathistory", "server-time"} <= self.caps
+            if before and "account-tag" not in self.caps:
+                for room in self.presence.entered:
+                    self._ask_who(room)
+        if not self._registration.adrift:
+            self._adrift_s = self.heard_s
+        return not self.lost.done()
 
-    def _follow(self, said: Line) -> None:
+    def _handle(self, heard: Heard | Answered | History) -> None:
+        if isinstance(heard, History):
+            view = self._view(past=self.isupport.fold(heard.target))
+            self._say(self._telling.page(heard, view, self._clock.now()))
+            return
+        self.outgoing.feed(heard, self.nick, self.isupport)
+        if isinstance(heard, Heard):
+            self._follow(heard)
+
+    def _follow(self, heard: Heard) -> None:  # noqa: C901 - one case per command
         """What a logged-in client must know and tell."""
-        self.outgoing.feed(said, self.nick, self.isupport)
+        said, now, mine = heard.line, self._clock.now(), self._is_me(heard.line.source.nick)
+        quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self._people.feed(said, self.nick, self.isupport)
-        self._tell(said)
+        if not quiet:
+            self._telling.live(said, self._view(), now)
         if said.command != "JOIN":
             self._people.feed(said, self.nick, self.isupport)
-        self._learn_mask(said)
+        self._mask.feed(said, mine=mine)
         match said.command:
             case "005":
                 self.isupport = self.isupport.updated(said.params[1:])
             case "376" | "422":
                 self.ready.set()
-            case "BATCH":
-                self._batch(said)
-            case "PRIVMSG":
+            case "366":
+                self._ask_who(said.param(1))
+            case "NICK" if mine and said.param(0):
+                _LOG.info("%s: we are %s now", self.name, said.param(0)[:100])
+                self.nick = said.param(0)
+            case "PRIVMSG" | "NOTICE" if mine and "msgid" in said.tags:
+                self._memory.own.add(said.tags["msgid"])
+            case "PRIVMSG" if not mine:
                 self._answer_ctcp(said)
-            case "NICK" | "QUIT":
-                self._nick_freed(said)
-            case "KICK" if self._is_me(said.param(1)):
-                _LOG.warning("%s: kicked from %s by %s", self._name, said.param(0)[:100], said.source.nick)
+            case "JOIN" if mine and "time" in said.tags:
+                self._telling.seen(said, now)
             case _:
                 pass
-        self._join_settled(said)
+        self.presence.feed(said, self.nick, self.isupport, self.heard_s)
 
-    def _is_me(self, nick: str) -> bool:
-        return self.isupport.fold(nick) == self.isupport.fold(self.nick)
+    def _ask_who(self, room: str) -> None:
+        """Learn the accounts of who was there before us, if the server tells of changes but not with each line."""
+        ask = self.isupport.whox and "account-notify" in self.caps and "account-tag" not in self.caps
+        if ask and self.isupport.fold(room) in self.presence.entered:
+            self.outgoing.say(who(room))
 
-    def _tell(self, said: Line) -> None:
-        if said.tags.get("batch") in self._quiet:
-            return
-        view = View(
-            channel=self._name,
-            me=self.nick,
-            rooms={self.isupport.fold(room): room for room in self._config.rooms},
-            isupport=self.isupport,
-            people=self._people,
-            account_tag="account-tag" in self._registration.caps,
-        )
-        for notification in to_notifications(said, view, self._clock.now(), self.fresh_id):
-            self._put(notification)
-
-    def _batch(self, said: Line) -> None:
-        reference = said.param(0)
-        if reference.startswith("+") and said.param(1).lower() in {"netjoin", "netsplit"}:
-            self._quiet.add(reference[1:])
-        elif reference.startswith("-"):
-            self._quiet.discard(reference[1:])
-
-    def _learn_mask(self, said: Line) -> None:
-        if said.command == "396":  # RPL_VISIBLEHOST: the host, on some servers user@host
-            shown = said.param(1)
-            self._userhost = shown if "@" in shown else self._userhost.partition("@")[0] + "@" + shown
-            return
-        if not self._is_me(said.source.nick):
-            return
-        if said.command == "CHGHOST":
-            self._userhost = f"{said.param(0)}@{said.param(1)}"
-        elif said.source.user and said.source.host:
-            self._userhost = f"{said.source.user}@{said.source.host}"
-        if said.command == "NICK" and said.param(0):
-            _LOG.info("%s: we are %s now", self._name, said.param(0)[:100])
-            self.nick = said.param(0)
+    def _answer_ctcp(self, said: Line) -> None:
+        answer = self._ctcps.answer(said, self.heard_s)
+        if answer is not None:
+            self.outgoing.say(answer, self.isupport.fold(said.source.nick))
 
     def body_bytes(self, target: str) -> int:
-        """How much text fits a message to `target` once the server has put our mask in front.
-
-        RFC 1459 section 2.3 counts the line as the receiver gets it. While the mask is unknown, the
-        longest that it can be.
-        """
+        """How much text fits a message to `target`; our nick counts as the longer of what it is and shall be."""
         nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
-        user, at, host = self._userhost.partition("@")
-        known = len(self._userhost.encode()) if user and at and host else 0
-        userhost = known or 1 + self.isupport.user_bytes + 1 + _HOST_BYTES
-        frame = len(":! PRIVMSG  :\r\n") + nick + userhost + len(target.encode())
-        return max(self.isupport.line_bytes - frame, 64)
+        return self._mask.body_bytes(target, nick, self.isupport)
 
     def mark_as_bot(self) -> None:
         """Tell the server what we are, if it has a mode for that: https://ircv3.net/specs/extensions/bot-mode."""
         if self.isupport.bot_mode:
             self.outgoing.say(line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
 
-    def join(self, rooms: Iterable[str]) -> None:
-        """Ask to be let in; `joined` is set when all is answered."""
-        wanted = list(dict.fromkeys(rooms))
-        self._pending = {self.isupport.fold(room) for room in wanted}
-        for start in range(0, len(wanted), _ROOMS_PER_JOIN):
-            self.outgoing.say(line("JOIN", ",".join(wanted[start : start + _ROOMS_PER_JOIN])))
-        if not wanted:
-            self.joined.set()
+    def join(self) -> None:
+        """Ask to be let into our rooms; `presence.joined` is set when all is answered."""
+        self._telling.expect([self.isupport.fold(room) for room in self.presence.open(self.isupport)])
+        self.presence.regain(self.nick, self.isupport)
 
-    def _join_settled(self, said: Line) -> None:
-        if not self._pending:
-            return
-        if said.command == "JOIN" and self._is_me(said.source.nick):
-            self._pending.discard(self.isupport.fold(said.param(0)))
-        elif said.command in _JOIN_REFUSED:
-            for room in self._pending & {self.isupport.fold(param) for param in said.params}:
-                _LOG.error("%s: cannot join %s: %s (%s)", self._name, room, said.param(-1)[:300], said.command)
-                self._pending.discard(room)
-        if not self._pending:
-            self.joined.set()
+    def fill_gap(self) -> None:
+        """Ask for what was said while we were away."""
+        rooms = [room for room in self._config.rooms if self.isupport.fold(room) in self.presence.entered]
+        self._say(self._telling.fill(rooms, self._clock.now(), self.isupport))
 
-    def _nick_freed(self, said: Line) -> None:
-        if self.isupport.fold(said.source.nick) == self.isupport.fold(self._config.nick):
-            self.regain_nick()
+    def keep_up(self) -> None:
+        """To be called now and then."""
+        now_s = self._clock.monotonic()
+        self.presence.keep_up(self.nick, self.isupport, now_s)
+        if self._registration.adrift and now_s - self._adrift_s > _ADRIFT_S:
+            self.end("the services logged us out and do not let us in again")
 
-    def regain_nick(self) -> None:
-        """Ask for the configured nick if we have another."""
-        if not self._is_me(self._config.nick):
-            self.outgoing.say(line("NICK", self._config.nick))
+    def _is_me(self, nick: str) -> bool:
+        return self.isupport.fold(nick) == self.isupport.fold(self.nick)
 
-    def _answer_ctcp(self, said: Line) -> None:
-        request = ctcp(said.param(1))
-        if request is None or not said.source.user or self._is_me(said.source.nick):
-            return
-        contact = f" ({self._config.contact})" if self._config.contact else ""
-        answers = {"VERSION": f"Reverie{contact}", "SOURCE": "Reverie", "PING": request.argument[:_LONGEST_CTCP]}
-        answer = answers.get(request.command)
-        if answer is None or self._ctcp.wait_s(self._clock.monotonic()) > 0:
-            return
-        self._ctcp.take()
-        nick = said.source.nick
-        self.outgoing.say(
-            line("NOTICE", nick, trailing=f"\x01{request.command} {answer}\x01"), self.isupport.fold(nick)
+    def _say(self, lines: Iterable[str]) -> None:
+        for raw in lines:
+            self.outgoing.say(raw)
+
+    def _view(self, past: str | None = None) -> View:
+        return View(
+            channel=self.name,
+            me=self.nick,
+            rooms={self.isupport.fold(room): room for room in self._config.rooms},
+            isupport=self.isupport,
+            people=self._people,
+            account_tag="account-tag" in self.caps,
+            own=self._memory.own,
+            past=past,
+            account=self._registration.account,
         )

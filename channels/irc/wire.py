@@ -5,15 +5,16 @@ https://ircv3.net/specs/extensions/message-tags. Reading never raises: a server 
 """
 
 import re
-import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-DEFAULT_LINE_BYTES = 512
-"""With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
-_MOST_LINE_BYTES = 16_384
+from channels.irc.isupport import Isupport
+
 _TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
 _TAG_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_TO_ESCAPE = str.maketrans({";": "\\:", " ": "\\s", "\r": "\\r", "\n": "\\n", "\\": "\\\\"})
+_MOST_TAG_BYTES = 4094
+"""Tag data that a client may send: https://ircv3.net/specs/extensions/message-tags#size-limit."""
 _WIRE_BREAKS = re.compile(r"[\r\n]+")
 
 
@@ -80,8 +81,22 @@ def _source(head: str) -> Source:
     return Source(nick, user, host)
 
 
+def tagged(raw: str, tags: Mapping[str, str]) -> str:
+    """`raw` with more tags in front.
+
+    A tag that would make it too long for a server is left out: a line without a tag is better than none.
+    """
+    head, _, rest = raw[1:].partition(" ") if raw.startswith("@") else ("", "", raw)
+    known = head.split(";") if head else []
+    for key, value in tags.items():
+        item = f"{key}={_printable(value).translate(_TO_ESCAPE)}" if value else key
+        if len(";".join([*known, item]).encode()) <= _MOST_TAG_BYTES:
+            known.append(item)
+    return f"@{';'.join(known)} {rest}" if known else rest
+
+
 def line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF. Every line that we send is made here.
+    """Build a line to send, without CR LF. Every line that we send is made here (`tagged` puts tags in front).
 
     No parameter can end the line or become another one: CR and LF become a space in `trailing`, and
     are removed elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle
@@ -100,74 +115,6 @@ def line(command: str, *middles: str, trailing: str | None = None) -> str:
 
 def _printable(text: str) -> str:
     return text.replace("\x00", "").encode("utf-8", "replace").decode()
-
-
-_UPPER = string.ascii_uppercase
-_FOLDS = {
-    "ascii": str.maketrans(_UPPER, string.ascii_lowercase),
-    "rfc1459": str.maketrans(_UPPER + "[]\\~", string.ascii_lowercase + "{}|^"),
-    "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
-}
-
-
-def _number(text: str, default: int, most: int) -> int:
-    # isdecimal would let other scripts' digits through, and int() refuses thousands of digits.
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
-
-
-@dataclass(frozen=True, slots=True)
-class Isupport:
-    """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
-
-    casemapping: str = "rfc1459"
-    chantypes: str = "#&"
-    statusmsg: str = ""
-    line_bytes: int = DEFAULT_LINE_BYTES
-    user_bytes: int = 10
-    """Longest user name, without the `~` of a failed ident check."""
-    bot_mode: str = ""
-    """The mode that marks us as a bot; empty: none."""
-
-    def updated(self, tokens: Iterable[str]) -> "Isupport":
-        """With `tokens` (`NAME`, `NAME=value` or `-NAME`) taken in. Nonsense changes nothing."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        default = Isupport()
-        for token in tokens:
-            name, _, value = token.removeprefix("-").partition("=")
-            gone = token.startswith("-")
-            match name:
-                case "CASEMAPPING":
-                    values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
-                case "CHANTYPES":
-                    # Empty would mean a server without channels, where we would have nothing to do.
-                    values["chantypes"] = default.chantypes if gone or not value else value
-                case "STATUSMSG":
-                    values["statusmsg"] = "" if gone else value
-                case "LINELEN":
-                    number = default.line_bytes if gone else _number(value, default.line_bytes, _MOST_LINE_BYTES)
-                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MOST_LINE_BYTES))
-                case "USERLEN":
-                    values["user_bytes"] = default.user_bytes if gone else _number(value, default.user_bytes, 99)
-                case "BOT":
-                    values["bot_mode"] = value if not gone and len(value) == 1 and value.isascii() else ""
-                case _:
-                    pass
-        return Isupport(**values)
-
-    def fold(self, name: str) -> str:
-        """Equal for names that the server holds to be the same. Keeps the length."""
-        return name.translate(_FOLDS[self.casemapping])
-
-    def is_room(self, target: str) -> bool:
-        """Whether `target` names a channel rather than a person."""
-        return target[:1] in self.chantypes if target else False
-
-    def room_of(self, target: str) -> str | None:
-        """The channel that a message to `target` was said in (`@#ops` is said in `#ops`); None: a person."""
-        bare = target.lstrip(self.statusmsg) if self.statusmsg else target
-        if self.is_room(bare):
-            return bare
-        return target if self.is_room(target) else None
 
 
 _NICK_CHARACTERS = r"\w\[\]\\`^{}|\-"

@@ -50,6 +50,7 @@ class Running:
         self.channel = channel
         self.seen: list[Notification] = []
         self.batches: list[int] = []
+        self.cursors: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
         """Clear it, and `emit` blocks."""
@@ -57,8 +58,9 @@ class Running:
         self.task = asyncio.create_task(channel.run(self._emit))
 
     async def _emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        assert cursor is None
         await self.open.wait()
+        if cursor is not None:
+            self.cursors.append(cursor)
         self.seen += batch
         self.batches.append(len(batch))
         async with self._condition:

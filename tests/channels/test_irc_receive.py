@@ -20,7 +20,7 @@ async def test_a_room_line_arrives_whole() -> None:
         await run.up()
         await ircd.say("#room", "\x02hi\x02 all", msgid="abc", time="2026-01-02T03:04:05.678Z")
         message = await run.message()
-        assert (message.id, message.at.room, message.text, message.kind) == ("abc", "#room", "hi all", "room")
+        assert (message.id, message.at.room, message.text, message.kind) == ("abc", "#room", "**hi** all", "room")
         assert message.sent == SENT
         assert (message.sender.id, message.sender.name, message.sender.verified) == (
             "mask:alice!a@host",
@@ -70,7 +70,12 @@ async def test_people_and_rooms_are_told_apart() -> None:
         ":alice!a@h PRIVMSG somebody :not for us",
         ":reverie!r@h PRIVMSG #room :our own",
         "PRIVMSG #room :nobody",
-        ":alice!a@h INVITE reverie #trap",
+        ":alice!a@h INVITE reverie trap",
+        ":alice!a@h INVITE bob #trap",
+        ":alice!a@h AWAY :lunch",
+        ":alice!a@h SETNAME :Alice",
+        ":alice!a@h CHGHOST x y",
+        ":irc.test WARN JOIN X :words",
         ":alice!a@h QUIT",
         ":alice!a@h TAGMSG #room",
         ":alice!a@h JOIN",

@@ -24,7 +24,7 @@ SASL = {"mechanism": "plain", "account": "reverie", "password": "hush"}
         Options(caps=None),
         Options(caps=""),
         Options(caps="multi-prefix"),
-        Options(caps=CAPS + " sts=port=6697 unknown/thing=1"),
+        Options(caps=CAPS + " sts=duration=300 unknown/thing=1"),
         Options(nak=frozenset({"batch", "setname"})),
         Options(isupport=()),
         Options(password="letmein"),

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.irc.wire import Isupport, Line, Source, line, mentions, parse
+from channels.irc.isupport import Isupport
+from channels.irc.wire import Line, Source, line, mentions, parse
 
 ANY = st.text(st.characters(), max_size=80)
 

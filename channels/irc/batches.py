@@ -1,0 +1,140 @@
+"""Lines that belong together: https://ircv3.net/specs/extensions/batch. Pure.
+
+Netsplit and netjoin batches are marked quiet; history and multiline batches are collected and come out whole;
+all other batches, and lines of batches that were never opened, are plain lines. A line that answers a labelled
+command says so, also through the batch that it is in: https://ircv3.net/specs/extensions/labeled-response.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from channels.irc.wire import Line
+
+_QUIET: Final = frozenset({"netsplit", "netjoin"})
+_MULTILINE: Final = "draft/multiline"
+_HISTORY: Final = frozenset({"chathistory", "draft/chathistory-targets"})
+_MOST_OPEN = 32
+_MOST_LINES = 2_000
+"""Of one batch that is collected. Servers answer with at most a few hundred."""
+_MOST_BYTES = 1_000_000
+_MOST_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One line to be handled now."""
+
+    line: Line
+    quiet: bool = False
+    """The network broke apart or came together: nobody did anything."""
+    label: str = ""
+    """Which command of ours it answers; empty: none."""
+    whole: bool = True
+    """It is all of that answer; False: `Answered` tells when the rest is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A labelled batch has ended."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A whole answer to CHATHISTORY."""
+
+    kind: str
+    target: str
+    """As the server named it; empty for a list of targets."""
+    lines: tuple[Line, ...]
+
+
+@dataclass(slots=True)
+class _Open:
+    kind: str
+    opening: Line
+    parent: str
+    label: str
+    lines: list[Line] = field(default_factory=list)
+    size: int = 0
+
+
+class Batches:
+    """Fed with every line; gives back what is to be handled."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    def feed(self, line: Line) -> list[Heard | Answered | History]:
+        """Take in one line."""
+        if line.command == "BATCH":
+            reference = line.param(0)
+            if reference.startswith("+") and len(reference) > 1:
+                return self._opened(reference[1:], line)
+            return self._closed(reference[1:]) if reference.startswith("-") else []
+        return self._line(line, line.tags.get("batch", ""))
+
+    def _opened(self, name: str, line: Line) -> list[Heard | Answered | History]:
+        parent = line.tags.get("batch", "")
+        label = line.tags.get("label", "")
+        # An unfinished batch of the same name, or one too many, is over.
+        over = self._closed(name) if name in self._open else []
+        if len(self._open) >= _MOST_OPEN:
+            over += self._closed(next(iter(self._open)))
+        self._open[name] = _Open(line.param(1).lower(), line, parent, label)
+        return over
+
+    def _closed(self, name: str) -> list[Heard | Answered | History]:
+        batch = self._open.pop(name, None)
+        if batch is None:
+            return []
+        out: list[Heard | Answered | History] = []
+        if batch.kind == _MULTILINE:
+            whole = _joined(batch)
+            out += self._line(whole, batch.parent) if whole else []
+            if whole and batch.label:
+                out = [Heard(whole, label=batch.label)]
+            return out
+        if batch.kind in _HISTORY:
+            target = batch.opening.param(2) if batch.kind == "chathistory" else ""
+            out.append(History(batch.kind, target, tuple(batch.lines)))
+        if batch.label:
+            out.append(Answered(batch.label))
+        return out
+
+    def _line(self, line: Line, name: str) -> list[Heard | Answered | History]:
+        label, quiet, whole = line.tags.get("label", ""), False, True
+        for _ in range(_MOST_DEPTH):
+            batch = self._open.get(name)
+            if batch is None:
+                break
+            if batch.kind in _HISTORY or batch.kind == _MULTILINE:
+                return self._collected(name, batch, line)
+            quiet = quiet or batch.kind in _QUIET
+            if batch.label and not label:
+                label, whole = batch.label, False
+            name = batch.parent
+        return [Heard(line, quiet, label, whole)]
+
+    def _collected(self, name: str, batch: _Open, line: Line) -> list[Heard | Answered | History]:
+        batch.size += sum(map(len, line.params))
+        batch.lines.append(line)
+        if len(batch.lines) < _MOST_LINES and batch.size < _MOST_BYTES:
+            return []
+        # Longer than any server means it: what is here comes out, the rest are plain lines.
+        return self._closed(name)
+
+
+def _joined(batch: _Open) -> Line | None:
+    """https://ircv3.net/specs/extensions/multiline: one message, whose tags stand at the opening of its batch."""
+    lines = [line for line in batch.lines if line.command in {"PRIVMSG", "NOTICE"}]
+    if not lines:
+        return None
+    text = lines[0].param(1)
+    for line in lines[1:]:
+        text += ("" if "draft/multiline-concat" in line.tags else "\n") + line.param(1)
+    opening = batch.opening
+    source = opening.source if opening.source.nick else lines[0].source
+    tags = {key: value for key, value in opening.tags.items() if key != "batch"}
+    return Line(lines[0].command, (opening.param(2) or lines[0].param(0), text), source, tags)

@@ -1,0 +1,92 @@
+"""Which abilities the server offers, and which of them are on. Pure.
+
+https://ircv3.net/specs/extensions/capability-negotiation
+"""
+
+from typing import Final, Literal
+
+from channels.irc.wire import Line, line
+
+WANTED: Final = frozenset(
+    {
+        "account-notify",
+        "account-tag",
+        "away-notify",
+        "batch",
+        "chghost",
+        "draft/chathistory",
+        "draft/event-playback",
+        "draft/multiline",
+        "echo-message",
+        "extended-join",
+        "invite-notify",
+        "labeled-response",
+        "message-tags",
+        "multi-prefix",
+        "server-time",
+        "setname",
+        "standard-replies",
+        "userhost-in-names",
+    }
+)
+"""Capabilities whose effects are handled here. `sts` must never be requested."""
+_NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
+News = Literal["listed", "settled", ""]
+"""The list is whole; all requests are answered; neither."""
+
+
+class Caps:
+    """Fed with every CAP line."""
+
+    def __init__(self) -> None:
+        self.offered: dict[str, str] = {}
+        """Name -> value."""
+        self.on: set[str] = set()
+        self._asked: set[str] = set()
+        self._listed = False
+
+    def request(self, extra: frozenset[str]) -> list[str]:
+        """Ask for what is wanted, offered and not on; `extra` is wanted, too."""
+        wanted = ((WANTED | extra) & self.offered.keys()) - self.on - self._asked
+        if "batch" not in self.offered:
+            wanted -= _NEEDS_BATCH
+        self._asked |= wanted
+        return [line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
+
+    def feed(self, said: Line, extra: frozenset[str]) -> tuple[News, list[str]]:
+        """What it means, and what to send in answer."""
+        names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
+        match said.param(1).upper():
+            case "LS" if not self._listed:
+                self._offer(names)
+                self._listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
+                return ("listed" if self._listed else ""), []
+            case "ACK":
+                for name in names:
+                    (self.on.discard if name.startswith("-") else self.on.add)(name.lstrip("-~="))
+                return self._answered({name.lstrip("-~=") for name in names}), []
+            case "NAK":
+                refused = self._asked & set(names) or set(self._asked)
+                if len(refused) <= 1:
+                    return self._answered(refused), []
+                # A request is granted whole or not at all: ask one by one.
+                return "", [line("CAP", "REQ", trailing=name) for name in sorted(refused)]
+            case "NEW":
+                self._offer(names)
+                return "", self.request(extra)
+            case "DEL":
+                gone = {name.partition("=")[0] for name in names}
+                self.on -= gone
+                self._asked -= gone
+                self.offered = {name: value for name, value in self.offered.items() if name not in gone}
+                return "", []
+            case _:
+                return "", []
+
+    def _offer(self, names: list[str]) -> None:
+        self.offered.update({name.partition("=")[0]: name.partition("=")[2] for name in names})
+
+    def _answered(self, names: set[str]) -> News:
+        waiting = bool(self._asked)
+        self._asked -= names
+        return "settled" if waiting and not self._asked else ""

@@ -1,0 +1,102 @@
+"""What the server is like, as it tells in numeric 005: https://modern.ircdocs.horse/#rplisupport-005. Pure."""
+
+import string
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DEFAULT_LINE_BYTES = 512
+"""With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
+_MOST_LINE_BYTES = 16_384
+_MANY = 100
+_MOST_HISTORY = 10_000
+
+_UPPER = string.ascii_uppercase
+_FOLDS = {
+    "ascii": str.maketrans(_UPPER, string.ascii_lowercase),
+    "rfc1459": str.maketrans(_UPPER + "[]\\~", string.ascii_lowercase + "{}|^"),
+    "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
+}
+
+
+def _number(text: str, default: int, most: int) -> int:
+    # isdecimal would let other scripts' digits through, and int() refuses thousands of digits.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
+
+
+@dataclass(frozen=True, slots=True)
+class Isupport:
+    """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
+
+    casemapping: str = "rfc1459"
+    chantypes: str = "#&"
+    statusmsg: str = ""
+    line_bytes: int = DEFAULT_LINE_BYTES
+    user_bytes: int = 10
+    """Longest user name, without the `~` of a failed ident check."""
+    bot_mode: str = ""
+    """The mode that marks us as a bot; empty: none."""
+    monitors: int = 0
+    """How many nicks may be watched with MONITOR; 0: no MONITOR."""
+    whox: bool = False
+    history_lines: int = 0
+    """Most lines of one CHATHISTORY answer; 0: the server does not say."""
+    history_by_id: bool = False
+    """CHATHISTORY takes message ids as references."""
+    tags_denied: str = ""
+    """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
+
+    def updated(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
+        """With `tokens` (`NAME`, `NAME=value` or `-NAME`) taken in. Nonsense changes nothing."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        default = Isupport()
+        for token in tokens:
+            name, _, value = token.removeprefix("-").partition("=")
+            gone = token.startswith("-")
+            match name:
+                case "CASEMAPPING":
+                    values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
+                case "CHANTYPES":
+                    # Empty would mean a server without channels, where we would have nothing to do.
+                    values["chantypes"] = default.chantypes if gone or not value else value
+                case "STATUSMSG":
+                    values["statusmsg"] = "" if gone else value
+                case "LINELEN":
+                    number = default.line_bytes if gone else _number(value, default.line_bytes, _MOST_LINE_BYTES)
+                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MOST_LINE_BYTES))
+                case "USERLEN":
+                    values["user_bytes"] = default.user_bytes if gone else _number(value, default.user_bytes, 99)
+                case "MONITOR":
+                    values["monitors"] = 0 if gone else max(1, _number(value, _MANY, _MANY))
+                case "WHOX":
+                    values["whox"] = not gone
+                case "CHATHISTORY" | "draft/CHATHISTORY":
+                    values["history_lines"] = 0 if gone else _number(value, 0, _MOST_HISTORY)
+                case "MSGREFTYPES":
+                    values["history_by_id"] = not gone and "msgid" in value.split(",")
+                case "CLIENTTAGDENY":
+                    values["tags_denied"] = "" if gone else value
+                case "BOT":
+                    values["bot_mode"] = value if not gone and len(value) == 1 and value.isascii() else ""
+                case _:
+                    pass
+        return Isupport(**values)
+
+    def relays(self, tag: str) -> bool:
+        """Whether a client tag (its name without `+`) reaches others: the message-tags page, section CLIENTTAGDENY."""
+        denied = self.tags_denied.split(",")
+        return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
+
+    def fold(self, name: str) -> str:
+        """Equal for names that the server holds to be the same. Keeps the length."""
+        return name.translate(_FOLDS[self.casemapping])
+
+    def is_room(self, target: str) -> bool:
+        """Whether `target` names a channel rather than a person."""
+        return target[:1] in self.chantypes if target else False
+
+    def room_of(self, target: str) -> str | None:
+        """The channel that a message to `target` was said in (`@#ops` is said in `#ops`); None: a person."""
+        bare = target.lstrip(self.statusmsg) if self.statusmsg else target
+        if self.is_room(bare):
+            return bare
+        return target if self.is_room(target) else None

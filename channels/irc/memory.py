@@ -1,0 +1,80 @@
+"""What an account remembers from one connection to the next, in the life of a process. Pure.
+
+The cursor is the newest server time that was told in order; it is kept only where the server has a history.
+"""
+
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_RECENT: Final = 8_192
+_OWN: Final = 2_048
+_OVERLAP: Final = timedelta(seconds=5)
+"""Servers of one network do not agree on the second; what comes twice is known by its id."""
+
+
+class _Recent:
+    """A set that forgets its oldest."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def add(self, name: str) -> bool:
+        """False: it is there already."""
+        if name in self._known:
+            return False
+        self._known[name] = None
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+
+class Memory:
+    """Outlives connections."""
+
+    def __init__(self, cursor: str | None) -> None:
+        self.own = _Recent(_OWN)
+        """The server's names of our own messages."""
+        self.told = _Recent(_RECENT)
+        """Events that were handed over, by place and id."""
+        self.kicked: set[str] = set()
+        """Folded rooms that we were thrown out of and must not enter by ourselves."""
+        self._newest = self.safe = _read(cursor)
+        """`safe`: everything up to then is told."""
+        self.gap = False
+        """What was said while we were away is not all told yet."""
+
+    @property
+    def cursor(self) -> str | None:
+        """How far everything is told; None: unknown."""
+        return None if self.safe is None else self.safe.isoformat(timespec="milliseconds")
+
+    def saw(self, sent: datetime, now: datetime) -> None:
+        """Something that the server sent then was handed over. A server whose clock is ahead is not believed."""
+        sent = min(sent, now)
+        self._newest = sent if self._newest is None else max(self._newest, sent)
+        if not self.gap:
+            self.safe = self._newest
+
+    def closed(self) -> None:
+        """Nothing is missing any more."""
+        self.gap, self.safe = False, self._newest
+
+    def since(self, now: datetime, age_s: float) -> datetime | None:
+        """From when on something may be missing; None: there is no telling, or it is not wanted."""
+        if self.safe is None or age_s <= 0:
+            return None
+        return max(self.safe - _OVERLAP, now - timedelta(seconds=age_s))
+
+
+def _read(cursor: str | None) -> datetime | None:
+    """A cursor that somebody else wrote is as good as none."""
+    try:
+        told = datetime.fromisoformat(cursor or "")
+    except ValueError:
+        return None
+    return told.astimezone(UTC) if told.tzinfo else None

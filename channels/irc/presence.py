@@ -1,0 +1,107 @@
+"""Being somewhere, as somebody: entering rooms, coming back to them, and our nick. Sync; `session` feeds it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from channels.base import Rejected, Unreachable
+from channels.irc.config import IrcConfig
+from channels.irc.isupport import Isupport
+from channels.irc.memory import Memory
+from channels.irc.nick import Nick
+from channels.irc.rooms import Rooms
+from channels.irc.wire import Line
+from gateway.events import ChannelName
+
+_LOG = logging.getLogger("reverie.irc")
+_POLL_S = 60.0
+
+
+class Presence:
+    """Of one connection."""
+
+    def __init__(
+        self, name: ChannelName, config: IrcConfig, memory: Memory, say: Callable[[str], None], now_s: float
+    ) -> None:
+        self._name, self._config, self._memory, self._say = name, config, memory, say
+        self._rooms, self._nick = Rooms(), Nick(config.nick)
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._polled_s, self._opened = now_s, False
+        self.joined = asyncio.Event()
+        """Every room of the start is entered or refused."""
+
+    @property
+    def entered(self) -> list[str]:
+        """Folded rooms that we are in."""
+        return sorted(self._rooms.entered)
+
+    def open(self, isupport: Isupport) -> list[str]:
+        """Ask to be let into the configured rooms, except those that we were thrown out of; which these are."""
+        rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.kicked]
+        self._ask(rooms, isupport, again=True)
+        self._opened = True
+        if not rooms:
+            self.joined.set()
+        return rooms
+
+    def _ask(self, rooms: Iterable[str], isupport: Isupport, *, again: bool) -> None:
+        for raw in self._rooms.ask(rooms, isupport, again=again):
+            self._say(raw)
+
+    def enter(self, room: str, isupport: Isupport) -> asyncio.Future[None]:
+        """Ask to be let in, because somebody who may says so; done once we are in. Raises SendError by it."""
+        folded = isupport.fold(room)
+        entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._memory.kicked.discard(folded)
+        if folded in self._rooms.entered:
+            entering.set_result(None)
+            return entering
+        self._waiters.setdefault(folded, []).append(entering)
+        self._ask([room], isupport, again=False)
+        return entering
+
+    def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> None:
+        """Take in a line; `me` is our nick after it."""
+        for outcome in self._rooms.feed(said, me, isupport, now_s):
+            for waiter in self._waiters.pop(outcome.room, []):
+                if not waiter.done() and outcome.refusal:
+                    waiter.set_exception(Rejected(outcome.refusal))
+                elif not waiter.done():
+                    waiter.set_result(None)
+            if outcome.refusal:
+                _LOG.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
+        if self._opened and not self._rooms.asked:
+            self.joined.set()
+        if said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me):
+            self._kicked(said, isupport, now_s)
+        for raw in self._nick.feed(said, me, isupport):
+            self._say(raw)
+
+    def _kicked(self, said: Line, isupport: Isupport, now_s: float) -> None:
+        room = said.param(0)
+        _LOG.warning("%s: kicked from %s by %s", self._name, room[:100], said.source.nick[:100])
+        spelt = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
+        if self._config.rejoin_after_kick and spelt is not None:
+            self._rooms.kicked(spelt, isupport, now_s)
+        else:
+            self._memory.kicked.add(isupport.fold(room))
+
+    def keep_up(self, me: str, isupport: Isupport, now_s: float) -> None:
+        """Now and then: try rooms again that we were kept out of, and ask for our nick."""
+        self._ask(self._rooms.due(now_s), isupport, again=True)
+        if now_s - self._polled_s >= _POLL_S:
+            self._polled_s = now_s
+            for raw in self._nick.regain(me, isupport):
+                self._say(raw)
+
+    def regain(self, me: str, isupport: Isupport) -> None:
+        """Have the server watch for our nick, if it does that."""
+        if isupport.monitors:
+            for raw in self._nick.regain(me, isupport):
+                self._say(raw)
+
+    def close(self) -> None:
+        """Nobody will be let in any more."""
+        for waiter in [waiter for waiters in self._waiters.values() for waiter in waiters if not waiter.done()]:
+            waiter.set_exception(Unreachable("the connection is lost"))
+        self._waiters.clear()

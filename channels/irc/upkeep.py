@@ -1,0 +1,88 @@
+"""What goes on beside a session while it lasts: coming up, watching the server, getting back what we lost."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+
+from channels.base import Rejected, Uncertain
+from channels.irc.config import IrcConfig
+from channels.irc.session import Session
+from channels.irc.tasks import within
+from gateway.clock import Clock
+
+_LOG = logging.getLogger("reverie.irc")
+_JOIN_WAIT_S = 10.0
+_ENTER_WAIT_S = 30.0
+_MOTD_WAIT_S = 5.0
+_UPKEEP_S = 10.0
+
+
+async def come_up(session: Session, config: IrcConfig, clock: Clock, up: Callable[[], None]) -> None:
+    """From the first line to `up`; then look after rooms and nick. Ends only by cancellation or with the session."""
+    try:
+        await within(clock, config.connect_timeout, session.welcomed.wait())
+    except TimeoutError:
+        session.end("the server did not welcome us in time")
+        return
+    with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
+        await within(clock, _MOTD_WAIT_S, session.ready.wait())
+    session.mark_as_bot()
+    session.join()
+    try:
+        await within(clock, _JOIN_WAIT_S, session.presence.joined.wait())
+    except TimeoutError:
+        _LOG.warning("%s: some rooms did not answer our JOIN", session.name)
+    up()
+    session.fill_gap()
+    while True:
+        await clock.sleep(_UPKEEP_S)
+        session.keep_up()
+
+
+async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
+    """End the session when the server has gone quiet, or answers everything but our PINGs.
+
+    While `full`, we do not read, and nothing is known of the server.
+    """
+    patience_s = config.ping_interval + config.ping_timeout
+    while True:
+        quiet_s = clock.monotonic() - session.heard_s
+        if full() or quiet_s < config.ping_interval:
+            await clock.sleep(config.ping_interval - (0 if full() else quiet_s))
+            if not full() and session.outgoing.oldest_ping_age_s() > patience_s:
+                session.end("the server does not answer PING")
+            if not full():
+                session.outgoing.give_up(patience_s)
+            continue
+        heard_s = session.heard_s
+        session.outgoing.ping()
+        await clock.sleep(config.ping_timeout)
+        if session.heard_s == heard_s and not full():
+            session.end(f"nothing heard for {patience_s:.0f} s")
+
+
+async def enter(session: Session, clock: Clock, room: str) -> None:
+    """Enter a room that we were asked into. Raises SendError: `Rejected` with the server's reason."""
+    if not session.isupport.is_room(room) or "," in room:
+        raise Rejected(f"{room!r} is not a room")
+    try:
+        entering = session.presence.enter(room, session.isupport)
+    except ValueError as error:
+        raise Rejected(f"{room!r} is not a room") from error
+    try:
+        await within(clock, _ENTER_WAIT_S, asyncio.wait_for(entering, None))
+    except TimeoutError:
+        raise Uncertain("the server did not answer our JOIN") from None
+
+
+def beside(session: Session, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """Run beside the session; a mistake in it ends the session loudly instead of staying unseen."""
+
+    def finished(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not session.lost.done():
+            session.lost.set_exception(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(finished)
+    return task

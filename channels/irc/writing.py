@@ -1,0 +1,34 @@
+"""When to show that an answer is being written: https://ircv3.net/specs/client-tags/typing. Pure.
+
+Not more often than every 3 s; after 6 s without news others take it that we have stopped.
+"""
+
+from typing import Final
+
+EVERY_S: Final = 3.0
+_FADES_S: Final = 6.0
+_MOST: Final = 256
+
+
+class Writing:
+    """Where we are shown as writing. Targets are folded."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, float] = {}
+
+    def due(self, target: str, now_s: float, *, active: bool) -> bool:
+        """Whether telling it would be news."""
+        age_s = now_s - self._shown.get(target, float("-inf"))
+        return age_s >= EVERY_S if active else age_s < _FADES_S
+
+    def told(self, target: str, now_s: float, *, active: bool) -> None:
+        """It was told."""
+        self._shown.pop(target, None)
+        if active:
+            self._shown[target] = now_s
+            if len(self._shown) > _MOST:
+                del self._shown[next(iter(self._shown))]
+
+    def said(self, target: str) -> None:
+        """A message says that we have stopped, too."""
+        self._shown.pop(target, None)
