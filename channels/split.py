@@ -91,7 +91,7 @@ class _Pieces:
         if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
             self._cut()
         while not self._fits(line, closer="" if closes else None):
-            line = self._break(line)  # noqa: PLW2901 - what is left of it
+            line = self._break(line)
         self._lines.append(line)
         if opens and fence:
             self._opener = line.strip()
@@ -144,9 +144,9 @@ def _place(line: str, room: int, *, code: bool) -> int:
     spans = [] if code else [found.span() for found in _SPAN.finditer(line)]
     whole = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
     for at in range(whole, max(whole // 2, 1) - 1, -1):
-        if line[at - 1].isspace() or (at < len(line) and line[at].isspace()):
-            if line[:at].strip() and not any(a < at < b for a, b in spans):
-                return at
+        blank = line[at - 1].isspace() or (at < len(line) and line[at].isspace())
+        if blank and line[:at].strip() and not any(a < at < b for a, b in spans):
+            return at
     return whole if whole < end else _between(line, end)
 
 

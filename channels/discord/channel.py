@@ -96,7 +96,13 @@ class DiscordChannel:
         from channels.discord.life import Life  # noqa: PLC0415
 
         return Life(
-            self._name, self._config, self._clock, self._random, self._commands, self._directory, self._progress
+            self._name,
+            self._config,
+            self._clock,
+            random=self._random,
+            commands=self._commands,
+            directory=self._directory,
+            progress=self._progress,
         )
 
     def split(self, post: Post) -> tuple[str, ...]:

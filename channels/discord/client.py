@@ -19,6 +19,9 @@ from discord.http import HTTPClient, Ratelimit, Route
 
 from channels.discord.config import DiscordConfig
 
+# Else the library warns at every start that it cannot do voice, which nobody asked for.
+discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
+
 PATIENCE_S: Final = 30.0
 """discord.py waits so long for a bucket by itself (its least); what takes longer is said as `RateLimited`."""
 EVENTS: Final = (
@@ -44,7 +47,7 @@ EVENTS: Final = (
     "INTERACTION_CREATE",
 )
 """What is taken in; all else is dropped unread."""
-Take = Callable[[int, str, Any], None]
+Take = Callable[[int, str, object], None]
 """Shard, event, its data as it came. Never waits, never raises."""
 
 
@@ -92,7 +95,7 @@ class Http(HTTPClient):
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout)
         _redact()
 
-    async def request(self, route: Route, **kwargs: Any) -> Any:
+    async def request(self, route: Route, **kwargs: Any) -> Any:  # noqa: ANN401 - the library's signature
         if route.url.startswith(Route.BASE):
             route.url = self._base + route.url.removeprefix(Route.BASE)
         try:
@@ -129,7 +132,7 @@ class Bucket(Ratelimit):
             while True:
                 now_s = self._loop.time()
                 if self.expires is not None and now_s >= self.expires:
-                    self.reset()
+                    self.reset()  # type: ignore[no-untyped-call] # the library says no types there
                 if self.remaining > 0:
                     break
                 if self.expires is None and self.outgoing:  # the limit is not known before the first answer
@@ -145,7 +148,10 @@ class Bucket(Ratelimit):
         self.outgoing += 1
 
     async def __aexit__(
-        self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        type: type[BaseException] | None,  # noqa: A002 - the library's name
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.outgoing -= 1
         self._returned.set()

@@ -43,7 +43,7 @@ async def fetch(api: Api, api_url: str, attachment: str, limit_bytes: int, timeo
 
 
 def allowed(url: str, api_url: str) -> yarl.URL:
-    """The address, if it is one of Discord's (or of the configured server). Raises `Rejected`: payloads are no orders."""
+    """The address, if it is one of Discord's or the configured server's. Raises `Rejected`: payloads are no orders."""
     try:
         found, ours = yarl.URL(url), yarl.URL(api_url)
     except ValueError:

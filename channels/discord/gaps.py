@@ -5,7 +5,8 @@ its messages behind the newest one that we know. Until that is done the durable 
 """
 
 import json
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from channels.discord.directory import Place
@@ -91,12 +92,12 @@ def _read(cursor: str | None) -> tuple[dict[int, int], dict[str, str]]:
         return {}, {}
 
 
-def acts(place: Place, rooms: Set[str]) -> bool:
+def acts(place: Place, rooms: AbstractSet[str]) -> bool:
     """Whether the operator has opened it: the channel, the one it hangs on, its guild, or all."""
     return ANY in rooms or bool({place.id, place.parent, place.guild} & rooms)
 
 
-def plan(places: Iterable[Place], since: int, rooms: Set[str]) -> list[Place]:
+def plan(places: Iterable[Place], since: int, rooms: AbstractSet[str]) -> list[Place]:
     """Which of them to ask for what was said behind `since`."""
     return [
         place

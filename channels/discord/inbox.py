@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.events import Notification
 
@@ -16,7 +15,7 @@ class Raw:
 
     shard: int
     event: str
-    data: Any
+    data: object
 
 
 class Inbox:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import gaps, wire
@@ -32,7 +33,14 @@ class Inflow:
     """Reads the inbox: learns, fills gaps, emits."""
 
     def __init__(
-        self, clock: Clock, rooms: Set[str], directory: Directory, progress: Progress, inbox: Inbox, api: Api
+        self,
+        clock: Clock,
+        *,
+        rooms: AbstractSet[str],
+        directory: Directory,
+        progress: Progress,
+        inbox: Inbox,
+        api: Api,
     ) -> None:
         self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
         self._inbox, self._api = inbox, api
@@ -80,7 +88,7 @@ class Inflow:
                 await self._learn_place(data)
             told = self._new(wire.read(item.event, data, self._directory, self._clock.now(), new_id(self._clock.now())))
             self._note(item, data, told)
-        except Exception:  # whatever a payload breaks, the next one is another
+        except Exception:  # noqa: BLE001 - whatever a payload breaks, the next one is another
             _LOG.exception("an event %.40r is dropped", item.event)
             return []
         if self._begins_a_gap(item):

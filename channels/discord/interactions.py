@@ -6,7 +6,8 @@ seconds, or the person sees that we failed; the token of an interaction lives fo
 
 import asyncio
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,7 +48,7 @@ class Answers:
 
     def __init__(self, api: Api, clock: Clock, specs: Sequence[CommandSpec]) -> None:
         self._api, self._clock, self._specs = api, clock, specs
-        self._private: Set[str] = {spec.name for spec in specs if spec.private}
+        self._private: AbstractSet[str] = {spec.name for spec in specs if spec.private}
         self._asked: dict[str, _Asked] = {}
         self._last: dict[Address, tuple[str, _Asked]] = {}
         """Place -> the post that answered a command there last, and the command: the further parts of a post
@@ -145,11 +146,13 @@ class Answers:
         return asked if part.private and asked is not None and last == stem else None
 
     async def _answer(self, part: Part, asked: _Asked, content: dict[str, object], going: Going) -> Receipt:
-        way = {"webhook_id": asked.application, "webhook_token": asked.token}
         if asked.first in {"", part.key}:
             asked.first = part.key
             path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
-            return _receipt(await self._api.call("PATCH", path, json=content, going=going, **way))
+            answer = await self._api.call(
+                "PATCH", path, json=content, going=going, webhook_id=asked.application, webhook_token=asked.token
+            )
+            return _receipt(answer)
         if part.key in asked.perhaps:
             raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
         asked.perhaps.add(part.key)
@@ -158,7 +161,14 @@ class Answers:
         path = "/webhooks/{webhook_id}/{webhook_token}"
         try:
             answer = await self._api.call(
-                "POST", path, json=shown, params={"wait": "true"}, going=going, again=False, **way
+                "POST",
+                path,
+                json=shown,
+                params={"wait": "true"},
+                going=going,
+                again=False,
+                webhook_id=asked.application,
+                webhook_token=asked.token,
             )
         except (Rejected, RateLimited, Unreachable, Denied):
             asked.perhaps.discard(part.key)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import aiohttp
 import discord
@@ -38,6 +37,7 @@ class Life:
         name: ChannelName,
         config: DiscordConfig,
         clock: Clock,
+        *,
         random: Callable[[], float],
         commands: Sequence[CommandSpec],
         directory: Directory,
@@ -48,7 +48,14 @@ class Life:
         self.api = Api()
         self.answers = Answers(self.api, clock, commands)
         self.inbox = Inbox()
-        self.inflow = Inflow(clock, frozenset(config.rooms), directory, progress, self.inbox, self.api)
+        self.inflow = Inflow(
+            clock,
+            rooms=frozenset(config.rooms),
+            directory=directory,
+            progress=progress,
+            inbox=self.inbox,
+            api=self.api,
+        )
         self._shards: Shards | None = None
         self._up: bool | None = None
 
@@ -120,10 +127,18 @@ class Life:
 
     async def connected(self, client: Client) -> None:
         """Be connected to the gateway. Ends only by cancellation or `Denied`."""
-        self._shards = Shards(client, self._config, self._clock, self._random, self.inbox, self.api, self._link)
+        self._shards = Shards(
+            client,
+            self._config,
+            self._clock,
+            random=self._random,
+            inbox=self.inbox,
+            api=self.api,
+            link=self._link,
+        )
         await self._shards.run()
 
-    def take(self, shard: int, event: str, data: Any) -> None:
+    def take(self, shard: int, event: str, data: object) -> None:
         """What the gateway tells, as it comes. Never waits, never raises."""
         if event in {"READY", "RESUMED"}:
             if self._shards is None:

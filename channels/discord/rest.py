@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import aiohttp
 import discord
-from discord.http import HTTPClient, Route
+from discord.http import Route
 
-from channels.base import Denied, Going, RateLimited, Rejected, Uncertain, Unreachable
+from channels.base import Denied, Going, RateLimited, Rejected, SendError, Uncertain, Unreachable
 
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
@@ -16,6 +16,41 @@ BROKEN: Final = 500
 
 class _OnlyOnce(Exception):
     """discord.py wants to send a second time what must not be sent twice."""
+
+
+class _HandOver:
+    """Called by aiohttp each time that one request goes out: discord.py sends it up to five times."""
+
+    def __init__(self, going: Going | None, *, again: bool) -> None:
+        self._going, self._again = going, again
+        self.handed = False
+        """Something has gone out."""
+        self.perhaps = False
+        """Discord may have done what was asked for, and did not say so."""
+        self.failed = False
+        """What came out is of `going`."""
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if self.handed and not self._again:
+            raise _OnlyOnce
+        if not self.handed and self._going is not None:
+            try:
+                await self._going()
+            except Exception:
+                self.failed = True
+                raise
+        self.handed = True
+        try:
+            response = await handler(request)
+        except aiohttp.ClientConnectorError:
+            raise
+        except BaseException:
+            self.perhaps = True
+            raise
+        self.perhaps = self.perhaps or response.status >= BROKEN
+        return response
 
 
 class Api:
@@ -35,47 +70,53 @@ class Api:
         going: Going | None = None,
         again: bool = True,
         **ids: str,
-    ) -> Any:
+    ) -> object:
         """Return what Discord answers (parsed JSON), else raise a `SendError`.
 
         `ids` stand in `path` in braces. `going` is awaited once, right before the first byte; what it raises comes
         out. `again`: sending it twice does no harm, so that discord.py may do so after a 5xx.
         """
-        handed = 0
-
-        async def hand_over(
-            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-        ) -> aiohttp.ClientResponse:
-            nonlocal handed
-            if handed and not again:
-                raise _OnlyOnce
-            if not handed and going is not None:
-                await going()
-            handed += 1
-            return await handler(request)
-
+        if self.client is None:
+            raise Unreachable("not logged in to Discord")
+        hand_over = _HandOver(going, again=again)
         more: dict[str, Any] = {"middlewares": (hand_over,)}
         if json is not None:
             more["json"] = json
         if params is not None:
             more["params"] = params
-        if self.client is None:
-            raise Unreachable("not logged in to Discord")
-        http: HTTPClient = self.client.http
         try:
-            return await http.request(Route(method, path, **ids), **more)
-        except discord.RateLimited as error:
-            raise RateLimited(f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after) from error
-        except discord.HTTPException as error:
-            raise _told(error) from error
-        except aiohttp.ClientConnectorError as error:
-            raise Unreachable(f"cannot reach Discord: {type(error).__name__}") from error
-        except (_OnlyOnce, aiohttp.ClientError, OSError) as error:
-            raise Uncertain(f"no answer from Discord: {type(error).__name__}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if not handed:  # `going` has failed, or a mistake of ours: not Discord's answer
+            return await self.client.http.request(Route(method, path, **ids), **more)
+        except _FAILURES as error:
+            if hand_over.failed:
                 raise
-            raise Uncertain(f"an answer that cannot be read: {type(error).__name__}") from error
+            meaning = _meaning(error, handed=hand_over.handed)
+            if hand_over.perhaps and not isinstance(meaning, Denied):
+                # An earlier try may have been taken: what is said of the last one does not undo it.
+                meaning = Uncertain(meaning.reason)
+            raise meaning from error
+
+
+_FAILURES = (
+    discord.DiscordException,
+    _OnlyOnce,
+    aiohttp.ClientError,
+    OSError,
+    RuntimeError,
+    *(LookupError, ValueError, TypeError, AttributeError),  # an answer that is not what the library expects
+)
+
+
+def _meaning(error: Exception, *, handed: bool) -> SendError:
+    """What is known after a request that ended so. `handed`: something went out."""
+    if isinstance(error, discord.RateLimited):
+        return RateLimited(f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after)
+    if isinstance(error, discord.HTTPException):
+        return _told(error)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Unreachable(f"cannot reach Discord: {type(error).__name__}")
+    if handed:
+        return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
+    return Unreachable(f"the request could not be made: {type(error).__name__}")
 
 
 def _told(error: discord.HTTPException) -> Denied | RateLimited | Rejected | Uncertain:

@@ -7,7 +7,6 @@ the other from one queue, and at once after an invalid session or a close: a sto
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import aiohttp
 from discord.errors import ConnectionClosed
@@ -47,6 +46,7 @@ class Shards:
         client: Client,
         config: DiscordConfig,
         clock: Clock,
+        *,
         random: Callable[[], float],
         inbox: Inbox,
         api: Api,
@@ -84,7 +84,7 @@ class Shards:
     async def _ask_budget(self) -> int | None:
         """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell."""
         try:
-            told: Any = await self._api.call("GET", "/gateway/bot")
+            told = await self._api.call("GET", "/gateway/bot")
         except Denied:
             raise
         except SendError as error:
@@ -161,10 +161,10 @@ class Shards:
         socket = await connect(
             self._client,
             self._config.gateway_url,
-            (shard, self._count or 1) if sharded else None,
-            session,
-            self._clock,
-            self._random(),
+            shard=(shard, self._count or 1) if sharded else None,
+            session=session,
+            clock=self._clock,
+            chance=self._random(),
         )
         try:
             while not socket.greeted:

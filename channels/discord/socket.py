@@ -80,11 +80,11 @@ class Socket(DiscordWebSocket):
     clock: Clock
     chance: float
     """From 0 to 1: when in the first interval the first heartbeat goes out."""
-    paused: bool
+    paused: bool = False
     """We do not read for now."""
     client: Client
-    heart: Heart | None
-    greeted: bool
+    heart: Heart | None = None
+    greeted: bool = False
     """READY or RESUMED has come."""
 
     def resumable(self) -> Session | None:
@@ -103,7 +103,7 @@ class Socket(DiscordWebSocket):
             self.heart.stop()
         await super().close(code)
 
-    async def received_message(self, msg: Any, /) -> None:
+    async def received_message(self, msg: object, /) -> None:
         payload = self._read(msg)
         if payload is None:
             return
@@ -129,10 +129,10 @@ class Socket(DiscordWebSocket):
             await self.close(4000 if data is True else 1000)
             raise ReconnectWebSocket(self.shard_id, resume=data is True)
 
-    def _read(self, msg: Any) -> Mapping[str, Any] | None:
+    def _read(self, msg: object) -> Mapping[str, Any] | None:
         """One whole payload; None if there is none (yet)."""
         try:
-            raw = self._decompressor.decompress(msg) if isinstance(msg, bytes) else msg
+            raw = self._decompressor.decompress(msg) if isinstance(msg, bytes) else str(msg)
         except zlib.error:  # the stream cannot be read on from here
             _LOG.warning("shard %s: the compressed stream is broken", self.shard_id)
             raise ReconnectWebSocket(self.shard_id) from None
@@ -145,7 +145,7 @@ class Socket(DiscordWebSocket):
         _LOG.warning("shard %s: a payload that cannot be read is dropped", self.shard_id)
         return None
 
-    def _dispatched(self, event: str, data: Any) -> None:
+    def _dispatched(self, event: str, data: object) -> None:
         if event == "READY":
             self.session_id = text(data, "session_id") or None
             self.gateway = _sane(text(data, "resume_gateway_url"), self.gateway)
@@ -167,7 +167,13 @@ def _sane(told: str, ours: yarl.URL) -> yarl.URL:
 
 
 async def connect(
-    client: Client, gateway: str, shard: tuple[int, int] | None, session: Session | None, clock: Clock, chance: float
+    client: Client,
+    gateway: str,
+    *,
+    shard: tuple[int, int] | None,
+    session: Session | None,
+    clock: Clock,
+    chance: float,
 ) -> Socket:
     """Open a connection, and identify or resume. READY or RESUMED comes by `poll_event`.
 
@@ -178,8 +184,7 @@ async def connect(
     raw = await client.http.ws_connect(str(url.with_query(query)))
     # What `DiscordWebSocket.from_client` sets; that one leaves the socket open if HELLO does not come.
     socket = Socket(raw, loop=asyncio.get_running_loop())
-    socket.client, socket.clock, socket.chance, socket.paused = client, clock, chance, False
-    socket.heart, socket.greeted = None, False
+    socket.client, socket.clock, socket.chance = client, clock, chance
     socket.token, socket.gateway = client.http.token, url
     state = client._connection  # noqa: SLF001 - IDENTIFY takes the intents from there
     socket._connection, socket.call_hooks = state, state.call_hooks  # noqa: SLF001 - as from_client

@@ -15,4 +15,4 @@ async def test_a_message_arrives_with_its_place_its_sender_and_its_time() -> Non
         assert (message.id, message.at, message.text, message.kind) == (said, place(api.room), "hello", "room")
         assert (message.sender.id, message.sender.name, message.sender.verified) == (api.ann, "ann", True)
         assert message.sent.tzinfo is not None
-        assert not api.faults_of_ours
+        assert not api.offences
