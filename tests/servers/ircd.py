@@ -14,7 +14,7 @@ With `Ircd(tls=context)` it speaks TLS.
 Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as received, without
 CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all clients in order of arrival).
 Faults, at any time: `ircd.faults.drop_after = 12` (that many lines of a connection), `.drop_on = r"PRIVMSG"`
-(after recording, before relaying; once, unless `.drop_again`), `.hold_pongs` (until `release_pongs()`),
+(after recording, before relaying; once, unless `.drop_again`), `.hold_pongs` (until `release_pongs()`), `.hold_labels`,
 `.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()` resets.
 """
 
@@ -29,9 +29,10 @@ from typing import Self
 
 from tests.servers.ircd_client import Client
 from tests.servers.ircd_login import Door
-from tests.servers.ircd_options import CAPS, Faults, Options
+from tests.servers.ircd_options import CAPS, MODERN, Faults, Options
+from tests.servers.ircd_v3 import V3, labelled, read_tags
 
-__all__ = ["CAPS", "Client", "Faults", "Ircd", "Options"]
+__all__ = ["CAPS", "MODERN", "Client", "Faults", "Ircd", "Options"]
 
 
 class Ircd:
@@ -48,7 +49,7 @@ class Ircd:
         self._tasks: set[asyncio.Task[None]] = set()
         self._condition = asyncio.Condition()
         self._ids = itertools.count(1)
-        self._door = Door(self)
+        self._door, self._v3 = Door(self), V3(self)
 
     async def start(self, port: int = 0) -> None:
         """Listen; `port` 0 picks a free one. After `stop` the same port can be taken again."""
@@ -125,13 +126,23 @@ class Ircd:
         await self.changed()
 
     def relay(self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None) -> None:
-        stamped = {"msgid": f"m{next(self._ids)}", "time": _now(), **tags}
+        stamped = self.stamp(tags)
         there = self.rooms.get(target.lstrip("@+").lower())
         for client in there if there is not None else [c for c in self.here() if c.nick.lower() == target.lower()]:
             if client is not sender:
                 client.send(line, stamped)
         if sender is not None and "echo-message" in sender.caps:
             sender.send(line, stamped)
+
+    def stamp(self, tags: Mapping[str, str]) -> dict[str, str]:
+        return {"msgid": f"m{next(self._ids)}", "time": _now(), **tags}
+
+    def release_labels(self) -> None:
+        """Send what `hold_labels` held back."""
+        self.faults.hold_labels = False
+        for client in self.clients:
+            client.raw(b"".join(client.late))
+            client.late.clear()
 
     def release_pongs(self) -> None:
         """Send what `hold_pongs` held back."""
@@ -153,10 +164,26 @@ class Ircd:
 
     def handle(self, client: Client, line: str) -> None:
         """Answer one line."""
+        tags, line = read_tags(line)
+        if "label" in tags and "labeled-response" in client.caps and not line.startswith("BATCH"):
+            client.captured = []
+            self._answer(client, tags, line)
+            answers, client.captured = client.captured, None
+            answer = labelled(tags["label"], answers, f"l{next(self._ids)}")
+            if self.faults.hold_labels:
+                client.late.append(answer)
+            else:
+                client.raw(answer)
+        else:
+            self._answer(client, tags, line)
+
+    def _answer(self, client: Client, tags: Mapping[str, str], line: str) -> None:
         head, colon, trailing = line.partition(" :")
         command, *params = head.split() or [""]
         params += [trailing] if colon else []
         params += [""] * (2 - len(params))
+        if client.registered and self._v3.answer(client, tags, command.upper(), params):
+            return
         match command.upper():
             case "CAP":
                 self._door.cap(client, params)
@@ -178,14 +205,14 @@ class Ircd:
             case "QUIT":
                 client.send(f"ERROR :Closing link ({params[0]})")
             case "JOIN" | "PART" | "TOPIC" | "PRIVMSG" | "NOTICE" if client.registered:
-                self._talk(client, command.upper(), params)
+                self._talk(client, command.upper(), params, {k: v for k, v in tags.items() if k.startswith("+")})
             case "PONG":
                 pass
             case _:
                 client.numeric("421", command, ":Unknown command")
 
-    def _talk(self, client: Client, command: str, params: list[str]) -> None:
-        tags = {"account": client.account} if client.account else {}
+    def _talk(self, client: Client, command: str, params: list[str], tags: Mapping[str, str]) -> None:
+        tags = {**tags, "account": client.account} if client.account else tags
         for target in params[0].split(","):
             members = self.rooms.setdefault(target.lower(), []) if target.startswith("#") else []
             if command == "JOIN" and target in self.options.refused:

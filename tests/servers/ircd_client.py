@@ -26,6 +26,9 @@ class Client:
         self.negotiating = self.registered = self.closed = False
         self.password = ""
         self.held: list[str] = []
+        self.late: list[bytes] = []
+        self.captured: list[bytes] | None = None
+        """While a labelled command is dealt with: the answers to it."""
 
     @property
     def mask(self) -> str:
@@ -33,14 +36,22 @@ class Client:
 
     def raw(self, data: bytes) -> None:
         """Send bytes as they are."""
-        if not self._writer.is_closing():
+        if self.captured is not None:
+            self.captured.append(data)
+        elif not self._writer.is_closing():
             self._writer.write(data)
 
     def send(self, line: str, tags: Mapping[str, str] | None = None) -> None:
         """Send a line, with those tags that the client asked for; cut to 512 bytes."""
-        capability = {"time": "server-time", "account": "account-tag", "msgid": "message-tags"}
+        capability = {
+            "time": "server-time",
+            "account": "account-tag",
+            "msgid": "message-tags",
+            "batch": "batch",
+            "label": "labeled-response",
+        }
         told = {k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps}
-        head = "@" + ";".join(f"{k}={v}" for k, v in told.items()) + " " if told else ""
+        head = "@" + ";".join(f"{k}={v}" if v else k for k, v in told.items()) + " " if told else ""
         self.raw(head.encode() + line.encode()[:510] + b"\r\n")
 
     def numeric(self, code: str, *params: str) -> None:

@@ -9,6 +9,11 @@ CAPS = (
     "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
     "server-time setname userhost-in-names"
 )
+MODERN = (
+    f"{CAPS} away-notify draft/chathistory draft/event-playback draft/multiline=max-bytes=4096,max-lines=24 "
+    "invite-notify labeled-response standard-replies"
+)
+"""As a server offers them that knows all that we do."""
 
 
 @dataclass
@@ -45,6 +50,14 @@ class Options:
     banned: bool = False
     password: str | None = None
     motd: bool = True
+    history: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
+    """What CHATHISTORY knows: room or nick, tags (`time`, `msgid`, ...), line; oldest first."""
+    history_fails: str = ""
+    """Code of the FAIL that answers every CHATHISTORY."""
+    multiline_fails: str = ""
+    """Code of the FAIL that answers every multiline batch."""
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    """Nick -> account, for WHO with WHOX fields."""
     pong_token: bool = True
     """False: PONG without the token, as jaraco's server does."""
 
@@ -58,3 +71,5 @@ class Faults:
     drop_again: bool = False
     hold_pongs: bool = False
     silent: bool = False
+    hold_labels: bool = False
+    """Answers to labelled commands are late (until `release_labels()`)."""
