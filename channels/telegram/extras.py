@@ -3,18 +3,17 @@
 import asyncio
 from typing import Literal
 
-import httpx
 from telegram.constants import ChatAction
-from telegram.error import BadRequest, TelegramError
+from telegram.error import BadRequest
 
-from channels.base import RateLimited, Rejected, Unreachable
+from channels.base import RateLimited, Rejected, SendError, Unreachable
 from channels.telegram.calls import Api
 from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
 from channels.telegram.render import render
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, MessageId
 
-_OK, _GONE, _SERVER = 200, 404, 500
+_OK, _SERVER = 200, 500
 _DOWNLOAD_S = 300.0
 _PREVIEW_WAIT_S = 3.0
 _MANY = 1000
@@ -89,26 +88,23 @@ class Extras:
 
     async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
         """As `CanDownload`. Nothing was sent, so whatever breaks may be tried again."""
-        too_large = Rejected(f"larger than {limit_bytes} bytes")
-        if (attachment.size_bytes or 0) > limit_bytes:
-            raise too_large
+        _within(attachment.size_bytes, limit_bytes)
         try:
             async with asyncio.timeout(_DOWNLOAD_S):
                 file = await self._api.bot.get_file(attachment.id)
-                if (file.file_size or 0) > limit_bytes:
-                    raise too_large
-                # A server in local mode names a path of its own machine instead: nothing for us to open.
-                if not file.file_path or not file.file_path.startswith(self._api.files):
-                    raise Rejected("the Bot API server keeps its files to itself")
-                return await self._fetch(file.file_path, limit_bytes, too_large)
-        except (httpx.HTTPError, TimeoutError) as error:
-            raise Unreachable(f"the file was cut off: {type(error).__name__}") from None
-        except TelegramError as error:
+                _within(file.file_size, limit_bytes)
+                return await self._fetch(file.file_path, limit_bytes)
+        except SendError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the network's, the API's, or an answer that cannot be read
             verdict = self._api.verdict(error)
             sure = isinstance(verdict, (Rejected, RateLimited))
             raise verdict if sure else Unreachable(verdict.reason) from None
 
-    async def _fetch(self, url: str, limit_bytes: int, too_large: Rejected) -> bytes:
+    async def _fetch(self, url: str | None, limit_bytes: int) -> bytes:
+        # A server in local mode names a path of its own machine instead: nothing for us to open.
+        if not url or not url.startswith(self._api.files):
+            raise Rejected("the Bot API server keeps its files to itself")
         async with self._api.file(url) as response:
             if response.status_code != _OK:
                 said = f"the file cannot be had: HTTP {response.status_code}"
@@ -116,6 +112,10 @@ class Extras:
             data = bytearray()
             async for chunk in response.aiter_raw():
                 data += chunk
-                if len(data) > limit_bytes:
-                    raise too_large
+                _within(len(data), limit_bytes)
             return bytes(data)
+
+
+def _within(size_bytes: int | None, limit_bytes: int) -> None:
+    if size_bytes is not None and size_bytes > limit_bytes:
+        raise Rejected(f"larger than {limit_bytes} bytes")

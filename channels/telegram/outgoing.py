@@ -46,13 +46,17 @@ class Outgoing:
                 await self._clock.sleep(wait_s)
                 chat = self.chat(part.to)
             self.pace.take(chat, self._clock.monotonic())
-            await going()
             try:
-                return Receipt(ids=(await self._hand_over(part),))
-            except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
-                raise self.verdict(error, chat) from None
+                await going()
+                return await self._say(part, chat)
             finally:
                 self.pace.done(chat, self._clock.monotonic())
+
+    async def _say(self, part: Part, chat: int) -> Receipt:
+        try:
+            return Receipt(ids=(await self._hand_over(part),))
+        except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
+            raise self.verdict(error, chat) from None
 
     def verdict(self, error: Exception, chat: int) -> SendError:
         """As ours, and the chat's pace slowed down if Telegram asks for that."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from channels.telegram.config import Flood
 
-_MINUTE_S, _SECOND_S = 60.0, 1.05
-"""The second has a margin: what we write in one may arrive in less."""
+_MINUTE_S, _SECOND_S = 60.0, 1.0
+_AGAIN_S = 0.05
+"""When to look again if all that is allowed is on its way."""
 _SLACK_S = 1e-9
 """Floating point must not make us sleep for nothing."""
 _MANY = 1000
@@ -33,7 +34,9 @@ class Pace:
         self._flood = flood
         self._chats: dict[int, _Chat] = {}
         self._said: deque[float] = deque()
-        """Of all chats, in the last second."""
+        """When messages were answered, in the last second, of all chats."""
+        self._going = 0
+        """Messages that are on their way."""
 
     def wait_s(self, chat: int, now_s: float) -> float:
         """How long until a message may go to `chat`; 0: now."""
@@ -43,17 +46,19 @@ class Pace:
             waits.append(known.said[-1] + self._flood.per_chat_s - now_s)
         if _group(chat) and len(known.said) >= self._flood.group_per_min:
             waits.append(known.said[-self._flood.group_per_min] + _MINUTE_S - now_s)
-        if len(self._said) >= self._flood.overall_per_s:
-            waits.append(self._said[-self._flood.overall_per_s] + _SECOND_S - now_s)
+        if (surplus := self._going + len(self._said) - self._flood.overall_per_s) >= 0:
+            waits.append(self._said[surplus] + _SECOND_S - now_s if surplus < len(self._said) else _AGAIN_S)
         return longest if (longest := max(waits)) > _SLACK_S else 0.0
 
     def take(self, chat: int, now_s: float) -> None:
-        """A message goes to `chat` now."""
+        """A message goes to `chat` now. Call `done` when that is over."""
         self._known(chat, now_s).said.append(now_s)
-        self._said.append(now_s)
+        self._going += 1
 
     def done(self, chat: int, now_s: float) -> None:
-        """The message that was taken last has been answered: Telegram counts from some time before."""
+        """The message that was taken last in `chat` has been answered; Telegram counts from some time before that."""
+        self._going -= 1
+        self._said.append(now_s)
         known = self._known(chat, now_s)
         if known.said:
             known.said[-1] = now_s
@@ -62,7 +67,7 @@ class Pace:
         """Take room for something that need not be sent, if half of what is allowed is free."""
         known = self._known(chat, now_s)
         busy = _group(chat) and len(known.said) + len(known.extra) >= self._flood.group_per_min / 2
-        if known.held_until > now_s or busy or len(self._said) >= max(1, self._flood.overall_per_s / 2):
+        if known.held_until > now_s or busy or self._going + len(self._said) >= max(1, self._flood.overall_per_s / 2):
             return False
         known.extra.append(now_s)
         return True

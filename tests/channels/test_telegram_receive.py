@@ -1,6 +1,14 @@
 """What people do on Telegram, as notifications, through real sockets."""
 
-from gateway.events import Command, Edited, Membership, Message, Reacted
+import asyncio
+import logging
+import socket
+import time
+
+import pytest
+
+from gateway.events import Command, Edited, Link, Membership, Message, Reacted
+from gateway.records import key_of
 from tests.channels.telegram_kit import at, running, story
 from tests.servers.bot_api import BotApi
 
@@ -48,3 +56,183 @@ async def test_an_answer_goes_out_and_its_reply_comes_back_as_one() -> None:
         api.joins(lounge, api.person("Ben"))
         (joined,) = await run.some(Membership)
         assert (joined.change, joined.sender.name) == ("join", "Ben")
+
+
+@story
+async def test_what_waited_while_we_were_away_comes_in_order_and_in_one_go() -> None:
+    async with BotApi() as api:
+        ann, ben = api.person("Ann"), api.person("Ben")
+        for number in range(25):
+            api.private_says(ann, f"a{number}")
+            api.private_says(ben, f"b{number}")
+        async with running(api) as run:
+            await run.some(Message, 50)
+            assert [m.text for m in run.all(Message) if m.at == at(ann)] == [f"a{number}" for number in range(25)]
+            assert [size for size, cursor in run.batches if cursor is not None] == [50]
+            await api.called("getUpdates", 2)
+            assert len(api.updates.confirmed) == 50
+
+
+@story
+async def test_nothing_is_confirmed_before_it_is_durable_and_nothing_more_is_asked_for() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        ann = api.person("Ann")
+        run.open.clear()
+        for number in range(300):
+            api.private_says(ann, str(number))
+        await api.until(lambda: bool(api.asked("getUpdates")) and api.asked("getUpdates")[-1].answer is not None)
+        await asyncio.sleep(0.1)
+        assert not api.updates.confirmed
+        assert len([call for call in api.asked("getUpdates") if call.answer and call.answer["result"]]) == 1
+        run.open.set()
+        await run.some(Message, 300)
+        assert [m.text for m in run.all(Message)] == [str(number) for number in range(300)]
+
+
+@story
+async def test_a_restart_goes_on_from_the_cursor() -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        async with running(api) as first:
+            await first.up()
+            api.private_says(ann, "one")
+            await first.message()
+        api.private_says(ann, "two")
+        async with running(api, cursor=first.cursor) as second:
+            assert (await second.message()).text == "two"
+            assert len(second.all(Message)) == 1
+
+
+@story
+async def test_what_was_not_durable_comes_again_with_the_same_key() -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        asked = api.private_says(ann, "one")
+        async with running(api) as first:
+            await first.up()
+            api.edits(ann, asked, "two")
+            api.presses(ann, ann, asked, "go")
+            await first.some(Command)
+        again = [update for call in api.asked("getUpdates") if call.answer for update in call.answer["result"]]
+        async with BotApi() as other:
+            for update in again:
+                other.updates.put_raw(update)
+            async with running(other) as second:
+                await second.some(Command)
+        keys = [{key_of(event) for event in run.seen if not isinstance(event, Link)} for run in (first, second)]
+        assert keys[0] == keys[1]
+        assert len(keys[0]) == 3
+
+
+@story
+async def test_a_press_is_answered_once_it_is_durable() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        ann = api.person("Ann")
+        asked = api.private_says(ann, "hi")
+        await run.message()
+        run.open.clear()
+        query = api.presses(ann, ann, asked, "yes")
+        polls = len(api.asked("getUpdates"))
+        await api.until(lambda: bool(api.asked("getUpdates")[polls - 1].answer))
+        await asyncio.sleep(0.05)
+        assert not api.asked("answerCallbackQuery")
+        run.open.set()
+        (command,) = await run.some(Command)
+        assert (command.name, command.args) == ("button", "yes")
+        assert (await api.called("answerCallbackQuery"))["callback_query_id"] == query
+        api.presses(ann, ann, asked, "no")
+        api.faults.drop("answerCallbackQuery")
+        await run.some(Command, 2)
+        api.private_says(ann, "still here")
+        await run.message(2)
+
+
+@story
+async def test_what_emit_raises_comes_out_of_run() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        run.broken = RuntimeError("the disk is full")
+        api.private_says(api.person("Ann"), "hi")
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            await run.task
+
+
+@pytest.mark.parametrize("during", ["getMe", "getUpdates", "a blocked emit", "a back-off", "nothing"])
+@story
+async def test_it_ends_at_once_when_told_to(during: str) -> None:
+    async with BotApi() as api:
+        if during.startswith("get"):
+            api.faults.stall(during)
+        if during == "a back-off":
+            api.faults.fail("getUpdates", 500, times=None)
+        before = asyncio.all_tasks()
+        async with running(api) as run:
+            if during != "getMe":
+                await run.up()
+            await api.called("getMe" if during == "getMe" else "getUpdates")
+            if during == "a blocked emit":
+                run.open.clear()
+                api.private_says(api.person("Ann"), "hi")
+            await asyncio.sleep(0.05)
+            begun = time.monotonic()
+            await run.end()
+            assert time.monotonic() - begun < 1
+        left = [task for task in asyncio.all_tasks() - before if "tests/servers" not in str(task.get_stack())]
+        assert not [task for task in left if "bot_api" not in repr(task)]
+
+
+@story
+async def test_privacy_mode_is_told_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with BotApi() as api:
+        api.world.sees_all = False
+        async with running(api) as run:
+            await run.up()
+        assert [one for one in caplog.messages if "setprivacy" in one]
+        assert run.all(Link)[0].reason == f"connected to {api.url} as @reverie_bot"
+
+
+HOOK = {"port": 0, "url": "http://127.0.0.1:1/x", "secret": "s3cret"}
+
+
+@story
+async def test_with_a_webhook_telegram_is_answered_when_it_is_durable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    hook = HOOK | {"port": port, "url": f"http://127.0.0.1:{port}/telegram"}
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        api.private_says(ann, "before")
+        async with running(api, webhook=hook) as run:
+            await run.up()
+            await run.message()
+            run.open.clear()
+            api.private_says(ann, "held")
+            await asyncio.sleep(0.1)
+            assert len(api.updates.confirmed) == 1
+            run.open.set()
+            await run.message(2)
+            api.album(ann, ann, 2)
+            await run.message(4)
+        assert not api.asked("getUpdates")
+        assert [status for _, status in api.updates.deliveries] == [200] * 4
+        # From now on by polling: the webhook is taken down, and nothing is lost.
+        api.private_says(ann, "after")
+        async with running(api, cursor=run.cursor) as polling:
+            assert (await polling.message()).text == "after"
+
+
+@story
+async def test_a_webhook_ends_with_what_emit_raises() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    hook = HOOK | {"port": port, "url": f"http://127.0.0.1:{port}/telegram"}
+    async with BotApi() as api, running(api, webhook=hook) as run:
+        await run.up()
+        run.broken = RuntimeError("the disk is full")
+        api.private_says(api.person("Ann"), "hi")
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            await run.task
+        assert not api.updates.confirmed
