@@ -1,10 +1,13 @@
 """What an operator says about one Telegram bot."""
 
+import re
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from gateway.fields import Duration, Section
+
+_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
 class Flood(Section):
@@ -29,8 +32,15 @@ class Webhook(Section):
     """Where updates are taken in."""
     url: str = Field(pattern=r"^https?://[^\s/]")
     """What Telegram is told to call."""
-    secret: SecretStr = Field(min_length=1, max_length=256)
+    secret: SecretStr
     """Telegram sends it with every call; a call without it is refused. Letters, digits, `_` and `-`."""
+
+    @field_validator("secret")
+    @classmethod
+    def _secret(cls, secret: SecretStr) -> SecretStr:
+        if not _SECRET.fullmatch(secret.get_secret_value()):
+            raise ValueError("write 1 to 256 letters, digits, _ and -")
+        return secret
 
 
 class TelegramConfig(Section):
