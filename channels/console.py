@@ -7,10 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from channels.base import Capabilities, Emit, Going, Part, Unreachable, unrecorded
+from channels.base import Capabilities, Emit, Going, Part, Rejected, Unreachable, unrecorded
 from gateway.events import (
     Address,
+    Attachment,
     ChannelName,
+    Deleted,
+    Edited,
     EventId,
     Link,
     Message,
@@ -45,8 +48,18 @@ class ConsoleChannel:
         self._emit: Emit | None = None
         self._up = asyncio.Event()
         self._count = itertools.count(1)
+        self._files: dict[str, bytes] = {}
 
-    async def say(self, text: str, *, sender: str = "you", room: str | None = None) -> Message:
+    async def say(
+        self,
+        text: str,
+        *,
+        sender: str = "you",
+        room: str | None = None,
+        reply_to: MessageId | None = None,
+        attachments: tuple[Attachment, ...] = (),
+        bot: bool = False,
+    ) -> Message:
         """Somebody says something, in a room or (None) directly; returns once it is durable.
 
         Waits until `run` is up. The sender's id is the name given here, and it is vouched for.
@@ -56,13 +69,63 @@ class ConsoleChannel:
         message = Message(
             id=MessageId(new_id(self._now())),
             at=Address(channel=self.name, room=RoomId(room or sender)),
-            sender=Sender(id=SenderId(sender), name=sender, verified=True),
+            sender=Sender(id=SenderId(sender), name=sender, verified=True, is_bot=bot),
             text=text,
             sent=self._now(),
             kind=self._kind(text, room),
+            reply_to=reply_to,
+            attachments=attachments,
         )
         await self._emit([message])
         return message
+
+    async def edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
+        """The message now reads differently; returns once that is durable. `sender` None: who wrote it."""
+        by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
+        await self._tell(
+            Edited(id=self._event(), at=message.at, sender=by, message=message.id, text=text, sent=self._now())
+        )
+
+    async def delete(self, message: Message) -> None:
+        """The message is gone; returns once that is durable."""
+        await self._tell(Deleted(id=self._event(), at=message.at, message=message.id, sent=self._now()))
+
+    def attach(
+        self,
+        data: bytes,
+        form: Literal["image", "audio", "video", "file"],
+        *,
+        name: str | None = None,
+        content_type: str | None = None,
+        duration_s: float | None = None,
+    ) -> Attachment:
+        """Something to `say` beside a text, with what the sender tells of it."""
+        attachment = Attachment(
+            id=new_id(self._now()),
+            form=form,
+            name=name,
+            content_type=content_type,
+            size_bytes=len(data),
+            duration_s=duration_s,
+        )
+        self._files[attachment.id] = data
+        return attachment
+
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:  # noqa: ARG002 - one keyboard
+        data = self._files.get(attachment.id)
+        if data is None:
+            raise Rejected("there is no such file")
+        if len(data) > limit_bytes:
+            raise Rejected(f"more than {limit_bytes} bytes")
+        return data
+
+    async def _tell(self, event: Edited | Deleted) -> None:
+        await self._up.wait()
+        assert self._emit is not None
+        await self._emit([event])
+
+    def _event(self) -> EventId:
+        return EventId(new_id(self._now()))
 
     def _kind(self, text: str, room: str | None) -> Literal["direct", "mention", "room"]:
         if room is None:
@@ -85,6 +148,8 @@ class ConsoleChannel:
         return (post.text,)
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        if not part.body.strip():
+            raise ValueError("a part needs text")
         if not self._up.is_set():
             raise Unreachable("the console is not open")
         await going()

@@ -83,6 +83,8 @@ class BotApi(People):
         assert self._server is not None
         self._server.close()
         self.updates.close()
+        for _ in range(5):  # asyncio takes so many rounds from a socket that is accepted to our task for it
+            await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

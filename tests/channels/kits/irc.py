@@ -1,0 +1,254 @@
+"""IRC, on the scripted server and on real ones: alice and bob are raw clients."""
+
+import asyncio
+import contextlib
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from channels.base import Channel
+from channels.irc.channel import IrcChannel
+from gateway.clock import SystemClock
+from gateway.events import Address, ChannelName, RoomId
+from tests.channels.irc_kit import config
+from tests.channels.kits.base import Kit, Where
+from tests.servers.ircd import Ircd
+from tests.servers.real_ircd import inspircd, ngircd
+
+_MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")
+_NOT_THERE = {
+    "no_text_becomes_a_mass_mention": "IRC has no mass mentions",
+    "a_rate_limit_says_how_long": "IRC servers delay or disconnect; the channel keeps its own pace",
+    "it_previews": "nothing can be edited on IRC",
+    "it_downloads": "IRC carries no files",
+}
+_REAL = {
+    "a_repeat_has_the_same_id": "a real server delivers once",
+    "own_messages_never_come_in": "an account has one connection there",
+    "unknown_events_are_dropped_quietly": "a real server sends what it knows",
+    "a_cut_mid_send_is_uncertain": "a real server cannot be told when to break",
+    "without_a_link_nothing_was_sent": "the same",
+    "refused_credentials_are_denied": "no services on this one; see test_irc_services.py",
+    "a_cut_is_told_and_mended": "a real server cannot be told when to break",
+    "what_was_said_meanwhile_arrives": "neither keeps history",
+    "a_restart_goes_on_from_the_cursor": "neither keeps history",
+}
+
+
+class Person:
+    """A client that is nothing but a socket."""
+
+    def __init__(self, nick: str) -> None:
+        self.nick = nick
+        self.lines: list[str] = []
+        self._changed = asyncio.Condition()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def enter(self, port: int, *rooms: str) -> None:
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+        self._reading = asyncio.create_task(self._read(reader))
+        self.do(f"NICK {self.nick}", f"USER {self.nick} 0 * :{self.nick}")
+        await self.until(r":\S+ (376|422) ")
+        for room in rooms:
+            self.do(f"JOIN {room}")
+            await self.until(rf":\S+ 366 \S+ {room} ")
+
+    def do(self, *lines: str) -> None:
+        assert self._writer is not None
+        self._writer.write("".join(line + "\r\n" for line in lines).encode())
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                line = (await reader.readuntil(b"\r\n")).decode().rstrip("\r\n")
+                if line.startswith("PING"):
+                    self.do("PONG" + line[4:])
+                self.lines.append(line)
+                async with self._changed:
+                    self._changed.notify_all()
+
+    async def until(self, pattern: str, times: int = 1, limit_s: float = 10.0) -> list[str]:
+        """The lines that match, as soon as they are `times`."""
+
+        def found() -> list[str]:
+            return [line for line in self.lines if re.match(pattern, line)]
+
+        async def wait() -> None:
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(found()) >= times)
+
+        try:
+            await asyncio.wait_for(wait(), limit_s)
+        except TimeoutError:
+            raise AssertionError(f"{self.nick} saw no {times} lines like {pattern}: {self.lines[-20:]}") from None
+        return found()
+
+    async def leave(self) -> None:
+        assert self._writer is not None
+        assert self._reading is not None
+        self._writer.close()
+        await self._reading
+
+
+class IrcKit(Kit):
+    """What is the same on every server."""
+
+    def __init__(self) -> None:
+        self.name = ChannelName("irc.test")
+        self.nowhere = RoomId("#nowhere")
+        self.port = 6667
+        self.alice, self.bob = Person("alice"), Person("bob")
+
+    async def _enter(self) -> None:
+        await self.alice.enter(self.port, "#room", "#other")
+        await self.bob.enter(self.port, "#room", "#other")
+
+    async def _leave(self) -> None:
+        await self.alice.leave()
+        await self.bob.leave()
+
+    def make(self, cursor: str | None = None) -> Channel:
+        settings = config(self.port, rooms=["#room", "#other"])
+        return IrcChannel(self.name, settings, SystemClock(), cursor=cursor, random=lambda: 0.0)
+
+    def address(self, where: Literal["room", "other"]) -> Address:
+        return Address(channel=self.name, room=RoomId(f"#{where}"))
+
+    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+        target = "reverie" if where == "direct" else f"#{where}"
+        (self.alice if by == "alice" else self.bob).do(f"PRIVMSG {target} :{text}")
+
+    async def mention(self, text: str) -> None:
+        await self.say(f"reverie: {text}")
+
+    async def formatted(self) -> str:
+        await self.say("this is \x02bold\x02, \x1ditalic\x1d and \x0304red\x03")
+        return "this is **bold**, *italic* and red"
+
+    async def seen(self, where: Where, count: int = 1) -> list[str]:
+        target = "alice" if where == "direct" else f"#{where}"
+        pattern = rf"(@\S+ )?:reverie!\S+ (PRIVMSG|NOTICE) {target} :"
+        if not count:
+            # What is on its way has arrived when what alice says behind it has.
+            self.alice.do(f"PING :{len(self.alice.lines)}")
+            await self.alice.until(rf":\S+ PONG .*{len(self.alice.lines)}")
+        return [line.partition(" :")[2] for line in await self.alice.until(pattern, count, self.patience_s)]
+
+    def plain(self, seen: str) -> str:
+        return _MARKS.sub("", seen)
+
+    def fits(self, seen: str) -> bool:
+        mine = next(line for line in self.alice.lines if line.endswith(seen))
+        return len(mine.encode()) + 2 <= 512
+
+    def replied(self, where: Where) -> bool:
+        del where
+        return "reply=" in self.alice.lines[-1].partition(" :")[0]
+
+    async def gone(self) -> None:
+        await self.alice.until(r":reverie!\S+ QUIT ")
+
+    async def typing_seen(self) -> None:
+        await self.alice.until(r"@\S*typing=active\S* :reverie!\S+ TAGMSG #room")
+
+    async def invited(self) -> Address:
+        self.alice.do("JOIN #third")
+        await self.alice.until(r":\S+ 366 \S+ #third ")
+        return Address(channel=self.name, room=RoomId("#third"))
+
+    async def joined(self, at: Address) -> None:
+        await self.alice.until(rf":reverie!\S+ JOIN :?{at.room}")
+
+
+class ScriptedIrcKit(IrcKit):
+    """The scripted server, which can also fail."""
+
+    label = "irc"
+    lacks: ClassVar = _NOT_THERE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ircd = Ircd()
+        self._count = 0
+        self._newest = ""
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        async with self.ircd:
+            self.port = self.ircd.port
+            await self._enter()
+            try:
+                yield
+            finally:
+                await self._leave()
+
+    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+        self._count += 1
+        target = "reverie" if where == "direct" else f"#{where}"
+        self._newest = f":{by}!{by}@test.host PRIVMSG {target} :{text}"
+        self.ircd.relay(target, self._newest, {"msgid": f"said{self._count}"})
+
+    async def again(self) -> None:
+        self.ircd.relay("#room", self._newest, {"msgid": f"said{self._count}"})
+
+    async def echo(self, text: str) -> None:
+        self.ircd.relay("#room", f":reverie!reverie@test.host PRIVMSG #room :{text}", {})
+
+    async def noise(self) -> None:
+        bot = next(client for client in self.ircd.here() if client.nick == "reverie")
+        for line in ("WALLOPS :x", ":x", "PRIVMSG", ":a!b@c PRIVMSG", "@a=b", " ", ":s 999 reverie :?", "BATCH +x odd"):
+            bot.send(line)
+        bot.raw(b"\xff\xfe\x00\r\n:a!b@c FROBNICATE #room :x\r\n\r\n")
+
+    async def refuse(self) -> None:
+        self.ircd.options.muted = {"#other": "404"}
+
+    async def cut_send(self) -> None:
+        self.ircd.faults.drop_on = r"PRIVMSG #room"
+
+    async def cut(self) -> None:
+        next(client for client in self.ircd.here() if client.nick == "reverie").drop()
+
+    async def away(self) -> None:
+        self.ircd.options.banned = True
+        await self.cut()
+
+    async def back(self) -> None:
+        self.ircd.options.banned = False
+
+
+class _RealIrcKit(IrcKit):
+    server: Callable[[Path], AbstractContextManager[int]]
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory() as directory, type(self).server(Path(directory)) as self.port:
+            await self._enter()
+            try:
+                yield
+            finally:
+                await self._leave()
+
+    async def refuse(self) -> None:
+        self.alice.do("MODE #other +m", "PING :moderated")
+        await self.alice.until(r":\S+ PONG .*moderated")
+
+
+class InspircdKit(_RealIrcKit):
+    """InspIRCd."""
+
+    label = "irc-inspircd"
+    lacks: ClassVar = _NOT_THERE | _REAL
+    server = staticmethod(inspircd)
+
+
+class NgircdKit(_RealIrcKit):
+    """ngIRCd, which knows no message tags."""
+
+    label = "irc-ngircd"
+    lacks: ClassVar = _NOT_THERE | _REAL | {"it_types": "ngIRCd has no message tags"}
+    server = staticmethod(ngircd)
