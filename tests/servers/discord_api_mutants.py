@@ -103,6 +103,7 @@ class Mutants:
 
     def __init__(self, api: DiscordApi, seed: int) -> None:
         self._samples = samples(api)
+        self._ids = api.world.ids
         self._random = random.Random(seed)
         self._number = 0
 
@@ -122,6 +123,8 @@ class Mutants:
         rolls, self._number = self._random, self._number + 1
         event, data = rolls.choice(self._samples)
         payload: Json = {"op": 0, "t": event, "s": 1000 + self._number, "d": copy.deepcopy(data)}
+        if "id" in data and event.startswith("MESSAGE") and rolls.random() < 0.5:
+            payload["d"]["id"] = self._ids.new()  # one that was not seen before
         roll = rolls.random()
         if roll < 0.80:
             for _ in range(rolls.choice((1, 1, 2, 5))):
