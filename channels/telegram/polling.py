@@ -18,6 +18,7 @@ from channels.telegram.wire import ALLOWED
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
+_PAUSE_S = 1.0
 _CONFLICT = "another process polls with this token, or a webhook is set"
 
 
@@ -44,7 +45,7 @@ class Polling:
         """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
         holding = False
         while True:
-            offset = self._durable.ask_from(self._clock.now())
+            offset, asked_s = self._durable.ask_from(self._clock.now()), self._clock.monotonic()
             try:
                 updates = await self._api.updates(offset, ALLOWED, wait=not (holding or self._trouble.lasting))
             except (TelegramError, TimeoutError) as error:
@@ -60,6 +61,8 @@ class Polling:
             holding = await self._take(readable)
             if holding:
                 await self._clock.sleep(ALBUM_S)
+            elif not updates and self._clock.monotonic() - asked_s < _PAUSE_S:
+                await self._clock.sleep(_PAUSE_S)  # some servers never let a poll wait
 
     async def _take(self, updates: list[Json]) -> bool:
         """Hand over what is whole; True: the rest must be asked for again."""
