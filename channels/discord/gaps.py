@@ -52,9 +52,9 @@ class Progress:
         """There is no gap any more."""
         self._missing.get(shard, set()).discard(guild)
 
-    def heard(self, shard: int, message: str) -> None:
-        """This message is being made durable."""
-        self._heard[shard] = max(self._heard.get(shard, 0), int(message))
+    def heard(self, shard: int, message: str, now: datetime) -> None:
+        """This message is being made durable. One that claims to be from the future moves us no further than now."""
+        self._heard[shard] = max(self._heard.get(shard, 0), min(int(message), id_at(now + _MARGIN)))
 
     def spoke(self, direct: str, message: str) -> None:
         """Somebody wrote to us directly."""

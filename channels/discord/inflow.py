@@ -108,7 +108,7 @@ class Inflow:
                 else:
                     self._progress.closed(item.shard, number)
             case "MESSAGE_CREATE" if number:
-                self._progress.heard(item.shard, number)
+                self._progress.heard(item.shard, number, self._clock.now())
                 if any(isinstance(event, Message) and event.kind == "direct" for event in told):
                     self._progress.spoke(snowflake(data, "channel_id"), number)
             case _:

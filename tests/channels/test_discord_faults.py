@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from channels.base import Unreachable
+from channels.discord.gaps import Progress
+from channels.discord.payload import id_at
 from tests.channels.discord_faults_kit import Hurried, hello, part, running, story
 from tests.servers.discord_api import DiscordApi, Options
 
@@ -152,6 +155,16 @@ async def test_a_process_that_starts_again_finds_what_was_said_meanwhile() -> No
             hello(api, "after")
             await it.until(lambda: "after" in it.texts)
             assert set(it.texts) <= {"before", "away", "elsewhere", "after"}  # the store knows `before` by its id
+
+
+def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
+    now, progress = datetime.now(UTC), Progress(None, 3600)
+    progress.began(0, ["1"], now)
+    progress.heard(0, str(2**63), now)
+    again = Progress(progress.cursor(), 3600)
+    again.began(0, ["1"], now)
+    assert again.missing(0, "1")
+    assert again.since(0, now) <= id_at(now)
 
 
 @story
