@@ -130,15 +130,19 @@ def _shows(request: Request) -> bool:
 
 async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | None) -> _Answer:
     answer = _Answer()
+    told = False
+    """The model says itself how the answer grows, and then says it whole."""
     stream = model.stream(request)
     try:
         async for chunk in stream:
             match chunk:
                 case Partial(text=text):
-                    if glimpse is not None and (shown := presentable(text)):
-                        glimpse(shown)
+                    told = True
+                    _show(text, glimpse)
                 case Text(text=text):
                     answer.text += text
+                    if not told:
+                        _show(answer.text, glimpse)
                 case ToolCall():
                     answer.calls = (*answer.calls, chunk)
                 case End():
@@ -146,6 +150,11 @@ async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | 
     finally:
         await stream.aclose()
     return answer
+
+
+def _show(text: str, glimpse: Callable[[str], None] | None) -> None:
+    if glimpse is not None and (shown := presentable(text)):
+        glimpse(shown)
 
 
 def _ended(answer: _Answer, done: Outcome) -> Outcome | None:

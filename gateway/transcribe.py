@@ -50,6 +50,8 @@ async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) ->
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        # `wait` waits for the pipe, too: one that is full, or that somebody who got away still holds, never ends.
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way
         await asyncio.shield(process.wait())
     if status:
         raise NotTranscribed(f"{argv[0]} ended with status {status}")
