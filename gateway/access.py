@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import Address, ChannelName, Command, Message, Notification, RoomId, Sender
+from gateway.events import Address, ChannelName, Command, Membership, Message, Notification, RoomId, Sender
 from gateway.records import address_of
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
@@ -58,14 +58,26 @@ def decide(policy: Policy, event: Notification) -> Decision:
         return Decision(allowed=False, role=role, rule="access.roles.blocked")
     if sender.is_bot and role == "guest":
         return Decision(allowed=False, role=role, rule="bots are not answered")
-    if isinstance(event, Message) and event.kind == "direct":
+    if (isinstance(event, Message) and event.kind == "direct") or (isinstance(event, Command) and event.direct):
         return _direct(policy, role)
     rooms = policy.rooms.get(place.channel, frozenset())
-    if place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms:
+    listed = place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
+    if isinstance(event, Membership) and event.change == "invite":
+        return _invited(place.channel, role, listed=listed)
+    if listed:
         return Decision(allowed=True, role=role, rule=f"channels.{place.channel}.rooms")
     if isinstance(event, Command) and role in ("owner", "admin"):
         return Decision(allowed=True, role=role, rule=f"access.roles.{role}")
     return Decision(allowed=False, role=role, rule=f"not in channels.{place.channel}.rooms")
+
+
+def _invited(channel: ChannelName, role: Role, *, listed: bool) -> Decision:
+    """Allowed means: go there. The operator lists the rooms; an admin may call into one of them."""
+    if role not in ("owner", "admin"):
+        return Decision(allowed=False, role=role, rule="only an owner or admin may invite")
+    if not listed:
+        return Decision(allowed=False, role=role, rule=f"invited, but not in channels.{channel}.rooms")
+    return Decision(allowed=True, role=role, rule=f"invited by an {role}, and in channels.{channel}.rooms")
 
 
 def _direct(policy: Policy, role: Role) -> Decision:

@@ -5,25 +5,29 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 
 from agent import dmn
 from agent.models.base import Model, ModelError
 from agent.models.build import build_model
 from agent.turn import NoTools
 from agent.workspace import default_workspace, persona
-from channels.base import Channel, Denied, HasSpaces
+from channels.base import Channel, Denied
 from gateway import access, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock, SystemClock
-from gateway.events import Address, ChannelName, RoomId
+from gateway.commands.table import SPECS
+from gateway.events import ChannelName
 from gateway.hearing import Hearing
 from gateway.inbox import Inbox
-from gateway.intake import Intake
+from gateway.intake import Doors
 from gateway.loop import Loop
 from gateway.media import Media
-from gateway.ops.health import beat
+from gateway.ops.stats import Stats
+from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
 from gateway.preview import Signs
+from gateway.reception import Invitations, Parts, intakes, space_of
 from gateway.records import LOW
 from gateway.settings import Settings
 from gateway.store import Store
@@ -44,24 +48,31 @@ class NothingLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
 
 
+def check_adapters(settings: Settings) -> None:
+    """Raise `Unavailable` for a channel that `make_channel` cannot make."""
+    for name, config in settings.channels.items():
+        if config.platform == "console":
+            raise Unavailable(f"channels.{name}: the console is part of `reverie demo --console`; remove the channel")
+
+
 def make_channel(name: ChannelName, settings: Settings, clock: Clock, cursor: str | None) -> Channel:
-    """The adapter for one account, to go on from `cursor`. Raises `Unavailable` for a platform without one."""
+    """The adapter for one account, to go on from `cursor`. Call `check_adapters` before."""
     config = settings.channels[name]
     match config.platform:
         case "irc":
             from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
 
-            return IrcChannel(name, config, clock, cursor=cursor)
+            return IrcChannel(name, config, clock, cursor=cursor, commands=SPECS)
         case "telegram":
             from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
 
-            return TelegramChannel(name, config, clock, cursor=cursor)
+            return TelegramChannel(name, config, clock, cursor=cursor, commands=SPECS)
         case "discord":
             from channels.discord.channel import make  # noqa: PLC0415 - heavy: only where it is used
 
-            return make(name, config, clock, cursor=cursor)
-        case _:
-            raise Unavailable(f"channels.{name}: this version has no adapter for {config.platform}; remove the channel")
+            return make(name, config, clock, cursor=cursor, commands=SPECS)
+        case "console":
+            raise AssertionError("a console has no adapter; the settings were not checked")
 
 
 async def run(
@@ -81,6 +92,8 @@ async def run(
     clock = clock or SystemClock()
     if channels is None and not settings.channels:
         raise Unavailable("no channels are configured: add one under `channels`")
+    if channels is None:
+        check_adapters(settings)
     if model is None:
         model = build_model(settings.agents[0].model, settings.llm.models, settings.llm.providers, clock)
     try:
@@ -120,12 +133,6 @@ def _restored(saved: str | None) -> dmn.State:
         return dmn.State()
 
 
-def _space_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
-    """What a room is part of, asked of its channel."""
-    grouped: dict[ChannelName, HasSpaces] = {n: c for n, c in channels.items() if isinstance(c, HasSpaces)}
-    return lambda place: grouped[place.channel].space(place.room) if place.channel in grouped else None
-
-
 class _Gateway:
     """Everything of one run, wired."""
 
@@ -146,7 +153,7 @@ class _Gateway:
         self.channels = channels
         self.model = model
         self.spawn = spawn
-        who = replace(policies.access_policy(settings), space_of=_space_of(channels))
+        who = replace(policies.access_policy(settings), space_of=space_of(channels))
         bindings = policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
@@ -160,20 +167,23 @@ class _Gateway:
             spawn=spawn,
         )
         self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)
-        attention_policy = policies.attention_policy(settings)
-        self.intakes = {
-            name: Intake(
-                name,
-                store=store,
-                clock=clock,
-                access_policy=who,
-                attention_policy=attention_policy,
-                bindings=bindings,
-                arrived=self.inbox.arrived,
-                link=self.outbox.link,
-            )
-            for name in channels
-        }
+        self.invitations = Invitations(channels, spawn)
+        self.stats = Stats({name: channel.capabilities.platform for name, channel in channels.items()}, clock.now())
+        ops = settings.ops
+        self.watch = Watch(store, clock, self.stats, host=ops.host, port=ops.port, version=version("reverie-gateway"))
+        parts = Parts(
+            settings=settings,
+            store=store,
+            clock=clock,
+            channels=channels,
+            who=who,
+            bindings=bindings,
+            stats=self.stats,
+            model=lambda: model.label,
+            mode=lambda: self.loop.state.mode.value,
+        )
+        put, join = self.outbox.put, self.invitations.accept
+        self.intakes = intakes(parts, Doors(arrived=self.inbox.arrived, link=self.outbox.link, post=put, join=join))
 
     def _turns(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Turns:
         agent = settings.agents[0]
@@ -196,7 +206,7 @@ class _Gateway:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.model.label, self.store.path)
-        background = [self.spawn(self._warm_up()), self.spawn(beat(self.store.path, self.clock))]
+        background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
         background.append(self.spawn(self.media.sweep()))
         await self.signs.recover()
         await self.outbox.recover()
@@ -218,6 +228,7 @@ class _Gateway:
         await self.outbox.drain(SEND_GRACE_S)
         for task in (*running, *background):
             task.cancel()
+        await self.invitations.close()
         await asyncio.wait((*running, *background))
         await self.outbox.close()
         if not stop.is_set():
@@ -234,3 +245,4 @@ class _Gateway:
             await channel.run(self.intakes[channel.name])
         except Denied as error:  # the others go on
             logger.error("%s is refused and stays off: %s", channel.name, error.reason)  # noqa: TRY400 - no bug
+            self.stats.refused(channel.name, error.reason, self.clock.now())

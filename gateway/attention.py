@@ -65,7 +65,10 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     fate: Literal["due", "context", "noted"]
     if not isinstance(event, Message) or listen == "off":
         fate = "noted"  # only messages are shown to the model
-        rule = "listen: off" if isinstance(event, Message) else rule
+        if isinstance(event, Message):
+            rule = "listen: off"
+        elif isinstance(event, Membership) and event.change == "invite":
+            rule = decision.rule
     elif urgency < threshold:
         fate, rule = "noted", f"attention.thresholds.{prefix} is {threshold}"
     elif urgency > AMBIENT:

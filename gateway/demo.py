@@ -63,6 +63,7 @@ def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, obje
             "attention": {"coalesce": 0.3},
             "access": {"dm": "open"},
             "store": {"path": str(store)},
+            "ops": {"port": 0},
         },
         Path.cwd(),
     )

@@ -2,16 +2,45 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gateway import access, attention
+from gateway import access, attention, exchanges
 from gateway.attention import Listen
 from gateway.bindings import Bindings
 from gateway.clock import Clock
-from gateway.events import ChannelName, ConversationId, Link, Notification
-from gateway.records import CursorMoved, Judged, address_of, key_of
-from gateway.store import Entry, Store
+from gateway.commands.desk import Desk, Handled
+from gateway.events import Address, ChannelName, Command, ConversationId, Link, Membership, Message, Notification, Post
+from gateway.exchanges import LOOK_BACK, Exchanges
+from gateway.ops.stats import Stats
+from gateway.records import CursorMoved, Judged, Queued, address_of, key_of
+from gateway.store import Entry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.intake")
+
+MESSAGES = ("direct", "mention", "reply", "room")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """Where an event goes once it is durable. Each is called on the event loop, and returns at once."""
+
+    arrived: Callable[[ConversationId, int], None]
+    """Something is due there, with its urgency."""
+    link: Callable[[ChannelName, bool], None]
+    """A channel came up (True) or went down."""
+    post: Callable[[OutboxPost], None]
+    """An answer is to be delivered."""
+    join: Callable[[Address], None]
+    """Somebody who may has invited us there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    event: Notification
+    judged: Judged
+    post: Post | None
+    entries: tuple[Entry, ...]
+    """The event, its judgement, and the answer if there is one."""
 
 
 class Intake:
@@ -26,52 +55,93 @@ class Intake:
         access_policy: access.Policy,
         attention_policy: attention.Policy,
         bindings: Bindings,
-        arrived: Callable[[ConversationId, int], None],
-        link: Callable[[ChannelName, bool], None],
+        desk: Desk,
+        max_bot_exchanges: int,
+        stats: Stats,
+        doors: Doors,
     ) -> None:
-        """`arrived(conversation, urgency)` and `link(channel, up)` are called after the commit."""
+        """Everything that it is handed is shared by the intakes of all channels."""
         self._channel = channel
         self._store = store
         self._clock = clock
         self._access = access_policy
         self._attention = attention_policy
         self._bindings = bindings
-        self._arrived = arrived
-        self._link = link
+        self._desk = desk
+        self._max_bot_exchanges = max_bot_exchanges
+        self._exchanges = Exchanges()
+        self._stats = stats
+        self._doors = doors
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Make a batch durable with what is decided about it, in one transaction. See `channels.base.Emit`."""
-        now = self._clock.now()
-        entries: list[Entry] = []
-        judged: list[tuple[Notification, Judged, Entry]] = []
-        for event in batch:
-            place = address_of(event)
-            conversation = place.conversation if place else None
-            noticed = Entry(fact=event, at=now, conversation=conversation, key=key_of(event))
-            judgement = self._judge(event)
-            verdict = Entry(fact=judgement, at=now, conversation=conversation, cause=noticed)
-            entries += [noticed, verdict]
-            judged.append((event, judgement, verdict))
+        taken = [await self._take(event) for event in batch]
+        entries = [entry for one in taken for entry in one.entries]
         if cursor is not None:
-            entries.append(Entry(fact=CursorMoved(channel=self._channel, value=cursor), at=now))
+            entries.append(Entry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
         written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
-        for event, judgement, verdict in judged:
-            if written[id(verdict)].fresh:
-                self._announce(event, judgement)
+        fresh = [one for one in taken if written[id(one.entries[0])].fresh]
+        self._stats.took(self._channel, (one.event for one in fresh), self._clock.now())
+        for one in fresh:
+            self._announce(one)
+            if one.post is not None:
+                queued = one.entries[-1]
+                self._doors.post(OutboxPost(seq=written[id(queued)].seq, at=queued.at, post=one.post, parts=()))
+
+    async def _take(self, event: Notification) -> _Taken:
+        """Decide about one event, and make what is to be written of it."""
+        if isinstance(event, Message):
+            event = await self._desk.command(event, self._listen(event)) or event
+        if isinstance(event, Command):
+            handled = await self._desk.handle(event)
+        elif isinstance(event, Message):
+            handled = Handled(judged=await self._judge_message(event))
+        else:
+            handled = Handled(judged=self._judge(event))
+        now, place = self._clock.now(), address_of(event)
+        conversation = place.conversation if place else None
+        noticed = Entry(fact=event, at=now, conversation=conversation, key=key_of(event))
+        entries = [noticed, Entry(fact=handled.judged, at=now, conversation=conversation, cause=noticed)]
+        if handled.post is not None:
+            queued = Queued(post=handled.post)
+            key = f"post:{handled.post.key}"
+            entries.append(Entry(fact=queued, at=now, conversation=conversation, key=key, cause=noticed))
+        return _Taken(event=event, judged=handled.judged, post=handled.post, entries=tuple(entries))
+
+    def _listen(self, event: Notification) -> Listen:
+        place = address_of(event)
+        return "all" if place is None else self._bindings.of(place).listen
 
     def _judge(self, event: Notification) -> Judged:
-        place = address_of(event)
-        listen: Listen = "all" if place is None else self._bindings.of(place).listen
-        return attention.judge(self._attention, event, access.decide(self._access, event), listen)
+        return attention.judge(self._attention, event, access.decide(self._access, event), self._listen(event))
 
-    def _announce(self, event: Notification, judgement: Judged) -> None:
-        if isinstance(event, Link):
-            logger.info(
-                "%s is %s%s", event.channel, "up" if event.up else "down", f": {event.reason}" if event.reason else ""
+    async def _judge_message(self, message: Message) -> Judged:
+        """As policy says, unless two bots have been talking for too long.
+
+        A repeat counts again: at worst such a talk ends, or a person is taken to have spoken, one message late.
+        """
+        judged, conversation = self._judge(message), message.at.conversation
+        if message.sender.is_bot and judged.fate != "due":
+            return judged
+        before = self._exchanges.get(conversation)
+        if before is None and message.sender.is_bot:
+            said = (
+                entry.fact for entry in await self._store.newest(LOOK_BACK, kinds=MESSAGES, conversation=conversation)
             )
-            self._link(event.channel, event.up)
-        place = address_of(event)
-        if place is not None and judgement.fate == "due":
-            self._arrived(place.conversation, judgement.urgency)
-        elif judgement.fate == "refused":
-            logger.info("refused %s: %s", judgement.type, judgement.rule)
+            before = exchanges.recount((one for one in said if isinstance(one, Message)), self._judge)
+        now = exchanges.count(before or 0, message, judged)
+        self._exchanges.keep(conversation, now)
+        return exchanges.broken(judged, now, self._max_bot_exchanges)
+
+    def _announce(self, one: _Taken) -> None:
+        event, judged, place = one.event, one.judged, address_of(one.event)
+        if isinstance(event, Link):
+            reason = f": {event.reason}" if event.reason else ""
+            logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
+            self._doors.link(event.channel, event.up)
+        if judged.fate == "refused":
+            logger.info("refused %s: %s", judged.type, judged.rule)
+        elif isinstance(event, Membership) and event.change == "invite":
+            self._doors.join(event.at)
+        elif place is not None and judged.fate == "due":
+            self._doors.arrived(place.conversation, judged.urgency)

@@ -1,10 +1,11 @@
 """Is the gateway alive and connected, seen from outside its process.
 
-The running gateway touches a file beside its store every few seconds. Whoever asks looks at how
-long ago that was, and at the last link state of each channel in the store: no port is needed, and a
-process that hangs is found out.
+The running gateway writes its channels' states to a file beside its store every few seconds. Whoever asks
+looks at how long ago that was, and at the last link state of each channel in the store: no port is needed,
+and a process that hangs is found out.
 """
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Collection
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from gateway.clock import Clock
 from gateway.events import ChannelName
+from gateway.ops.stats import SNAPSHOT, Snapshot, Stats
 from gateway.store import Store, StoreError
 
 BEAT_S = 5.0
@@ -31,38 +33,70 @@ class Health:
 
 
 def beat_file(store: Path) -> Path:
-    """The file whose time of change is the last sign of life."""
+    """The file whose time of change is the last sign of life; a `Snapshot` as JSON."""
     return store.with_name(f"{store.name}.alive")
 
 
-async def beat(store: Path, clock: Clock) -> None:
-    """Give signs of life until cancelled; then none is left to be mistaken for one."""
-    file, started = beat_file(store), clock.now().isoformat()
+async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event) -> None:
+    """Give signs of life until cancelled; then none is left to be mistaken for one.
+
+    `news`: set when a channel's state has changed, which is then told at once.
+    """
+    file = beat_file(store)
     try:
         while True:
-            now = clock.now().timestamp()
+            news.clear()
             with contextlib.suppress(OSError):  # full or read-only: then the sign is missing, and that is seen
-                file.write_text(started, encoding="ascii")  # since when: older link states are not ours
-                os.utime(file, (now, now))
-            await clock.sleep(BEAT_S)
+                _write(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
+            waits = [asyncio.ensure_future(clock.sleep(BEAT_S)), asyncio.ensure_future(news.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
     finally:
         with contextlib.suppress(OSError):  # the same
             file.unlink(missing_ok=True)
 
 
-async def check(store: Path, channels: Collection[str], now: datetime) -> Health:
-    """Ask about the gateway that uses this store and is configured with these channels."""
+def _write(file: Path, text: bytes, now_s: float) -> None:
+    """Whole or not at all for whoever reads it meanwhile."""
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_bytes(text)
+    os.utime(fresh, (now_s, now_s))
+    fresh.replace(file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """The last sign of life."""
+
+    snapshot: Snapshot
+    age_s: float
+
+
+def last_sign(store: Path, now: datetime) -> Sign | None:
+    """What the gateway that uses this store said last; None: none is running."""
     file = beat_file(store)
     try:
-        started = datetime.fromisoformat(file.read_text(encoding="ascii"))
-        age_s = now.timestamp() - file.stat().st_mtime
+        return Sign(
+            snapshot=SNAPSHOT.validate_json(file.read_bytes()), age_s=max(0.0, now.timestamp() - file.stat().st_mtime)
+        )
     except (OSError, ValueError):
+        return None
+
+
+async def check(store: Path, channels: Collection[str], now: datetime) -> Health:
+    """Ask about the gateway that uses this store and is configured with these channels."""
+    sign = last_sign(store, now)
+    if sign is None:
         return Health(ok=False, findings=(f"no gateway is running with the store {store}",))
-    if age_s > STALE_S:
-        return Health(ok=False, findings=(f"no sign of life for {age_s:.0f} s: the gateway has stopped or hangs",))
+    if sign.age_s > STALE_S:
+        return Health(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: the gateway has stopped or hangs",))
     try:
         async with await Store.open_readonly(store) as reader:
-            links = {link.channel: link for link in await reader.links() if link.at >= started}
+            links = {link.channel: link for link in await reader.links() if link.at >= sign.snapshot.started}
     except StoreError as error:
         return Health(ok=False, findings=(str(error),))
     bad = []

@@ -46,6 +46,7 @@ def write_config(folder: Path, *, irc_port: int, model_url: str | None, store: P
         "llm": {"providers": {"p": provider}, "models": {"main": model}},
         "attention": {"coalesce": 0},
         "store": {"path": str(store)},
+        "ops": {"port": 0},
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "reverie.yaml").write_text(json.dumps(config), encoding="utf-8")

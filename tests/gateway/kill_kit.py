@@ -71,6 +71,7 @@ class World:
             "attention": {"coalesce": "50ms"},
             "access": {"dm": "open"},
             "store": {"path": str(self.store)},
+            "ops": {"port": 0},
         }
         (directory / "reverie.yaml").write_text(json.dumps(config))  # JSON is YAML
 

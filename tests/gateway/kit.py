@@ -30,6 +30,7 @@ def settings(tmp: Path, **more: object) -> Settings:
             "attention": {"coalesce": 0},
             "access": {"dm": "open"},
             "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
             **more,
         },
         tmp,

@@ -1,0 +1,169 @@
+"""What the commands answer. Each reads, and returns Markdown; what it may look at is the `World` it is given.
+
+A handler may fail with any exception: the desk answers for it. It changes nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.access import Role
+from gateway.clock import Clock
+from gateway.commands.parse import nearest
+from gateway.commands.table import BY_NAME, RANKS, TABLE, Row
+from gateway.events import ChannelName, Command, ConversationId, Post
+from gateway.ops.report import clock_time, span, told
+from gateway.ops.stats import Stats
+from gateway.store import Reader
+from gateway.why import why
+
+SHOWN_POSTS = 10
+"""So far back is looked for a long answer that has a next page."""
+MAX_SEQ_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that commands may look at."""
+
+    reader: Reader
+    clock: Clock
+    stats: Stats
+    version: str
+    model: Callable[[], str]
+    """What answers people, by name."""
+    mode: Callable[[], str]
+    """What the agent is doing, in a word."""
+    contacts: Mapping[ChannelName, str]
+    """Who runs this bot, as each channel says it."""
+    prefix: Mapping[ChannelName, str]
+    """What stands in front of a command's name there."""
+    pages: Callable[[Post], int]
+    """How many pages a post has where it goes; 1 where there are no pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One command that is to be answered."""
+
+    command: Command
+    role: Role
+    rule: str
+    """Why this person is heard here."""
+
+    def listed(self) -> list[Row]:
+        """The commands that this person may use here."""
+        return [row for row in TABLE if row.open_to(self.role) and (self.command.direct or not row.direct_only)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What to say."""
+
+    text: str
+    page: int = 1
+
+
+Handler = Callable[[Ask, World], Awaitable[str | Answer]]
+
+
+async def help_(ask: Ask, world: World) -> str:
+    """All that this person may use, or one command in full."""
+    prefix = world.prefix[ask.command.at.channel]
+    wanted = ask.command.args.split(maxsplit=1)
+    if not wanted:
+        return "\n".join(f"- {_usage(row, prefix)}: {row.summary}" for row in ask.listed())
+    row = BY_NAME.get(wanted[0].removeprefix(prefix).lower())
+    if row is None or row not in ask.listed():
+        return unknown(ask, wanted[0].removeprefix(prefix), prefix)
+    return f"{_usage(row, prefix)}: {row.summary}"
+
+
+def unknown(ask: Ask, name: str, prefix: str) -> str:
+    """There is no such command: the nearest ones."""
+    meant = " or ".join(f"`{prefix}{near}`" for near in nearest(name, [row.name for row in ask.listed()]))
+    return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
+
+
+async def about(ask: Ask, world: World) -> str:
+    """The truth about what is speaking."""
+    contact = world.contacts.get(ask.command.at.channel)
+    lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {world.model()}."]
+    lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
+    return "\n".join([*lines, f"`{world.prefix[ask.command.at.channel]}help` lists what I can be asked."])
+
+
+async def whoami(ask: Ask, _world: World) -> str:
+    """As the operator would write this person into the configuration."""
+    command = ask.command
+    vouched = "which the platform vouches for" if command.sender.verified else "which nobody vouches for"
+    return (
+        f"You are `{_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {ask.role}, by {ask.rule}."
+    )
+
+
+async def status(ask: Ask, world: World) -> str:
+    """What is up. Guests are told of the channel that they are on."""
+    now, snapshot = world.clock.now(), world.stats.snapshot()
+    everything = RANKS.index(ask.role) >= RANKS.index("member")
+    shown = [one for one in snapshot.channels if everything or one.channel == ask.command.at.channel]
+    running = span((now - snapshot.started).total_seconds())
+    lines = [f"Running for {running} with {world.model()}; the agent is {world.mode()}."]
+    return "\n".join(lines + [f"- {one.channel}: {one.state} since {clock_time(one.since)}" for one in shown])
+
+
+async def channels(_ask: Ask, world: World) -> str:
+    """Every channel, as `reverie channels` has it."""
+    now = world.clock.now()
+    return "\n".join(f"- {one.channel} ({one.platform}): {told(one, now)}" for one in world.stats.snapshot().channels)
+
+
+async def version(_ask: Ask, world: World) -> str:
+    """Which release this is."""
+    return f"Reverie {world.version}"
+
+
+async def why_(ask: Ask, world: World) -> str:
+    """The story of one log entry. What was said elsewhere is only told in a direct chat."""
+    number = ask.command.args.strip()
+    if not (number.isascii() and number.isdigit() and len(number) <= MAX_SEQ_DIGITS):
+        return "Write the number of a log entry behind it, as `reverie log tail` shows them."
+    entry = await world.reader.entry(int(number))
+    if entry is not None and not ask.command.direct and entry.conversation != ask.command.at.conversation:
+        return f"Entry {number} is not of this conversation: ask me in a direct chat."
+    story = await why(world.reader, int(number))
+    return f"There is no entry {number}." if story is None else "```\n" + _code("\n".join(story)) + "\n```"
+
+
+async def more(ask: Ask, world: World) -> str | Answer:
+    """The next page of the last long answer there."""
+    post = await next_page(world, ask.command.at.conversation)
+    return Answer(text=post.text, page=post.page + 1) if post else "There is nothing more to show."
+
+
+async def next_page(world: World, conversation: ConversationId) -> Post | None:
+    """The last long answer there, if not all of it has been shown. Private answers are not shown to others."""
+    for post in reversed(await world.reader.posts(conversation, newest=SHOWN_POSTS)):
+        if not post.private and (pages := world.pages(post)) > 1:
+            return post if post.page < pages else None
+    return None
+
+
+HANDLERS: dict[str, Handler] = {
+    "help": help_,
+    "about": about,
+    "whoami": whoami,
+    "status": status,
+    "more": more,
+    "version": version,
+    "why": why_,
+    "channels": channels,
+}
+
+
+def _usage(row: Row, prefix: str) -> str:
+    return f"`{prefix}{row.name}{f' {row.argument}' if row.argument else ''}`"
+
+
+def _code(text: str) -> str:
+    """Text that cannot end the code it stands in."""
+    return text.replace("`", "'")

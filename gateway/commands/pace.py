@@ -1,0 +1,28 @@
+"""How many commands one person is answered in a minute. Pure: times are handed in."""
+
+from collections import OrderedDict, deque
+
+WINDOW_S = 60.0
+PEOPLE = 10_000
+"""Remembered at once; who was quiet for longest is forgotten first."""
+
+
+class Pace:
+    """A sliding window per person."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._limit = per_minute
+        self._answered: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def admits(self, person: str, now_s: float) -> bool:
+        """Whether one more is answered at this monotonic time; it counts if so."""
+        times = self._answered.setdefault(person, deque())
+        self._answered.move_to_end(person)
+        while times and times[0] <= now_s - WINDOW_S:
+            times.popleft()
+        if len(times) >= self._limit:
+            return False
+        times.append(now_s)
+        if len(self._answered) > PEOPLE:
+            self._answered.popitem(last=False)
+        return True

@@ -1,0 +1,101 @@
+"""Is a message meant for the gateway itself? Pure.
+
+A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own
+name in it. Two things are understood without a prefix when they are said to the bot and nothing else is:
+`more`, and the question whether it is a person.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gateway.events import Command, EventId, Message
+
+_CALLED = re.compile(r"(?:@\S{1,64}|\S{1,64}[:,])\s+(?=\S)")
+"""`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
+_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
+_MORE = re.compile(r"more[.!?…]*", re.IGNORECASE)
+_QUESTION_CHARS = 120
+"""A question that is asked in passing is part of a conversation; this one is short."""
+
+_KIND = (
+    r"(?:(?:an?|the|some (?:kind|sort) of|just an?)\s+)?(?:(?:actual|real|live|living)\s+)*"
+    r"(?:bot|robot|chat ?bot|irc bot|ai bot|a\.?i\.?|machine|computer|program|script|llm|language model|automated"
+    r"|artificial intelligence|human(?: being)?|person)"
+)
+_EITHER = rf"{_KIND}(?:,?\s+or\s+(?:(?:just|to|with)\s+)?{_KIND})?"
+_ADVERBS = r"(?:(?:really|actually|just|even)\s+)*"
+_GREETING = r"(?:(?:hey|hi|hello|so|wait|but|um+|ok|okay|sorry)[,.!]*\s+)*"
+_TAIL = r"(?:,?\s+(?:right|then|btw|by the way)|,\s*@?[^\s,?]{1,64})?[\s?!.]*"
+_QUESTIONS = tuple(
+    re.compile(rf"{_GREETING}{asked}{_TAIL}", re.IGNORECASE)
+    for asked in (
+        rf"(?:are|r)\s+(?:you|u|ya)\s+{_ADVERBS}(?:real|{_EITHER})",
+        rf"(?:am|are)\s+(?:i|we)\s+{_ADVERBS}(?:talking|speaking|chatting|writing)\s+(?:to|with)\s+{_EITHER}",
+        rf"is\s+this\s+{_ADVERBS}{_EITHER}",
+        rf"(?:you\s+are|you\W?re|ur)\s+{_ADVERBS}{_KIND}(?:,?\s+right)?\s*\?",  # without the mark it is no question
+        r"(?:bot|robot|ai|machine)\s+or\s+(?:human|person)",
+        r"(?:human|person)\s+or\s+(?:bot|robot|ai|machine)",
+        r"bist\s+du\s+(?:wirklich\s+)?(?:ein\s+)?(?:bot|roboter|mensch|e?\s*ki)",
+        r"(?:es|est)[\s-]+tu\s+(?:vraiment\s+)?une?\s+(?:bot|robot|ia|humain|personne)",
+        r"¿?\s*eres\s+(?:un\s+|una\s+)?(?:bot|robot|ia|humano|persona)",
+        r"ты\s+(?:бот|робот|человек|ии)",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A message that is a command."""
+
+    command: Command
+    only_if_more: bool = False
+    """It is one only if a next page is there to be shown; else an ordinary message."""
+
+
+def read(message: Message, prefix: str, names: Collection[str]) -> Read | None:
+    """The command that a message is; None: it is an ordinary one. `names`: all that are known.
+
+    An empty `prefix`: there are no prefixed commands. An unknown name is a command only in a direct chat,
+    where nobody else can be meant.
+    """
+    if message.sender.is_bot:
+        return None
+    text = message.text.strip()
+    addressed = message.kind != "room"
+    said = _CALLED.sub("", text, count=1) if message.kind == "mention" and _CALLED.match(text) else text
+    found = _NAME.fullmatch(said[len(prefix) :]) if prefix and said.startswith(prefix) else None
+    if found is not None:
+        name = found[1].lower()
+        if name in names or message.kind == "direct":
+            return Read(command=_command(message, name, (found[2] or "").strip()))
+    if addressed and _MORE.fullmatch(said):
+        return Read(command=_command(message, "more", ""), only_if_more=True)
+    if addressed and asks_for_disclosure(said):
+        return Read(command=_command(message, "about", ""))
+    return None
+
+
+def asks_for_disclosure(text: str) -> bool:
+    """Whether this asks if a machine is speaking, and nothing else."""
+    text = text.strip()
+    return len(text) <= _QUESTION_CHARS and any(question.fullmatch(text) for question in _QUESTIONS)
+
+
+def nearest(name: str, names: Collection[str]) -> list[str]:
+    """Known names that may have been meant, the likeliest first."""
+    return get_close_matches(name.lower(), sorted(names), n=3, cutoff=0.6)
+
+
+def _command(message: Message, name: str, args: str) -> Command:
+    return Command(
+        id=EventId(message.id),
+        at=message.at,
+        sender=message.sender,
+        name=name,
+        args=args,
+        sent=message.sent,
+        origin="text",
+        direct=message.kind == "direct",
+    )

@@ -1,0 +1,57 @@
+"""The channels of a gateway, told to people. Pure."""
+
+from datetime import datetime
+
+from gateway.ops.stats import ChannelStats, Snapshot
+
+COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
+
+
+def rows(snapshot: Snapshot, now: datetime) -> list[tuple[str, ...]]:
+    """One row per channel, in the order of `COLUMNS`."""
+    return [
+        (
+            one.channel,
+            one.platform,
+            one.state,
+            clock_time(one.since),
+            "never" if one.last_event is None else f"{span(age_s(one.last_event, now))} ago",
+            str(one.reconnects),
+            one.reason or "-",
+        )
+        for one in snapshot.channels
+    ]
+
+
+def table(lines: list[tuple[str, ...]]) -> list[str]:
+    """Columns of equal width, the last one as long as it is."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def told(one: ChannelStats, now: datetime) -> str:
+    """One channel in half a sentence."""
+    text = f"{one.state} since {clock_time(one.since)}"
+    if one.last_event is not None:
+        text += f", last event {span(age_s(one.last_event, now))} ago"
+    if one.reconnects:
+        text += f", {one.reconnects} reconnect{'s' if one.reconnects > 1 else ''}"
+    return f"{text}: {one.reason}" if one.reason else text
+
+
+def clock_time(at: datetime) -> str:
+    """A time to the second, in UTC."""
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def age_s(at: datetime, now: datetime) -> float:
+    """Seconds between them; 0 if the clock went back."""
+    return max(0.0, (now - at).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A span of time in its largest unit that is not 0, e.g. `3 min`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"

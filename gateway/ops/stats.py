@@ -1,0 +1,103 @@
+"""What each channel is doing, counted in memory since this process started. No IO, no clock: times are handed in."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from gateway.events import ChannelName, Link, Notification
+
+State = Literal["connecting", "up", "down", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelStats:
+    """One account's connection."""
+
+    channel: ChannelName
+    platform: str
+    state: State
+    """`refused`: its platform does not want it, and it stays off."""
+    since: datetime
+    """When it entered this state, UTC."""
+    reason: str = ""
+    """Why, as far as it is known."""
+    last_event: datetime | None = None
+    """When something other than a change of the link last came in. None: never since the start."""
+    events: Mapping[str, int] = field(default_factory=dict)
+    """How many came in, by kind. Repeats that the store knew already do not count."""
+    reconnects: int = 0
+    """How often it came up again after it had been up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of a gateway at one moment."""
+
+    started: datetime
+    channels: tuple[ChannelStats, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Everything that may be connected is: a refused channel needs the operator, not time."""
+        wanted = [one.state for one in self.channels if one.state != "refused"]
+        return bool(wanted) and all(state == "up" for state in wanted)
+
+
+SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
+"""`dump_json` and `validate_json` are each other's inverse."""
+
+
+class Stats:
+    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+
+    def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
+        """`platforms`: every channel and what it is called."""
+        self._started = started
+        self._channels = {
+            name: ChannelStats(channel=name, platform=platform, state="connecting", since=started)
+            for name, platform in platforms.items()
+        }
+        self._was_up: set[ChannelName] = set()
+        self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change of a state."""
+
+    def took(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
+        """These came in and were new."""
+        for event in events:
+            self._counts[channel][event.kind] += 1
+            if isinstance(event, Link):
+                self._link(channel, up=event.up, reason=event.reason, now=now)
+            else:
+                self._set(channel, last_event=now)
+
+    def refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
+        """Its platform does not want it."""
+        self._change(channel, "refused", reason, now)
+
+    def _link(self, channel: ChannelName, *, up: bool, reason: str, now: datetime) -> None:
+        before = self._channels[channel]
+        if up and before.state != "up":
+            if channel in self._was_up:
+                self._set(channel, reconnects=before.reconnects + 1)
+            self._was_up.add(channel)
+        self._change(channel, "up" if up else "down", reason, now)
+
+    def _change(self, channel: ChannelName, state: State, reason: str, now: datetime) -> None:
+        before = self._channels[channel]
+        self._set(channel, state=state, reason=reason, since=before.since if before.state == state else now)
+        self.changed()
+
+    def _set(self, channel: ChannelName, **news: object) -> None:
+        self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]
+
+    def snapshot(self) -> Snapshot:
+        """As it is now; what happens later does not change it."""
+        channels = tuple(
+            replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
+        )
+        return Snapshot(started=self._started, channels=channels)
