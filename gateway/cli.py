@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gateway import cli_log
+from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
 from gateway.store import StoreError
@@ -35,10 +36,12 @@ def main(argv: list[str] | None = None) -> int:
         ("run", "run the gateway", _run),
         ("check-config", "check the configuration and say all that is wrong with it", _check_config),
         ("health", "is the running gateway alive and connected?", _health),
+        ("channels", "the channels of the running gateway: state, age, reconnects, reason", _channels),
     ):
         command = commands.add_parser(name, help=help_text, description=help_text)
         command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
         command.set_defaults(handler=handler)
+    commands.choices["channels"].add_argument("--json", action="store_true", help="for programs")
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
     demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
     demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
@@ -131,6 +134,19 @@ def _health(args: argparse.Namespace) -> int:
     health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
     print("\n".join(health.findings))
     return DONE if health.ok else FAILED
+
+
+def _channels(args: argparse.Namespace) -> int:
+    from gateway.ops.seen import seen  # noqa: PLC0415 - only here
+
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
+    now = datetime.now(UTC)
+    found = asyncio.run(seen(settings.store.path, platforms, now))
+    print(found.as_json(now) if args.json else "\n".join(printable(line) for line in found.lines(now)))
+    return DONE
 
 
 def _demo(args: argparse.Namespace) -> int:

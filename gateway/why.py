@@ -1,6 +1,6 @@
 """What happened to an event, and which rule decided: read from the log, told to people."""
 
-from gateway.events import Delivery
+from gateway.events import Command, Delivery
 from gateway.records import Judged, Queued, TurnEnded
 from gateway.store import Reader, Stored
 from gateway.store.lines import line, printable
@@ -25,6 +25,8 @@ async def _fate(reader: Reader, entry: Stored, judged: Judged) -> list[str]:
     if judged.fate == "refused":
         return [f"refused, and never shown to the model: {judged.rule}"]
     if judged.fate == "noted":
+        if isinstance(entry.fact, Command):
+            return [f"a command, never shown to the model: {judged.rule}", *await _reply(reader, entry, "answer")]
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
     over = await reader.turn_over(entry)
@@ -36,13 +38,13 @@ async def _fate(reader: Reader, entry: Stored, judged: Judged) -> list[str]:
     return [f"{asked}: {judged.rule}", f"{ended}: {turn.reason}" if turn.reason else ended, *await _reply(reader, over)]
 
 
-async def _reply(reader: Reader, turn: Stored) -> list[str]:
-    for queued in await reader.caused_by(turn.seq):
+async def _reply(reader: Reader, cause: Stored, word: str = "reply") -> list[str]:
+    for queued in await reader.caused_by(cause.seq):
         if isinstance(queued.fact, Queued):
             post = queued.fact.post
             ended = await reader.by_key(f"delivery:{post.to.conversation}:{post.key}")
             if ended is None or not isinstance(ended.fact, Delivery):
-                return [f"the reply (entry {queued.seq}) is still to be delivered"]
+                return [f"the {word} (entry {queued.seq}) is still to be delivered"]
             reason = f": {ended.fact.reason}" if ended.fact.reason else ""
-            return [f"the reply (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
+            return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
     return []
