@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from channels.irc import refusals
 from channels.irc.window import Verdict
 from channels.irc.wire import Line
 from gateway.events import MessageId
@@ -61,7 +62,7 @@ class Labels(Generic[Owner]):
         if told is None:
             return
         if line.command == "FAIL" or (len(line.command) == _NUMERIC and line.command[0] in "45"):
-            told.refusal = told.refusal or f"{line.param(-1) or 'refused'} ({line.command})"
+            told.refusal = told.refusal or refusals.reason(line)
         elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
             told.id = MessageId(msgid)
 

@@ -69,7 +69,8 @@ class V3:
         if params[0].startswith("+"):
             if self._ircd.options.multiline_fails:
                 self._refused.add(key)
-                client.send(f"FAIL BATCH {self._ircd.options.multiline_fails} :no")
+                label = {"label": tags["label"]} if "label" in tags else {}
+                client.send(f"FAIL BATCH {self._ircd.options.multiline_fails} :no", label)
             else:
                 self._open[key] = _Multiline(params[2], tags)
             return
