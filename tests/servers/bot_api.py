@@ -43,6 +43,7 @@ from tests.servers.bot_api_methods import Methods
 from tests.servers.bot_api_people import People
 from tests.servers.bot_api_text import ApiError, units
 from tests.servers.bot_api_world import Chat, Person, Shown
+from tests.servers.closing import stop_listening
 
 __all__ = ["BAD_GATEWAY", "BotApi", "Call", "Chat", "Fault", "Faults", "Flood", "Json", "Person", "Shown", "units"]
 
@@ -81,10 +82,8 @@ class BotApi(People):
     async def stop(self) -> None:
         """Close every connection and stop listening. Chats and updates stay."""
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         self.updates.close()
-        for _ in range(5):  # asyncio takes so many rounds from a socket that is accepted to our task for it
-            await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
