@@ -59,7 +59,12 @@ def clean(text: str) -> str:
 
 def name(text: str) -> str:
     """What somebody called a person, chat or file, on one line of bearable length."""
-    return " ".join(clean(text).split())[:_NAME_CHARS]
+    return line(text, _NAME_CHARS)
+
+
+def line(text: str, chars: int) -> str:
+    """On one line of at most so many characters."""
+    return " ".join(clean(text).split())[:chars]
 
 
 def moment(seconds: int | None, otherwise: datetime) -> datetime:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from channels.telegram.fields import Json, name, number, raw, string, table, tables, whole
+from channels.telegram.fields import Json, line, name, number, raw, string, table, tables, whole
 from gateway.events import Attachment
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
@@ -63,7 +63,7 @@ def described(message: Json) -> str:
         return f"[contact: {full_name(contact)}, {name(raw(contact, 'phone_number'))}]"
     if poll := table(message, "poll"):
         options = " | ".join(name(raw(option, "text")) for option in tables(poll, "options")[:_POLL_OPTIONS])
-        return f"[poll: {_line(raw(poll, 'question'))}: {options}]"
+        return f"[poll: {line(raw(poll, 'question'), _TEXT_CHARS)}: {options}]"
     if dice := table(message, "dice"):
         return f"[dice: {name(raw(dice, 'emoji'))} {whole(dice, 'value') or 0}]"
     if sticker := table(message, "sticker"):
@@ -72,7 +72,7 @@ def described(message: Json) -> str:
         return f"[game: {name(raw(game, 'title'))}]"
     if checklist := table(message, "checklist"):
         tasks = " | ".join(name(raw(task, "text")) for task in tables(checklist, "tasks")[:_POLL_OPTIONS])
-        return f"[checklist: {_line(raw(checklist, 'title'))}: {tasks}]"
+        return f"[checklist: {line(raw(checklist, 'title'), _TEXT_CHARS)}: {tasks}]"
     return "[story]" if table(message, "story") else ""
 
 
@@ -89,7 +89,3 @@ def full_name(person: Json) -> str:
     """First and last name, else the title or the user name."""
     whole_name = " ".join(filter(None, [name(raw(person, "first_name")), name(raw(person, "last_name"))]))
     return whole_name or name(raw(person, "title")) or name(raw(person, "username"))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:_TEXT_CHARS]

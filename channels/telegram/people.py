@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from channels.telegram.cursor import Cursor
-from channels.telegram.fields import Json, raw, table, whole
+from channels.telegram.fields import Json, name, raw, table, whole
 from channels.telegram.media import full_name
 from gateway.events import Address, ChannelName, RoomId, Sender, SenderId, ThreadId
 
@@ -80,7 +80,7 @@ def origin(message: Json) -> str:
     for key in ("sender_user", "sender_chat", "chat"):
         if named := full_name(table(told, key)):
             return named
-    named = " ".join((raw(told, "sender_user_name") or raw(message, "forward_sender_name")).split())
+    named = name(raw(told, "sender_user_name") or raw(message, "forward_sender_name"))
     for key in ("forward_from", "forward_from_chat"):
         named = named or full_name(table(legacy, key))
     return named or "somebody"

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from channels.telegram.fields import Json, moment, name, raw, table, tables, whole
+from channels.telegram.fields import Json, line, moment, name, raw, table, tables, whole
 from channels.telegram.media import full_name
 from channels.telegram.people import View, place, sender, somebody
 from gateway.events import EventId, Membership, Sender
@@ -36,7 +36,7 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
     if left and left.id != str(view.me):
         return (event("part", left) if left.id == by.id else event("kick", by, subject=left.name),)
     topic = table(message, "forum_topic_created") or table(message, "forum_topic_edited")
-    title = " ".join((raw(message, "new_chat_title") or raw(topic, "name")).split())[:_TITLE_CHARS]
+    title = line(raw(message, "new_chat_title") or raw(topic, "name"), _TITLE_CHARS)
     if title and by.id != str(view.me):
         return (event("topic", by, text=title),)
     return ()
