@@ -9,10 +9,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
 from channels.discord import shards
+from channels.discord.gaps import Progress
+from channels.discord.payload import id_at
 from channels.discord.socket import Socket
 from channels.discord.socket import connect as really_connect
 from tests.channels.discord_faults_kit import Hurried, Running, hello, running
@@ -63,6 +66,16 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[Socket]:
 
 def test_malformed_payloads_end_nothing(log: Counted, sockets: list[Socket]) -> None:
     asyncio.run(asyncio.wait_for(_story(log, sockets, wire=3_000, direct=3_000, seed=1), 60))
+
+
+def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
+    now, progress = datetime.now(UTC), Progress(None, 3600)
+    progress.began(0, ["1"], now)
+    progress.heard(0, str(2**63), now)
+    again = Progress(progress.cursor(), 3600)
+    again.began(0, ["1"], now)
+    assert again.missing(0, "1")
+    assert again.since(0, now) <= id_at(now)
 
 
 @pytest.mark.slow

@@ -157,10 +157,14 @@ class Town:
         """Those of one kind."""
         return [entry.fact for entry in await self.entries() if isinstance(entry.fact, kind)]
 
+    async def verdict(self) -> Verdict:
+        """All that was said against all that happened."""
+        wire = [Shown(room, text) for room in self.api.world.channels for text in self.api.texts(room)]
+        return judge(Evidence(entries=await self.entries(), wire=wire, asked=self.asked))
+
     async def fair(self) -> Verdict:
         """Each line is answered once or recorded as uncertain; nothing is lost or doubled. Else AssertionError."""
-        wire = [Shown(room, text) for room in self.api.world.channels for text in self.api.texts(room)]
-        found = judge(Evidence(entries=await self.entries(), wire=wire, asked=self.asked))
+        found = await self.verdict()
         assert found.faults == []
         assert found.accepted == len(self.tokens), "a line was lost or taken twice"
         assert (found.lost, found.duplicated, found.asked_twice) == (0, 0, 0)

@@ -192,8 +192,8 @@ class DiscordApi(People):
         for session in self.sessions:
             session.valid = False
 
-    def raw(self, text: str) -> None:
-        """Any text, to all that are connected."""
+    def raw(self, text: str | bytes) -> None:
+        """Any text, or a frame of any bytes, to all that are connected."""
         for session in self.live:
             assert session.connection is not None
             session.connection.queue.put_nowait(text)

@@ -51,8 +51,8 @@ class Connection:
         self, api: "DiscordApi", socket: web.WebSocketResponse, transport: asyncio.Transport, *, compress: bool
     ) -> None:
         self.api, self._socket, self._transport = api, socket, transport
-        self.queue: asyncio.Queue[str | int] = asyncio.Queue()
-        """Texts to send; an int closes with that code, 0 cuts."""
+        self.queue: asyncio.Queue[str | bytes | int] = asyncio.Queue()
+        """Texts to send, bytes as they are; an int closes with that code, 0 cuts."""
         self.session: Session | None = None
         self.received: list[Json] = []
         self.close_code: int | None = None
@@ -80,6 +80,8 @@ class Connection:
                 self.cut()
             elif isinstance(item, int):
                 await self._socket.close(code=item)
+            elif isinstance(item, bytes):
+                await self._socket.send_bytes(item)
             elif self._zlib is not None:
                 data = self._zlib.compress(item.encode()) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
                 with contextlib.suppress(ConnectionError):
