@@ -31,7 +31,7 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
     """
     said: list[Said] = []
     for exchange in (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images)):
-        parts = ((Text(text=exchange.heard),) if exchange.heard else ()) + exchange.images
+        parts = (Text(text=exchange.heard), *exchange.images) if exchange.heard else exchange.images
         if said and said[-1].role == "user":  # after a silence the same side goes on: sides must alternate
             said[-1] = Said(role="user", parts=(*said[-1].parts, *parts))
         elif parts:

@@ -31,12 +31,14 @@ def fit(
     first = view.newest_within([_tokens(one) for one in lines], budget)
     told = tell(lines[first:], omitted=omitted + first, plain=plain)
     new = view.estimate_tokens(told.heard) + view.images_tokens(told.media)
-    bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
-    start = max(
-        view.fold_start([turn.tokens for turn in past], budget - new, force=force),
-        view.fold_start([len(turn.media) for turn in past], MAX_IMAGES - len(told.media)),
-        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in past], bytes_left),
-    )
+    start = view.fold_start([turn.tokens for turn in past], budget - new, force=force)
+    if any(turn.media for turn in past):
+        bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
+        start = max(
+            start,
+            view.fold_start([len(turn.media) for turn in past], MAX_IMAGES - len(told.media)),
+            view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in past], bytes_left),
+        )
     return start, told
 
 

@@ -54,8 +54,9 @@ class Views:
 
     async def history(self, past: Sequence[PastTurn], *, seeing: bool) -> tuple[Exchange, ...]:
         """The turns as a prompt repeats them, with their images if these can be seen and are still there."""
-        exchanges = []
-        for turn in past:
-            images = await self._media.load(turn.media) if seeing else ()
-            exchanges.append(replace(turn.exchange, images=images) if images else turn.exchange)
+        exchanges = [turn.exchange for turn in past]
+        if seeing:
+            for place, turn in enumerate(past):
+                if turn.media:
+                    exchanges[place] = replace(turn.exchange, images=await self._media.load(turn.media))
         return tuple(exchanges)
