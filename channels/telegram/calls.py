@@ -118,6 +118,8 @@ class Api:
     def __init__(self, config: TelegramConfig) -> None:
         base = config.base_url.rstrip("/")
         self._token = config.token.get_secret_value()
+        hook = config.webhook
+        self._secrets = (self._token, hook.secret.get_secret_value()) if hook else (self._token,)
         self._timeout_s, self._poll_s = config.request_timeout, int(config.poll_timeout)
         # One context for all: each costs megabytes.
         bare = not base.lower().startswith("https")
@@ -197,8 +199,8 @@ class Api:
 
     @contextlib.contextmanager
     def discreet(self) -> Iterator[None]:
-        """Keep the libraries from logging addresses, whoever has configured the logging."""
-        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self._token)
+        """Keep the libraries from logging secrets, whoever has configured the logging."""
+        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self._secrets)
         for logger in loggers:
             logger.addFilter(discretion)
         try:
@@ -210,19 +212,22 @@ class Api:
 
 REFUSED = "the token was refused: get one from @BotFather"
 _TALKATIVE = ("httpx", "telegram.Bot")
+"""The first logs every address; the second, when debugging, every parameter."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class _Discretion(logging.Filter):
-    """Drops the line for each request; what else names the token, names it no more."""
+    """Drops the line for each request; what else names a secret, names it no more."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, secrets: tuple[str, ...]) -> None:
         super().__init__()
-        self._token = token
+        self._secrets = secrets
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        if self._token not in said:
+        said = kept = record.getMessage()
+        for secret in self._secrets:
+            kept = kept.replace(secret, "<secret>")
+        if kept == said:
             return True
-        record.msg, record.args = said.replace(self._token, "<token>"), None
-        return record.levelno > logging.INFO
+        record.msg, record.args = kept, None
+        return record.name != "httpx" or record.levelno > logging.INFO

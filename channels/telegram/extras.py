@@ -49,6 +49,8 @@ class Extras:
         private = chat > 0
         if self._preview == "off" or (self._preview == "private" and not private):
             raise Rejected("previews are not wanted here")
+        if not text.strip():
+            return shown
         if not self._outgoing.pace.spare(chat, self._clock.monotonic()):
             raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_WAIT_S)
         last = render(text)[-1]

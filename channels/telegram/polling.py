@@ -19,6 +19,7 @@ from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
 _PAUSE_S = 1.0
+"""Between two polls that bring nothing and take less: some servers never let a poll wait."""
 _CONFLICT = "another process polls with this token, or a webhook is set"
 
 
@@ -46,8 +47,9 @@ class Polling:
         holding = False
         while True:
             offset, asked_s = self._durable.ask_from(self._clock.now()), self._clock.monotonic()
+            wait = not (holding or self._trouble.lasting)
             try:
-                updates = await self._api.updates(offset, ALLOWED, wait=not (holding or self._trouble.lasting))
+                updates = await self._api.updates(offset, ALLOWED, wait=wait)
             except (TelegramError, TimeoutError) as error:
                 if isinstance(error, Conflict) and await self._webhook_removed():
                     continue
@@ -61,8 +63,8 @@ class Polling:
             holding = await self._take(readable)
             if holding:
                 await self._clock.sleep(ALBUM_S)
-            elif not updates and self._clock.monotonic() - asked_s < _PAUSE_S:
-                await self._clock.sleep(_PAUSE_S)  # some servers never let a poll wait
+            elif wait and not updates and self._clock.monotonic() - asked_s < _PAUSE_S:
+                await self._clock.sleep(_PAUSE_S)
 
     async def _take(self, updates: list[Json]) -> bool:
         """Hand over what is whole; True: the rest must be asked for again."""

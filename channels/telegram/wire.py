@@ -102,6 +102,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
                 args=called[1],
                 sent=sent,
                 origin="native",
+                direct=_private(message),
             ),
         )
     text, files = _text(message, view), media.attachments(message)
@@ -129,6 +130,8 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
     at, who, number = place(message, view), sender(message), whole(message, "message_id")
     if at is None or who is None or number is None or who.id == str(view.me):
         return ()
+    if "live_period" in table(message, "location"):
+        return ()  # a moving position, every few seconds
     sent = moment(whole(message, "edit_date"), moment(whole(message, "date"), now))
     return (
         Edited(
@@ -176,7 +179,12 @@ def _button(query: Json, view: View, now: datetime) -> tuple[Notification, ...]:
     # The prefix tells it from a message's id: nothing can be a reply to a press.
     pressed = EventId(f"button:{string(query, 'id')}")
     args = string(query, "data").strip()
-    return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native"),)
+    direct = _private(table(query, "message"))
+    return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native", direct=direct),)
+
+
+def _private(message: Json) -> bool:
+    return raw(table(message, "chat"), "type") == "private"
 
 
 def _text(message: Json, view: View) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.events import Command, Edited, Link, Membership, Message, Reacted
 from gateway.records import key_of
-from tests.channels.telegram_kit import at, running, story
+from tests.channels.telegram_kit import at, config, running, story
 from tests.servers.bot_api import BotApi
 
 
@@ -236,3 +236,34 @@ async def test_a_webhook_ends_with_what_emit_raises() -> None:
         with pytest.raises(RuntimeError, match="the disk is full"):
             await run.task
         assert not api.updates.confirmed
+
+
+@story
+async def test_a_server_that_does_not_wait_is_not_asked_without_end() -> None:
+    async with BotApi() as api, running(api, poll_timeout=0) as run:
+        await run.up()
+        await asyncio.sleep(0.3)
+        assert len(api.asked("getUpdates")) == 1
+        api.private_says(api.person("Ann"), "hi")
+        await run.message()
+
+
+@story
+async def test_no_secret_is_logged_even_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("", "httpx", "httpcore", "telegram", "telegram.Bot"):
+        caplog.set_level(logging.DEBUG, logger=name or None)
+    async with BotApi() as api, running(api, webhook=HOOK) as run:
+        await run.up()
+        await api.called("setWebhook")
+        await asyncio.sleep(0.05)
+    assert any("setWebhook" in record.getMessage() for record in caplog.records if record.name == "telegram.Bot")
+    said = "".join(logging.Formatter().format(record) for record in caplog.records)
+    assert api.token not in said
+    assert str(HOOK["secret"]) not in said
+
+
+@pytest.mark.parametrize("secret", ["", "with space", "x" * 257, "\u00fc"])
+def test_a_webhooks_secret_is_what_telegram_takes(secret: str) -> None:
+    with pytest.raises(ValueError, match="letters") as told:
+        config("http://127.0.0.1:1", webhook=HOOK | {"secret": secret})
+    assert not secret or secret not in str(told.value)

@@ -335,6 +335,7 @@ def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, cha
         update(message(message_id="7", text="no id")),
         update(message()),
         update(message(text=" \n ")),
+        update(message(location={"latitude": 1, "longitude": 1, "live_period": 60}, edit_date=9), "edited_message"),
         update(message(new_kind_of_content={"x": 1})),
         update(message(text="x"), "new_kind_of_update"),
         update({"id": "1", "from": ANN, "data": "x"}, "callback_query"),
