@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -24,8 +24,18 @@ _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PY
 """Compiled code is kept between starts, as it is where the gateway is installed: compiling takes 0.3 s."""
 
 
-def write_config(folder: Path, *, irc_port: int, model_url: str | None, store: Path) -> None:
-    """A gateway on loopback IRC only. `model_url` None: the scripted model; else an openai provider there."""
+def write_config(
+    folder: Path,
+    *,
+    irc_port: int,
+    model_url: str | None,
+    store: Path,
+    beside: Mapping[str, Mapping[str, object]] | None = None,
+) -> None:
+    """A gateway on loopback IRC, and on what stands `beside` it.
+
+    `model_url` None: the scripted model; else an openai provider there.
+    """
     provider: dict[str, object] = {"kind": "scripted", "replies": [{"match": ".", "reply": "all is well"}]}
     model: dict[str, object] = {"provider": "p"}
     if model_url is not None:
@@ -41,7 +51,7 @@ def write_config(folder: Path, *, irc_port: int, model_url: str | None, store: P
         "flood": {"burst": 1000, "per_s": 100_000.0},
     }
     config = {
-        "channels": {"irc.bench": channel},
+        "channels": {"irc.bench": channel} | dict(beside or {}),
         "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}],
         "llm": {"providers": {"p": provider}, "models": {"main": model}},
         "attention": {"coalesce": 0},
@@ -78,7 +88,7 @@ class Gateway:
     joined_s: float
     """When its JOIN was on the wire."""
     up_s: float
-    """When its log said that the link is up."""
+    """When its log said that the link is up; of several links, the last."""
     bot: Client
 
     def resident_mb(self) -> float:
@@ -88,8 +98,8 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def running(wire: Wire, config: Path) -> AsyncIterator[Gateway]:
-    """Start it, wait until it is up, hand it over, stop it. Raises RuntimeError with its log if it does not come up."""
+async def running(wire: Wire, config: Path, *, links: int = 1) -> AsyncIterator[Gateway]:
+    """Start it, wait until its links are up, hand it over, stop it. Raises RuntimeError with its log if they do not."""
     already = len(wire.lines)
     launched_s = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
@@ -104,7 +114,7 @@ async def running(wire: Wire, config: Path) -> AsyncIterator[Gateway]:
     assert process.stderr is not None
     reading: asyncio.Task[None] | None = None
     try:
-        up_s = await asyncio.wait_for(_up(process.stderr), START_LIMIT_S)
+        up_s = await asyncio.wait_for(_up(process.stderr, links), START_LIMIT_S)
         reading = asyncio.create_task(_drain(process.stderr))
         bot = await wire.joined(NICK, ROOM)
         yield Gateway(process, launched_s, wire.seen_s("JOIN", after=already), up_s, bot)
@@ -116,10 +126,11 @@ async def running(wire: Wire, config: Path) -> AsyncIterator[Gateway]:
             reading.cancel()
 
 
-async def _up(log: asyncio.StreamReader) -> float:
+async def _up(log: asyncio.StreamReader, links: int) -> float:
     told = []
     while line := await log.readline():
-        if b" is up: " in line:
+        links -= b" is up: " in line
+        if not links:
             return time.perf_counter()
         told.append(line.decode())
     raise RuntimeError("the gateway did not come up:\n" + "".join(told))
