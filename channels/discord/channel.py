@@ -8,6 +8,7 @@ import random as _random
 import string
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from channels.base import (
     Capabilities,
@@ -67,6 +68,8 @@ class DiscordChannel:
         self._commands = tuple(commands)
         self._directory = Directory(name)
         self._progress = Progress(cursor, config.history_age)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Channel -> its turn: requests on several connections would overtake each other."""
         self._life: Life | None = None
         """Set while `run` runs."""
 
@@ -114,17 +117,20 @@ class DiscordChannel:
         life, channel = self._running(), _channel(part.to)
         flags = (0 if self._config.link_previews else _SUPPRESS_EMBEDS) | (_SILENT if part.style == "notice" else 0)
         content: dict[str, object] = {"content": part.body, "allowed_mentions": {"parse": []}}
-        once = _once(going)
+        turn = self._turns.setdefault(channel, asyncio.Lock())
+        async with turn:  # asyncio locks are fair: who came first goes first
+            return await self._send(life, part, content, flags, _once(going))
+
+    async def _send(self, life: "Life", part: Part, content: dict[str, object], flags: int, going: Going) -> Receipt:
         if part.private or (part.reply_to is not None and not as_id(part.reply_to)):
             # An answer to a command takes only this flag.
-            answered = await life.answers.send(part, content | {"flags": flags & _SUPPRESS_EMBEDS}, once)
+            answered = await life.answers.send(part, content | {"flags": flags & _SUPPRESS_EMBEDS}, going)
             if answered is not None:
                 return answered
         content |= {"flags": flags, "nonce": nonce(part.key), "enforce_nonce": True}
         if part.reply_to is not None and (replied := as_id(part.reply_to)):
             content["message_reference"] = {"message_id": replied, "fail_if_not_exists": False}
-        answer = await life.api.call("POST", _MESSAGES, json=content, going=once, channel_id=channel)
-        return _receipt(answer)
+        return _receipt(await life.api.call("POST", _MESSAGES, json=content, going=going, channel_id=_channel(part.to)))
 
     async def typing(self, at: Address, *, active: bool) -> None:
         life = self._life

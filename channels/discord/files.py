@@ -46,10 +46,11 @@ def allowed(url: str, api_url: str) -> yarl.URL:
     """The address, if it is one of Discord's or the configured server's. Raises `Rejected`: payloads are no orders."""
     try:
         found, ours = yarl.URL(url), yarl.URL(api_url)
+        same = found.origin() == ours.origin()
     except ValueError:
         raise Rejected("the attachment has no address") from None
     theirs = found.scheme == "https" and found.host in HOSTS and found.explicit_port in {None, 443}
-    if found.user or not (theirs or found.origin() == ours.origin()):
+    if found.user or not (theirs or same):
         raise Rejected("the attachment is not on Discord's own hosts")
     return found
 
