@@ -8,7 +8,7 @@ stands on the line itself, written once and never again.
 from collections.abc import Sequence
 
 from agent.brief import Brief, Exchange, Line, Place
-from agent.models.base import Block, Request, Said, Text, ToolSpec
+from agent.models.base import Block, Piece, Request, Said, Text, ToolSpec
 
 MAX_LINE_CHARS = 8_000
 """One message may not crowd out the rest; the log keeps it whole."""
@@ -31,7 +31,9 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
     """
     said: list[Said] = []
     for exchange in (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images)):
-        parts = (Text(text=exchange.heard), *exchange.images) if exchange.heard else exchange.images
+        parts: tuple[Piece, ...] = exchange.images
+        if exchange.heard:
+            parts = (Text(text=exchange.heard), *parts)
         if said and said[-1].role == "user":  # after a silence the same side goes on: sides must alternate
             said[-1] = Said(role="user", parts=(*said[-1].parts, *parts))
         elif parts:
