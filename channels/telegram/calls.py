@@ -213,7 +213,7 @@ class Api:
 REFUSED = "the token was refused: get one from @BotFather"
 _TALKATIVE = ("httpx", "telegram.Bot")
 """The first logs every address; the second, when debugging, every parameter."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
 class _Discretion(logging.Filter):

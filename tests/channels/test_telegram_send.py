@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from channels.base import (
     CanDownload,
@@ -185,6 +187,26 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
     pace.hold(20, 100.0)
     assert (pace.wait_s(20, 70.0), pace.wait_s(21, 70.0)) == (30, 0)
     assert not pace.free(20, 70.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60))
+def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> None:
+    flood = Flood(per_chat_s=1, group_per_min=4, overall_per_s=3)
+    pace, now_s, arrived = Pace(flood), 0.0, list[tuple[float, int]]()
+    for chat, pause_s, way_s in sends:
+        now_s += pause_s
+        while wait_s := pace.wait_s(chat, now_s):
+            now_s += wait_s
+        pace.take(chat, now_s)
+        arrived.append((now_s + way_s / 2, chat))
+        now_s += way_s
+        pace.done(chat, now_s)
+    slack_s = 1e-6
+    for at_s, chat in arrived:
+        here = [when for when, other in arrived if other == chat]
+        assert sum(at_s <= when < at_s + 1 - slack_s for when in here) <= 1
+        assert chat > 0 or sum(at_s <= when < at_s + 60 - slack_s for when in here) <= flood.group_per_min
+        assert sum(at_s <= when < at_s + 1 - slack_s for when, _ in arrived) <= flood.overall_per_s
 
 
 def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
