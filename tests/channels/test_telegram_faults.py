@@ -37,6 +37,7 @@ POLLS: dict[str, Break] = {
     "who we are, 502": lambda api: api.faults.say("getMe", BAD_GATEWAY, status=502, kind="text/html", times=2),
     "who we are, dropped": lambda api: api.faults.drop("getMe", times=2),
     "who we are, nonsense": lambda api: api.faults.say("getMe", b'{"ok":true,"result":{"id":"x"}}'),
+    "who we are, in few words": lambda api: api.faults.say("getMe", b'{"ok":true,"result":{"id":666,"username":"x"}}'),
     "who we are, 429": lambda api: api.faults.fail("getMe", 429, retry_after=30),
 }
 
@@ -97,6 +98,16 @@ async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
             assert gaps_s[-1] == pytest.approx(60, abs=2)
             assert sorted(gaps_s) == pytest.approx(gaps_s, abs=1)
             assert run.links[-1] is False
+
+
+@story
+async def test_a_server_that_never_lets_a_poll_wait_is_asked_once_a_second() -> None:
+    async with BotApi() as api:
+        clock = ManualClock()
+        api.faults.say("getUpdates", b'{"ok":true,"result":[]}', times=None)
+        async with running(api, clock) as run:
+            await run.until_advancing(clock, lambda: len(api.asked("getUpdates")) >= 10)
+            assert clock.monotonic() > 8
 
 
 @story
@@ -171,6 +182,7 @@ async def test_a_server_that_goes_away_comes_back_with_all_that_was_said() -> No
             assert run.links == [True, False, True]
 
 
+ODD = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
 SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "429": (lambda api: api.faults.fail("sendMessage", 429, retry_after=7), RateLimited, 0),
     "400": (lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"), Rejected, 0),
@@ -188,6 +200,7 @@ SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "cut": (lambda api: api.faults.drop("sendMessage", after=True, begun=b"HTTP/1.1 200 X\r\n"), Uncertain, 1),
     "silent before": (lambda api: api.faults.stall("sendMessage"), Uncertain, 0),
     "silent after": (lambda api: api.faults.stall("sendMessage", after=True), Uncertain, 1),
+    "odd fields": (lambda api: api.faults.say("sendMessage", ODD, after=True), None, 1),
     "one byte at a time": (lambda api: api.faults.slow("sendMessage"), None, 1),
     "hung up": (lambda api: api.faults.hang_up("sendMessage"), None, 1),
 }

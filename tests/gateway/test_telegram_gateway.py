@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from gateway.events import Delivery
+from gateway.events import Delivery, Link
 from gateway.records import CursorMoved, PartEnded, TurnEnded
 from tests.channels.telegram_kit import story
+from tests.channels.test_telegram_fuzz import Spoiler
 from tests.gateway.kill_judge import Verdict
 from tests.gateway.telegram_kit import Town, fair, so, town
 from tests.gateway.test_kill import GUESSES
@@ -149,6 +150,20 @@ async def test_the_position_moves_in_the_transaction_of_what_was_heard(tmp_path:
 
 
 @story
+async def test_spoilt_updates_go_through_the_whole_gateway_and_stop_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ben, spoiler = people(it, 5)[-1], Spoiler(5)  # the spoilt ones speak of the first
+        async with it.inside():
+            for _ in range(2000):
+                mine = it.api.updates.put_raw({})
+                it.api.updates.pending[-1] = (mine, spoiler.update(mine, ids=False))
+            await it.answered(it.say(ben))
+        assert it.api.updates.pending == []
+        links = [link.up for link in await it.facts(Link)]
+        assert links == [True]
+
+
+@story
 async def test_no_log_line_and_no_entry_tells_the_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("", "httpx", "httpcore", "telegram", "reverie", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name or None)
@@ -201,7 +216,7 @@ def test_a_position_that_runs_ahead_of_what_was_heard_is_found_out(tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_outbox_that_sends_again_is_found_out(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="lost|duplicated"):
+    with pytest.raises(AssertionError, match=r"lost|duplicated"):
         kills(tmp_path, rounds=10, seed=4, sabotage=GUESSES.format(guess="pending"))
 
 
