@@ -24,20 +24,26 @@ class Progress:
 
     def __init__(self, cursor: str | None, history_age_s: float) -> None:
         self._age = timedelta(seconds=min(history_age_s, 10.0**9))
-        self._marks, self.directs = _read(cursor)
-        self._heard = dict(self._marks)
+        marks, self.directs = _read(cursor)
+        self._floor = min(marks, default=None)
+        """Where the process before us was with all that it heard; None once every shard has begun from there. The
+        earliest of its shards counts for all of ours: there may be another number of them now."""
+        self._marks: dict[int, int] = {}
+        self._heard: dict[int, int] = {}
         self._missing: dict[int, set[str]] = {}
         """Shard -> guilds whose gap is still open; an empty name is that of direct chats."""
 
-    def began(self, shard: int, guilds: Iterable[str], now: datetime) -> None:
-        """A new session: all that it covers may have a gap."""
-        if shard not in self._marks and self._marks:  # another number of shards than before: the earliest holds for all
-            self._marks[shard] = min(self._marks.values())
+    def began(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
+        """A new session, one of `shards`: all that it covers may have a gap."""
+        if shard not in self._marks and self._floor is not None:
+            self._marks[shard] = self._floor
         known = shard in self._marks and self._age > timedelta(0)
         self._missing[shard] = {*guilds, *([""] if self.directs and not shard else [])} if known else set()
         if not known:
             self._marks[shard] = id_at(now)
         self._heard[shard] = max(self._heard.get(shard, 0), self._marks[shard])
+        if len(self._marks) >= shards:
+            self._floor = None
 
     def lost(self, shard: int, guild: str) -> None:
         """A guild has become unavailable: what is said there now is not told."""
@@ -65,7 +71,7 @@ class Progress:
 
     def since(self, shard: int, now: datetime) -> int:
         """Ask for what has a larger id than this."""
-        mark = self._marks.get(shard, 0)
+        mark = self._marks.get(shard, self._floor or 0)
         return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), id_at(now - self._age))
 
     def too_old(self, shard: int, now: datetime) -> bool:
@@ -78,18 +84,20 @@ class Progress:
             if not self._missing.get(shard):
                 self._marks[shard] = heard
         marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
+        if self._floor is not None:
+            marks["*"] = str(self._floor)
         return json.dumps({"v": 1, "marks": marks, "directs": self.directs}, separators=(",", ":"))
 
 
-def _read(cursor: str | None) -> tuple[dict[int, int], dict[str, str]]:
-    """What a cursor says; nothing if it is none of ours."""
+def _read(cursor: str | None) -> tuple[list[int], dict[str, str]]:
+    """Positions and direct chats that a cursor tells; nothing if it is none of ours."""
     try:
         found = json.loads(cursor or "{}")
-        marks = {int(shard): int(as_id(mark)) for shard, mark in found.get("marks", {}).items()}
+        marks = [int(as_id(mark)) for mark in found.get("marks", {}).values()]
         directs = {as_id(direct): as_id(message) for direct, message in found.get("directs", {}).items()}
         return marks, {direct: message for direct, message in directs.items() if direct and message}
     except (ValueError, AttributeError, TypeError):
-        return {}, {}
+        return [], {}
 
 
 def acts(place: Place, rooms: AbstractSet[str]) -> bool:

@@ -101,7 +101,14 @@ class Inflow:
         match item.event:
             case "READY":
                 guilds = [snowflake(guild, "id") for guild in objs(data, "guilds")]
-                self._progress.began(item.shard, filter(None, guilds), self._clock.now())
+                told_of = data.get("shard")
+                shards = told_of[1] if isinstance(told_of, list) and len(told_of) > 1 else 1
+                self._progress.began(
+                    item.shard,
+                    filter(None, guilds),
+                    self._clock.now(),
+                    shards=shards if isinstance(shards, int) else 1,
+                )
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
                     self._progress.lost(item.shard, number)

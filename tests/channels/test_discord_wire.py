@@ -1,0 +1,385 @@
+"""Payloads to notifications, positions and pace: all of it without a socket."""
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yarl
+
+from channels.base import CommandSpec
+from channels.discord import commands, gaps, wire
+from channels.discord.config import DiscordConfig
+from channels.discord.directory import Directory, Place
+from channels.discord.gaps import Progress
+from channels.discord.pace import Backoff, Identifies
+from channels.discord.payload import as_id, id_at, time_of
+from channels.discord.text import readable
+from gateway.events import NOTIFICATION, ChannelName, Edited, Message
+from tests.channels.discord_kit import NAME, place
+
+ME, ANN, ROOM, GUILD, ROLE = "10", "20", "30", "40", "50"
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def at(ago_s: float = 0.0, number: int = 0) -> str:
+    return str(id_at(NOW - timedelta(seconds=ago_s)) + number)
+
+
+def directory() -> Directory:
+    made = Directory(NAME)
+    made.learn("READY", {"user": {"id": ME}})
+    roles = [{"id": ROLE, "name": "reverie", "tags": {"bot_id": ME}}, {"id": "51", "name": "all"}]
+    made.learn("GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": roles})
+    return made
+
+
+def said(content: str = "hello", **more: Any) -> dict[str, Any]:
+    author = {"id": ANN, "username": "ann", "global_name": "Ann"}
+    return {"id": at(), "channel_id": ROOM, "guild_id": GUILD, "type": 0, "author": author, "content": content} | more
+
+
+def message(content: str = "hello", **more: Any) -> Message:
+    found = wire.message(said(content, **more), directory())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "kind"),
+    [
+        ("hi", {}, "room"),
+        (f"<@{ME}> hi", {"mentions": [{"id": ME}]}, "mention"),
+        (f"<@!{ME}> hi", {"mentions": []}, "mention"),
+        (f"<@&{ROLE}> hi", {"mention_roles": [ROLE]}, "mention"),
+        ("<@&51> hi", {"mention_roles": ["51"]}, "room"),
+        ("@everyone hi", {"mention_everyone": True}, "room"),
+        (f"`<@{ME}>` is how", {}, "room"),
+        ("hi", {"guild_id": None, "channel_id": "99"}, "direct"),
+        (
+            "yes",
+            {
+                "type": 19,
+                "mentions": [{"id": ME}],
+                "message_reference": {"message_id": "1"},
+                "referenced_message": {"author": {"id": ME}},
+            },
+            "reply",
+        ),
+        (
+            "yes",
+            {"type": 19, "message_reference": {"message_id": "1"}, "referenced_message": {"author": {"id": ANN}}},
+            "room",
+        ),
+    ],
+)
+def test_whom_it_was_said_to(content: str, more: dict[str, Any], kind: str) -> None:
+    assert message(content, **more).kind == kind
+
+
+def test_references_become_names_but_not_in_code() -> None:
+    people = {ANN: "Ann"}
+    shown = readable(
+        f"<@{ANN}> <@!77> <#{ROOM}> <#78> <@&{ROLE}> <:cat:1> <a:dog:2> </log:3> <t:1:R>", people, directory()
+    )
+    assert shown == "@Ann @77 #general #78 @reverie :cat: :dog: /log <t:1:R>"
+    for code in (f"`<@{ANN}>`", f"```\n<@{ANN}>\n```"):
+        assert readable(code, people, directory()) == code
+
+
+def test_what_stands_beside_the_text_is_told() -> None:
+    forward = {
+        "message_reference": {"type": 1, "message_id": "1"},
+        "message_snapshots": [{"message": {"content": "old"}}],
+    }
+    forwarded = message("", **forward)
+    assert (forwarded.text, forwarded.reply_to) == ("[forwarded] old", None)
+    bot = {"id": "60", "username": "news", "bot": True}
+    embeds = [{"type": "rich", "title": "Title", "description": "x" * 1000}, {"type": "link", "title": "no"}]
+    shown = message("", author=bot, embeds=embeds).text
+    assert shown.startswith("Title - xxx")
+    assert len(shown) < 700
+    assert message("see", embeds=embeds).text == "see"  # people's embeds are previews of their links
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"type": 7},
+        {"type": 6},
+        {"type": 18},
+        {"author": {"id": ME}},
+        {"author": {}},
+        {"content": "  \n"},
+        {"id": "no"},
+        {"channel_id": None},
+        {"type": None},
+    ],
+)
+def test_what_nobody_said_is_quiet(more: dict[str, Any]) -> None:
+    assert wire.message(said(**more), directory()) is None
+
+
+def test_an_answer_to_another_bots_command_is_that_bots_own() -> None:
+    bot = {"id": "60", "username": "helper", "bot": True}
+    sender = message("done", type=20, author=bot, webhook_id="61", application_id="61").sender
+    assert (sender.id, sender.is_bot, sender.verified) == ("60", True, True)
+    hook = message("news", author=bot, webhook_id="61").sender
+    assert (hook.id, hook.is_bot, hook.verified) == ("webhook:61", True, False)
+
+
+def test_only_a_fresh_edit_is_one() -> None:
+    def edit(when: datetime | None) -> Edited | None:
+        stamp = when.isoformat() if when else None
+        return wire.edited(said(edited_timestamp=stamp), directory(), NOW)
+
+    first, again = edit(NOW), edit(NOW)
+    assert first is not None
+    assert first == again  # a preview that comes later repeats it: the store knows the id
+    assert edit(None) is None
+    assert edit(NOW - timedelta(hours=1)) is None  # a pin of what was edited long ago
+
+
+def test_times_come_from_ids() -> None:
+    assert message().sent == NOW
+    assert time_of(str(id_at(NOW))) == NOW
+    assert [as_id(value) for value in (5, "5", "005", True, -1, "", "x", "1" * 30, 1 << 64, "٥", None)] == [
+        *("5", "5", "5"),
+        *[""] * 8,
+    ]
+
+
+def test_threads_belong_to_their_channel_until_they_are_gone() -> None:
+    known = directory()
+    known.learn("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": ROOM, "guild_id": GUILD, "name": "aside"})
+    assert known.address("31") == place(ROOM, "31")
+    known.learn("GUILD_DELETE", {"id": GUILD, "unavailable": True})
+    assert known.guild("31") == GUILD  # an outage: it comes back
+    known.learn("GUILD_DELETE", {"id": GUILD})
+    assert (known.guild("31"), known.address("31"), known.our_role(ROLE)) == ("", place("31"), False)
+
+
+def _place(number: str, last: str | None, **more: Any) -> Place:
+    return Place(**({"id": number, "guild": GUILD, "name": "", "parent": "", "last": last} | more))
+
+
+def test_only_open_places_with_news_are_asked() -> None:
+    places = [_place("1", "99"), _place("2", "100"), _place("3", "101"), _place("4", None), _place("5", "")]
+    places += [_place("6", "200", parent="3"), _place("7", "200", talks=False)]
+    assert [p.id for p in gaps.plan(places, 100, {"*"})] == ["3", "5", "6"]
+    assert [p.id for p in gaps.plan(places, 100, {"3"})] == ["3", "6"]
+    assert [p.id for p in gaps.plan(places, 100, {GUILD})] == ["3", "5", "6"]
+    assert gaps.plan(places, 100, set()) == []
+
+
+def test_a_position_waits_for_the_gaps_before_it() -> None:
+    old = Progress(None, 3600)
+    old.began(0, [GUILD], NOW - timedelta(minutes=10))
+    assert not old.missing(0, GUILD)  # nothing is known from before: nothing is missed
+    old.heard(0, at(300), NOW)
+    new = Progress(old.cursor(), 3600)
+    new.began(0, [GUILD], NOW)
+    new.heard(0, at(0), NOW)
+    assert Progress(new.cursor(), 3600).since(0, NOW) == int(at(360))
+    assert new.missing(0, GUILD)
+    new.closed(0, GUILD)
+    assert Progress(new.cursor(), 3600).since(0, NOW) == int(at(60))
+    new.lost(0, GUILD)
+    new.heard(0, at(0, 7), NOW)
+    assert json.loads(new.cursor())["marks"] == {"0": at(0)}
+
+
+def test_a_gap_is_looked_at_no_further_back_than_the_age() -> None:
+    old = Progress(None, 3600)
+    old.began(0, [], NOW - timedelta(days=2))
+    new = Progress(old.cursor(), 3600)
+    assert new.since(0, NOW) == int(at(3600))
+    assert new.too_old(0, NOW)
+    never = Progress(old.cursor(), 0)
+    never.began(0, [GUILD], NOW)
+    assert not never.missing(0, GUILD)
+
+
+def test_another_number_of_shards_begins_at_the_earliest() -> None:
+    old = Progress(None, 3600)
+    for shard in (0, 1):
+        old.began(shard, [], NOW - timedelta(minutes=10), shards=2)
+        old.heard(shard, at(100 + shard), NOW)
+    fewer = Progress(old.cursor(), 3600)
+    fewer.began(0, [GUILD], NOW)
+    assert fewer.since(0, NOW) == int(at(161))
+    more = Progress(old.cursor(), 3600)
+    more.began(2, [], NOW, shards=3)
+    more.heard(2, at(0), NOW)
+    assert Progress(more.cursor(), 3600).since(1, NOW) == int(at(161))  # the others have not begun yet
+    for shard in (0, 1):
+        more.began(shard, [], NOW, shards=3)
+        more.heard(shard, at(0), NOW)
+    assert Progress(more.cursor(), 3600).since(1, NOW) == int(at(60))
+
+
+def test_direct_chats_are_remembered_the_latest_ones() -> None:
+    progress = Progress(None, 3600)
+    progress.began(0, [], NOW)
+    for number in range(1, 200):
+        progress.spoke(str(number), at())
+    kept = Progress(progress.cursor(), 3600).directs
+    assert list(kept)[-1] == "199"
+    assert len(kept) == gaps.DIRECTS
+    assert len(progress.cursor()) < 5000
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}'])
+def test_a_position_that_is_none_of_ours_is_none(cursor: str) -> None:
+    assert Progress(cursor, 3600).since(0, NOW) == int(at(3600))
+
+
+def test_back_off_doubles_and_begins_anew_after_a_good_connection() -> None:
+    backoff = Backoff()
+    assert [backoff.next_s(0, 1.0) for _ in range(11)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert backoff.next_s(59, 1.0) == 300
+    assert backoff.next_s(60, 0.0) == 1
+
+
+def test_the_budget_of_sessions_is_never_used_up() -> None:
+    budget = Identifies()
+    assert budget.wait_s(0, 100.0) == 0
+    budget.took(0, 100.0)
+    assert (budget.wait_s(0, 101.0), budget.wait_s(1, 101.0)) == (4, 4)
+    budget.told(101.0, remaining=1000, reset_after_s=3600, max_concurrency=16)
+    assert budget.wait_s(1, 101.0) == 0
+    budget.told(200.0, remaining=3, reset_after_s=50, max_concurrency=1)
+    assert budget.wait_s(0, 210.0) == 40
+    assert budget.wait_s(0, 250.0) == 0
+
+
+def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
+    budget, now_s, count = Identifies(), 0.0, 0
+    while now_s < 86400:
+        now_s += budget.wait_s(0, now_s)
+        budget.took(0, now_s)
+        count += 1
+        now_s += 61  # a minute up, and a second of back-off
+    assert count <= 1000
+
+
+def test_the_command_table_is_told_only_if_it_differs() -> None:
+    specs = [
+        CommandSpec(name="log", summary="Show", argument="[entry]"),
+        CommandSpec(name="join", summary="Go", argument="room"),
+    ]
+    wanted = commands.table(specs)
+    assert [row["options"][0]["required"] for row in wanted] == [False, True]  # type: ignore[index] # as built
+    theirs = [row | {"id": "1", "version": "2", "nsfw": False} for row in wanted]
+    assert commands.same(theirs[::-1], wanted)
+    assert not commands.same(theirs[:1], wanted)
+    assert not commands.same([theirs[0] | {"description": "other"}, theirs[1]], wanted)
+    assert not commands.same({"message": "no"}, wanted)
+
+
+def test_a_room_is_an_id() -> None:
+    base = {"platform": "discord", "token": "t"}
+    assert DiscordConfig.model_validate(base | {"rooms": ["*", "123"]}).rooms == ("*", "123")
+    with pytest.raises(ValueError, match="developer mode"):
+        DiscordConfig.model_validate(base | {"rooms": ["#general"]})
+    assert DiscordConfig.model_validate(base | {"history_age": "2h", "shards": "auto"}).history_age == 7200
+
+
+@pytest.mark.parametrize(
+    ("told", "where"),
+    [
+        ("wss://gateway-us-east1-b.discord.gg", "wss://gateway-us-east1-b.discord.gg"),
+        ("ws://evil.example", "wss://ours.example"),
+        ("https://evil.example", "wss://ours.example"),
+        ("wss://user:pass@evil.example", "wss://ours.example"),
+        ("wss://[", "wss://ours.example"),
+        ("", "wss://ours.example"),
+    ],
+)
+def test_only_a_sane_address_is_resumed_at(told: str, where: str) -> None:
+    from channels.discord.socket import _sane  # noqa: PLC0415 - imports discord.py, which the rest of this file does not
+
+    assert _sane(told, yarl.URL("wss://ours.example")) == yarl.URL(where)
+
+
+_KEYS = (
+    *("id", "channel_id", "guild_id", "type", "author", "content", "mentions"),
+    *("member", "user_id", "message_id", "emoji", "name", "data", "options"),
+    *("value", "user", "attachments", "embeds", "poll", "sticker_items", "message_reference"),
+    *("referenced_message", "message_snapshots", "edited_timestamp", "channels", "threads", "roles", "tags"),
+    *("bot_id", "ids", "webhook_id", "unavailable", "parent_id", "last_message_id", "recipients"),
+)
+_LEAVES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    5,
+    1 << 70,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    ROOM,
+    ME,
+    ANN,
+    GUILD,
+    "\ud800",
+    "2026-01-01",
+    "9" * 40,
+)
+_EVENTS: tuple[str, ...] = (
+    "MESSAGE_CREATE",
+    "MESSAGE_UPDATE",
+    "MESSAGE_DELETE",
+    "MESSAGE_DELETE_BULK",
+    "MESSAGE_REACTION_ADD",
+)
+_EVENTS += (
+    "INTERACTION_CREATE",
+    "GUILD_CREATE",
+    "GUILD_DELETE",
+    "CHANNEL_UPDATE",
+    "THREAD_CREATE",
+    "READY",
+    "GUILD_ROLE_UPDATE",
+)
+
+
+def _junk(chance: random.Random, depth: int) -> Any:
+    kind = chance.random()
+    if depth == 0 or kind < 0.4:
+        return chance.choice(_LEAVES)
+    if kind < 0.55:
+        return [_junk(chance, depth - 1) for _ in range(chance.randint(0, 2))]
+    return {chance.choice(_KEYS): _junk(chance, depth - 1) for _ in range(chance.randint(0, 4))}
+
+
+def _payloads(seed: int, count: int) -> Iterator[tuple[str, Any]]:
+    chance = random.Random(seed)
+    for _ in range(count):
+        event = chance.choice(_EVENTS)
+        whole = said(f"<@{ME}>", user_id=ANN, message_id="1", emoji={"name": "x"}) if chance.random() < 0.7 else {}
+        for _ in range(chance.randint(0, 3)):
+            whole[chance.choice(_KEYS)] = _junk(chance, 3)
+        yield event, whole
+
+
+@pytest.mark.parametrize("count", [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_no_payload_breaks_the_reading(count: int) -> None:
+    known, told = directory(), 0
+    for event, data in _payloads(7, count):
+        known.learn(event, data)
+        for found in wire.read(event, data, known, NOW, "n"):
+            told += 1
+            if told % 10 == 0:
+                NOTIFICATION.dump_json(found)
+    assert told > count // 100
+    known.learn("READY", {"user": {"id": ME}})
+    assert wire.read("MESSAGE_CREATE", said(channel_id="77"), known, NOW, "n")
+
+
+def test_names_of_accounts_keep_conversations_apart() -> None:
+    assert Directory(ChannelName("discord.a")).address("1") != Directory(ChannelName("discord.b")).address("1")
