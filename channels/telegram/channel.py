@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from telegram import BotCommand
 from telegram.error import TelegramError
 
-from channels.base import Capabilities, CommandSpec, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
 from channels.telegram.calls import Api
 from channels.telegram.config import TelegramConfig
 from channels.telegram.cursor import Cursor
@@ -109,7 +109,6 @@ class TelegramChannel:
 
     async def run(self, emit: Emit) -> None:
         self._up = None
-        api = Api(self._config)
 
         async def link(up: bool, reason: str) -> None:
             if self._up is not up:
@@ -117,6 +116,11 @@ class TelegramChannel:
                 now = self._clock.now()
                 await emit([Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)])
 
+        try:
+            api = Api(self._config)
+        except (RuntimeError, ValueError, OSError) as error:  # of the environment: proxies, certificates
+            await link(False, f"the HTTP client cannot be set up: {error}")
+            raise Denied(f"the HTTP client cannot be set up: {error}") from None
         trouble = Trouble(api, self._clock, self._random, link)
         try:
             with api.discreet():

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from gateway.fields import Duration, Section
 
+_TOKEN = re.compile(r"[^\s/?#%{}]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
@@ -49,6 +50,14 @@ class TelegramConfig(Section):
     platform: Literal["telegram"]
     token: SecretStr
     """From BotFather."""
+
+    @field_validator("token")
+    @classmethod
+    def _token(cls, token: SecretStr) -> SecretStr:
+        if not _TOKEN.fullmatch(token.get_secret_value()):
+            raise ValueError("not a token; copy it from @BotFather, it reads like 123456:ABC-DEF")
+        return token
+
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
     """Any server that speaks the Bot API; its root, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)

@@ -6,7 +6,7 @@ from typing import Literal
 from telegram.constants import ChatAction
 from telegram.error import BadRequest
 
-from channels.base import RateLimited, Rejected, SendError, Unreachable
+from channels.base import Denied, RateLimited, Rejected, SendError, Unreachable
 from channels.telegram.calls import Api
 from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
 from channels.telegram.render import render
@@ -77,7 +77,10 @@ class Extras:
         except Exception as error:  # noqa: BLE001 - said as what it means
             if isinstance(error, BadRequest) and "not modified" in str(error):
                 return shown
-            raise self._outgoing.verdict(error, chat) from None
+            verdict = self._outgoing.verdict(error, chat)
+            if isinstance(verdict, Denied):  # 404: an older server, which does not know drafts
+                raise Rejected("this Bot API server shows no drafts") from None
+            raise verdict from None
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:
         """As `CanPreview`."""

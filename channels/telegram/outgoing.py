@@ -18,6 +18,8 @@ NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _TRIES = 4
 """With the formatting, the reply and the old chat id each given up once."""
 _LAST_ID = 2**31
+_PATIENCE_S = 60.0
+"""A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
 
 
 class Outgoing:
@@ -43,6 +45,8 @@ class Outgoing:
         async with lane:  # in a chat, one after the other
             chat = self.chat(part.to)
             while wait_s := self.pace.wait_s(chat, self._clock.monotonic()):
+                if wait_s > _PATIENCE_S:
+                    raise RateLimited("Telegram wants no more messages in this chat for now", retry_after_s=wait_s)
                 await self._clock.sleep(wait_s)
                 chat = self.chat(part.to)
             self.pace.take(chat, self._clock.monotonic())

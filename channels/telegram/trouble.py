@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 from telegram.error import InvalidToken
 
@@ -38,11 +39,15 @@ class Trouble:
         self._failures = 0
         await self._link(True, self._welcome)
 
+    async def hopeless(self, reason: str) -> NoReturn:
+        """Only the operator can help. Raises Denied."""
+        await self._link(False, reason)
+        raise Denied(reason) from None
+
     async def met(self, error: Exception, reason: str = "") -> None:
         """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a refused token."""
         if isinstance(error, InvalidToken):
-            await self._link(False, REFUSED)
-            raise Denied(REFUSED) from None
+            await self.hopeless(REFUSED)
         if isinstance(error, Flooded):
             _LOG.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
             await self._clock.sleep(error.retry_after_s)

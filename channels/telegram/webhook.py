@@ -54,7 +54,11 @@ class Hook:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._config.listen, self._config.port).start()
+            try:
+                await web.TCPSite(runner, self._config.listen, self._config.port).start()
+            except OSError as error:
+                where = f"{self._config.listen}:{self._config.port}"
+                await self._trouble.hopeless(f"cannot listen on {where} for the webhook: {error.strerror}")
             await self._announce()
             await self._broken
         finally:

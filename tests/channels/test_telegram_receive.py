@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from channels.base import Denied
 from gateway.events import Command, Edited, Link, Membership, Message, Reacted
 from gateway.records import key_of
 from tests.channels.telegram_kit import at, config, running, story
@@ -267,3 +268,30 @@ def test_a_webhooks_secret_is_what_telegram_takes(secret: str) -> None:
     with pytest.raises(ValueError, match="letters") as told:
         config("http://127.0.0.1:1", webhook=HOOK | {"secret": secret})
     assert not secret or secret not in str(told.value)
+
+
+@story
+async def test_a_webhook_without_a_port_stops_this_channel_and_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with BotApi() as api, running(api, webhook=HOOK | {"port": taken.getsockname()[1]}) as run:
+            with pytest.raises(Denied, match="cannot listen on"):
+                await run.task
+            assert "cannot listen" in run.all(Link)[-1].reason
+            assert not run.all(Link)[-1].up
+            assert not api.asked("setWebhook")
+
+
+@pytest.mark.parametrize("token", ["", "1:a b", "1:a/../x", "1:{token}"])
+def test_what_is_no_token_is_told_when_the_configuration_is_read(token: str) -> None:
+    with pytest.raises(ValueError, match="BotFather") as told:
+        config("http://127.0.0.1:1", token=token)
+    assert not token or token not in str(told.value)
+
+
+@story
+async def test_what_the_environment_breaks_stops_this_channel_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    async with BotApi() as api, running(api) as run:
+        with pytest.raises(Denied, match="Socks5"):
+            await run.task
+        assert run.links == [False]

@@ -374,3 +374,29 @@ async def test_before_and_after_a_run_nothing_can_be_sent() -> None:
             with pytest.raises(Unreachable):
                 await call
         assert not run.all(Message)
+
+
+@story
+async def test_a_chat_that_must_be_quiet_for_long_says_so_instead_of_waiting() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        api.faults.fail("sendMessage", 429, retry_after=3600)
+        for _ in range(2):
+            with pytest.raises(RateLimited) as told:
+                await run.tell("x", at(ann))
+            assert 3590 < told.value.retry_after_s <= 3600
+        assert len(api.asked("sendMessage")) == 1
+
+
+@story
+async def test_a_server_without_drafts_refuses_previews_and_nothing_else() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        api.faults.fail("sendMessageDraft", 404, "Not Found")
+        with pytest.raises(Rejected):
+            await run.channel.preview(at(ann), "x", None)
+        await run.tell("x", at(ann))
