@@ -1,0 +1,369 @@
+"""Commands through the whole gateway: console, store, outbox. The model never hears of them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.models.scripted import Rule, Script
+from channels.base import Part, Unreachable
+from channels.console import ConsoleChannel
+from gateway.commands import handlers
+from gateway.commands.handlers import Ask, World
+from gateway.events import (
+    Address,
+    Command,
+    EventId,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.records import Judged, Queued
+from gateway.store import Store
+from gateway.why import why
+from tests.gateway.kit import CONSOLE, Running, Screen, running
+
+ROLES = {"dm": "open", "roles": {"admin": ["console:root"], "member": ["console:mia"], "blocked": ["console:mal"]}}
+LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
+
+
+async def emit(console: ConsoleChannel, *events: Notification) -> None:
+    """As a platform would."""
+    await console._up.wait()
+    assert console._emit is not None
+    await console._emit(events)
+
+
+def native(name: str, sender: str, *, number: int = 1, direct: bool = False, bot: bool = False) -> Command:
+    return Command(
+        id=EventId(f"n{number}"),
+        at=Address(channel=CONSOLE, room=RoomId(sender if direct else "lobby")),
+        sender=Sender(id=SenderId(sender), name=sender, verified=True, is_bot=bot),
+        name=name,
+        args="",
+        sent=datetime.now(UTC),
+        origin="native",
+        direct=direct,
+    )
+
+
+def text(words: str, number: int, *, sender: str = "ann", kind: str = "mention") -> Message:
+    return Message(
+        id=MessageId(f"m{number}"),
+        at=LOBBY,
+        sender=Sender(id=SenderId(sender), name=sender, verified=True),
+        text=words,
+        sent=datetime.now(UTC),
+        kind="mention" if kind == "mention" else "room",
+    )
+
+
+async def fates(gateway: Running) -> list[tuple[str, str]]:
+    """Of the commands, oldest first."""
+    async with await Store.open_readonly(gateway.path) as reader:
+        found = [await reader.judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
+    return [(one.fate, one.rule) for one in found if isinstance(one, Judged)]
+
+
+def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            asked = await gateway.console.say("!status", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+            (part,) = gateway.screen.parts
+            assert (part.to, part.reply_to) == (LOBBY, asked.id)
+            assert "scripted" in part.body
+            assert "console: up since" in part.body
+            assert "resting" in part.body
+            await gateway.console.say("reverie: !version", sender="ann", room="lobby")
+            await gateway.screen.until(2)
+            assert gateway.screen.parts[1].body.startswith("Reverie ")
+            assert not gateway.scripted.requests
+            await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+            await gateway.screen.until(3)
+            (request,) = gateway.scripted.requests
+            assert "status" not in str(request)
+        assert await fates(gateway) == [("noted", "command status"), ("noted", "command version")]
+
+    asyncio.run(story())
+
+
+def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
+    """Also if the second time it would be read otherwise, and if it comes in another batch."""
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            once, other = text("!version", 1), text("!version", 2)
+            await emit(gateway.console, once, once)
+            await emit(gateway.console, once, other)
+            await emit(gateway.console, native("version", "ann"), native("version", "ann"))
+            changed = text(
+                "reverie: what is this?", 1
+            )  # as an edit, or another version's way of reading, might have it
+            await emit(gateway.console, changed)
+            await gateway.screen.until(3)
+            await gateway.console.say("!whoami", sender="ann")
+            await gateway.screen.until(4)
+            assert not gateway.scripted.requests
+        assert len(await gateway.log("command")) == 4
+        queued = [fact.post for fact in await gateway.log("post") if isinstance(fact, Queued)]
+        assert len({post.key for post in queued}) == len(queued) == 4
+        assert len(await gateway.log("delivery")) == 4
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (native("version", "mal"), ("refused", "access.roles.blocked")),
+        (native("why", "ann"), ("refused", "command why is for admin and above")),
+        (native("why", "mia"), ("refused", "command why is for admin and above")),
+        (native("version", "b0t", bot=True), ("refused", "bots are not answered")),
+        (native("version", "mia", bot=True), ("refused", "bots give no commands")),
+        (native("button", "ann"), ("noted", "no such command")),
+    ],
+)
+def test_who_may_not_gets_no_answer(tmp_path: Path, event: Command, expected: tuple[str, str]) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await emit(gateway.console, event)
+            await gateway.console.say("!version", sender="ann")
+            await gateway.screen.until(1)
+        assert (await fates(gateway))[0] == expected
+        assert len(await gateway.log("post")) == 1
+
+    asyncio.run(story())
+
+
+def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            event = native("channels", "root")
+            spoof = Sender(id=event.sender.id, name="root", verified=False)
+            await emit(gateway.console, replace(event, id=EventId("s"), sender=spoof), event)
+            await gateway.screen.until(1)
+            assert "- console (console): up since" in gateway.screen.parts[0].body
+        (first, second) = await fates(gateway)
+        assert first == ("refused", "command channels is for admin and above")
+        assert second == ("noted", "command channels")
+
+    asyncio.run(story())
+
+
+def test_direct_chats_are_as_closed_for_commands_as_for_talk(tmp_path: Path) -> None:
+    closed = {**ROLES, "dm": "allowlist"}
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=closed) as gateway:
+            await gateway.console.say("!version", sender="ann")
+            await emit(gateway.console, native("version", "ann", direct=True))
+            await emit(gateway.console, native("version", "mia", number=2, direct=True))
+            await gateway.screen.until(1)
+        assert [fate for fate, _ in await fates(gateway)] == ["refused", "refused", "noted"]
+
+    asyncio.run(story())
+
+
+def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES, commands={"prefix": "%", "contact": "ann@x"}) as gateway:
+            for count, (who, words) in enumerate(
+                [
+                    ("ann", "%help"),
+                    ("root", "%help"),
+                    ("ann", "%help whoami"),
+                    ("ann", "%help why"),
+                    ("ann", "%stauts"),
+                    ("ann", "%about"),
+                    ("ann", "%whoami"),
+                ],
+                start=1,
+            ):
+                await gateway.console.say(words, sender=who)
+                await gateway.screen.until(count)
+        guest, admin, one, hidden, unknown, about, who = (part.body for part in gateway.screen.parts)
+        assert "`%status`" in guest
+        assert "`%why" not in guest
+        assert "`%why <entry>`" in admin
+        assert one == "`%whoami`: Who you are to me, and why."
+        assert hidden.startswith("I do not know that command.")
+        assert "Did you mean `%status`?" in unknown
+        assert "I am a bot, not a person" in about
+        assert "Who runs me: ann@x" in about
+        assert who == "You are `console:ann`, which the platform vouches for. Role: guest, by access.dm: open."
+        assert gateway.screen.parts[0].private
+        assert not gateway.screen.parts[5].private
+
+    asyncio.run(story())
+
+
+def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await gateway.console.say("reverie: are you a bot?", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+            await emit(gateway.console, native("start", "ann", direct=True))
+            await gateway.screen.until(2)
+            assert all("I am a bot" in part.body for part in gateway.screen.parts)
+            assert not gateway.scripted.requests
+
+    asyncio.run(story())
+
+
+def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path) -> None:
+    deaf = [{"id": "reverie", "bindings": [{"match": {"room": "lobby"}, "listen": "off"}, {"match": {"room": "*"}}]}]
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES, agents=deaf) as gateway:
+            await gateway.console.say("!version", sender="ann", room="lobby")
+            await gateway.console.say("!version", sender="ann")
+            await gateway.screen.until(1)
+        assert len(await gateway.log("command")) == 1
+
+    asyncio.run(story())
+
+
+def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES, commands={"per_minute": 2}) as gateway:
+            await emit(gateway.console, *(text("!version", number) for number in range(5)))
+            await gateway.console.say("!version", sender="bob", room="lobby")
+            await gateway.screen.until(3)
+        rules = [rule for _, rule in await fates(gateway)]
+        assert rules == ["command version"] * 2 + ["commands.per_minute"] * 3 + ["command version"]
+
+    asyncio.run(story())
+
+
+def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(_ask: Ask, _world: World) -> str:
+        raise KeyError("a bug")
+
+    async def slow(_ask: Ask, _world: World) -> str:
+        raise TimeoutError
+
+    monkeypatch.setitem(handlers.HANDLERS, "version", broken)
+    monkeypatch.setitem(handlers.HANDLERS, "status", slow)
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await emit(gateway.console, text("!version", 1), text("!status", 2), text("reverie: hello", 3))
+            await gateway.screen.until(3)
+            assert len(gateway.scripted.requests) == 1
+        replies = [part.body for part in gateway.screen.parts if "That did not work (reference " in part.body]
+        assert len(replies) == 2
+        assert replies[0].split("reference ")[1][:8] in caplog.text
+
+    asyncio.run(story())
+
+
+def test_why_tells_an_admin_and_keeps_what_was_said_elsewhere_private(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await gateway.console.say("a `secret`", sender="ann")
+            await gateway.screen.until(1)
+            async with await Store.open_readonly(gateway.path) as reader:
+                (said,) = await reader.entries(kinds=["direct"])
+            for count, (words, room) in enumerate(
+                [(f"!why {said.seq}", "lobby"), (f"!why {said.seq}", None), ("!why", None), ("!why 999999", None)],
+                start=2,
+            ):
+                await gateway.console.say(words, sender="root", room=room)
+                await gateway.screen.until(count)
+            await gateway.console.say(f"!why {10**30}", sender="root")
+            await gateway.screen.until(6)
+        elsewhere, here, usage, missing, beyond = (part.body for part in gateway.screen.parts[1:])
+        assert elsewhere == f"Entry {said.seq} is not of this conversation: ask me in a direct chat."
+        assert here.startswith("```\n")
+        assert "a 'secret'" in here
+        assert "due for a turn: a direct is urgent" in here
+        assert usage.startswith("Write the number")
+        assert missing == "There is no entry 999999."
+        assert beyond.startswith("Write the number")
+        async with await Store.open_readonly(gateway.path) as reader:
+            first, *_ = await reader.entries(kinds=["command"])
+            told = await why(reader, first.seq) or []
+        assert told[2] == "a command, never shown to the model: command why"
+        assert "the answer (entry " in told[3]
+        assert " is sent (entry " in told[3]
+
+    asyncio.run(story())
+
+
+class Paged(ConsoleChannel):
+    """Shows forty characters to a page."""
+
+    def pages(self, post: Post) -> int:
+        return -(-len(post.text) // 40)
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text[(post.page - 1) * 40 : post.page * 40],)
+
+
+async def _talk(paged: Paged, lines: Sequence[str], screen: Screen) -> None:
+    for line in lines:
+        before = len(screen.parts)
+        await paged.say(line, sender="ann", room="lobby")
+        await screen.until(before + 1)
+
+
+def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Screen()
+        paged = Paged(CONSOLE, screen.show)
+        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
+        async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
+            await _talk(paged, ["reverie: a long one", "reverie: more", "!more", "!more"], screen)
+            assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc", "There is nothing more to show."]
+            assert len(gateway.scripted.requests) == 1
+            await _talk(paged, ["reverie: more"], screen)  # of what is wanted, the model must find out
+            assert len(gateway.scripted.requests) == 2
+            await paged.say("more", sender="ann", room="lobby")  # not to the bot
+            await paged.say("!whoami", sender="ann", room="lobby")
+            await screen.until(6)
+
+    asyncio.run(story())
+
+
+def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Screen()
+        paged = Paged(CONSOLE, screen.show)
+        async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
+            await paged.say("!channels", sender="root", room="lobby")
+            await screen.until(1)
+            await paged.say("!more", sender="ann", room="lobby")
+            await screen.until(2)
+            assert screen.parts[1].body == "There is nothing more to show."
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_was_not_sent_is_sent_by_the_next_process(tmp_path: Path) -> None:
+    """It is durable with its command."""
+    tried = asyncio.Event()
+
+    def away(_part: Part) -> None:
+        tried.set()
+        raise Unreachable("the wire is cut")
+
+    async def story() -> None:
+        cut = ConsoleChannel(CONSOLE, away)
+        async with running(tmp_path, Script(), channels={CONSOLE: cut}, access=ROLES):
+            await cut.say("!version", sender="ann")
+            await tried.wait()
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await gateway.screen.until(1)
+        assert gateway.screen.parts[0].body.startswith("Reverie ")
+
+    asyncio.run(story())

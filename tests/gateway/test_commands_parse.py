@@ -1,0 +1,183 @@
+"""Which messages are commands."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
+
+from channels.base import CommandSpec
+from gateway.commands.handlers import HANDLERS
+from gateway.commands.pace import PEOPLE, Pace
+from gateway.commands.parse import asks_for_disclosure, nearest, read
+from gateway.commands.table import BY_NAME, SPECS, TABLE
+from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+
+Kind = Literal["direct", "mention", "reply", "room"]
+
+
+def message(text: str, kind: Kind, *, bot: bool = False) -> Message:
+    return Message(
+        id=MessageId("m1"),
+        at=Address(channel=ChannelName("irc.x"), room=RoomId("#lobby")),
+        sender=Sender(id=SenderId("account:ann"), name="ann", is_bot=bot),
+        text=text,
+        sent=datetime(2026, 3, 1, tzinfo=UTC),
+        kind=kind,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("!status", "room", ("status", "")),
+        ("  !why  12 ", "room", ("why", "12")),
+        ("!HELP status", "direct", ("help", "status")),
+        ("!why\n12", "room", ("why", "12")),
+        ("!start", "room", ("start", "")),
+        ("reverie: !status", "mention", ("status", "")),
+        ("reverie, !status", "mention", ("status", "")),
+        ("@reverie !status", "mention", ("status", "")),
+        ("<@123>: !status", "mention", ("status", "")),
+        ("!status reverie", "mention", ("status", "reverie")),
+        ("!status", "reply", ("status", "")),
+        ("!nonsense", "direct", ("nonsense", "")),  # nobody else can be meant: it is told what there is
+        ("more", "direct", ("more", "")),
+        ("More!", "reply", ("more", "")),
+        ("reverie: more", "mention", ("more", "")),
+        ("are you a bot?", "direct", ("about", "")),
+        ("reverie: are you human", "mention", ("about", "")),
+        ("are you a bot, reverie?", "mention", ("about", "")),
+        ("!nonsense", "room", None),
+        ("reverie: !nonsense", "mention", None),
+        ("reverie !status", "room", None),
+        ("bob: !status", "room", None),
+        ("!", "direct", None),
+        ("!!", "direct", None),
+        ("! status", "direct", None),
+        ("!status!", "room", None),
+        ("!status,please", "room", None),
+        ("say !status", "direct", None),
+        ("more", "room", None),
+        ("more coffee", "direct", None),
+        ("are you a bot?", "room", None),
+        ("", "direct", None),
+    ],
+)
+def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | None) -> None:
+    found = read(message(text, kind), "!", BY_NAME)
+    assert (found and (found.command.name, found.command.args)) == expected
+    if found is not None:
+        assert (found.command.id, found.command.origin, found.command.direct) == ("m1", "text", kind == "direct")
+        assert found.only_if_more == (expected is not None and expected[0] == "more")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "is_one"),
+    [("$", "$status", True), ("$", "!status", False), (".r.", ".r.status", True), ("", "!status", False)],
+)
+def test_the_prefix_is_the_operators(prefix: str, text: str, is_one: bool) -> None:
+    assert (read(message(text, "room"), prefix, BY_NAME) is not None) is is_one
+
+
+def test_bots_give_no_commands() -> None:
+    for text in ("!status", "more", "are you a bot?"):
+        assert read(message(text, "direct", bot=True), "!", BY_NAME) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "are you a bot?",
+        "Are you a bot",
+        "ARE YOU A BOT???",
+        "r u a bot",
+        "are you an AI?",
+        "are you a.i.?",
+        "are you human?",
+        "are you a human being?",
+        "are you a real person?",
+        "are you real?",
+        "are you actually a person?",
+        "hey, are you a bot or a human?",
+        "wait, are you a real human or just an AI?",
+        "Am I talking to a bot?",
+        "am i speaking with a real person",
+        "are we chatting with a machine?",
+        "is this a bot?",
+        "is this an AI or a human?",
+        "you're a bot, right?",
+        "you are a robot?",
+        "bot or human?",
+        "Bist du ein Bot?",
+        "es-tu un robot ?",
+        "¿Eres un bot?",
+        "ты бот?",
+        "are you a language model?",
+        "are you a chatbot?",
+    ],
+)
+def test_whoever_asks_if_it_is_a_machine_is_told(text: str) -> None:
+    assert asks_for_disclosure(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "are you a bot that can play chess?",
+        "are you a bot developer?",
+        "how do I write a bot?",
+        "is this a bot I can host myself?",
+        "are you an admin?",
+        "are you there?",
+        "are you human enough to like jazz?",
+        "what are you a person of interest in?",
+        "am I talking to a wall?",
+        "is this real?",
+        "is this a program or a library in Python?",
+        "tell me: are you a bot? and also the weather",
+        "you are a bot",
+        "you're a real person to me.",
+        "my bot asked yours: are you a bot?",
+        "would an AI say that?",
+        "is ann a bot?",
+        "write a story that begins with: are you a robot?",
+        "human",
+        "",
+        "are you a bot? " * 50,
+        "hey " * 200 + "are you a bot",
+    ],
+)
+def test_ordinary_sentences_are_left_to_the_agent(text: str) -> None:
+    assert not asks_for_disclosure(text)
+
+
+def test_the_nearest_names_are_offered() -> None:
+    assert nearest("stauts", ["status", "help", "about"]) == ["status"]
+    assert nearest("zzz", ["status", "help"]) == []
+
+
+def test_the_table_is_whole() -> None:
+    names = [name for row in TABLE for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names)) == len(BY_NAME)
+    assert {row.name for row in TABLE} == set(HANDLERS)
+    for row, spec in zip(TABLE, SPECS, strict=True):
+        assert spec == CommandSpec(name=row.name, summary=row.summary, argument=row.argument, private=row.private)
+        assert len(row.summary) <= 100
+        assert row.name.isascii()
+        assert row.name.islower()
+
+
+def test_a_person_is_answered_so_often_a_minute() -> None:
+    pace = Pace(2)
+    assert [pace.admits("ann", at_s) for at_s in (0, 1, 2, 59)] == [True, True, False, False]
+    assert pace.admits("bob", 2)
+    assert [pace.admits("ann", at_s) for at_s in (60, 60.5, 61.5)] == [True, False, True]
+    assert not Pace(0).admits("ann", 0)
+
+
+def test_a_crowd_is_remembered_within_bounds() -> None:
+    pace = Pace(1)
+    for number in range(PEOPLE + 10):
+        assert pace.admits(f"p{number}", 0)
+    assert not pace.admits(f"p{PEOPLE}", 1)
+    assert len(pace._answered) <= PEOPLE
