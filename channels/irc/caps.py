@@ -31,6 +31,7 @@ WANTED: Final = frozenset(
 )
 """Capabilities whose effects are handled here. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
+_MOST_OFFERED: Final = 500
 News = Literal["listed", "settled", ""]
 """The list is whole; all requests are answered; neither."""
 
@@ -84,7 +85,9 @@ class Caps:
                 return "", []
 
     def _offer(self, names: list[str]) -> None:
-        self.offered.update({name.partition("=")[0]: name.partition("=")[2] for name in names})
+        for name, _, value in (item.partition("=") for item in names):
+            if name in self.offered or len(self.offered) < _MOST_OFFERED:
+                self.offered[name] = value
 
     def _answered(self, names: set[str]) -> News:
         waiting = bool(self._asked)

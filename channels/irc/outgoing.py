@@ -50,7 +50,12 @@ class Outgoing:
         self._lost = ""
 
     def say(self, raw: str, target: str = "") -> None:
-        """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused."""
+        """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused.
+
+        The same line twice in the queue is one: a server that asks again and again must not fill our memory.
+        """
+        if any(item.done is None and raw in item.lines for item in self._waiting):
+            return
         self._waiting.append(Item(deque([raw]), target))
         self._wake.set()
 

@@ -10,6 +10,7 @@ from channels.irc.wire import Line, line
 _ASKED = "152"
 """Marks the answers to our questions."""
 _WHOX_ACCOUNT = 7
+_MOST_ROOMS = 1_000
 _MOST_PEOPLE = 50_000
 """Per room. Past this a room's people are not followed: a server must not fill our memory."""
 
@@ -41,7 +42,7 @@ class People:
         mine = nick == isupport.fold(me)
         match said.command:
             case "JOIN":
-                if mine:
+                if mine and (room in self._rooms or len(self._rooms) < _MOST_ROOMS):
                     self._rooms[room] = set()
                 self._seen(room, nick)
                 if len(said.params) > 1:

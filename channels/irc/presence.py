@@ -83,7 +83,7 @@ class Presence:
         spelt = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
         if self._config.rejoin_after_kick and spelt is not None:
             self._rooms.kicked(spelt, isupport, now_s)
-        else:
+        elif spelt is not None:
             self._memory.kicked.add(isupport.fold(room))
 
     def keep_up(self, me: str, isupport: Isupport, now_s: float) -> None:

@@ -9,6 +9,8 @@ from channels.irc.isupport import Isupport
 from channels.irc.wire import Line, line
 
 _ROOMS_PER_JOIN = 10
+_MOST_ENTERED = 1_000
+"""A server must not fill our memory with rooms that it says we are in."""
 _CLOSED: Final = frozenset({"471", "473", "474", "475"})
 """Full, only for the invited, banned, needs a key: somebody has decided so, and is not to be pestered."""
 _FIRST_S, _MOST_S = 60.0, 3600.0
@@ -65,7 +67,8 @@ class Rooms:
         source, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
         mine = source == isupport.fold(me)
         if said.command == "JOIN" and mine:
-            self.entered.add(room)
+            if len(self.entered) < _MOST_ENTERED:
+                self.entered.add(room)
             if later := self._later.get(room):
                 later.at_s, later.wait_s = float("inf"), 0.0
         elif (said.command == "PART" and mine) or (
