@@ -129,9 +129,10 @@ class Shards:
     async def _once(self, shard: int, session: Session | None) -> tuple[Session | None, str]:
         """One connection from its first packet to its last: what can be resumed, and why it ended."""
         socket: Socket | None = None
+        opened: list[Socket] = []
         code = 1000  # cancelled: goodbye for good
         try:
-            socket = await within(self._clock, self._config.connect_timeout, self._greeted(shard, session))
+            socket = await within(self._clock, self._config.connect_timeout, self._greeted(shard, session, opened))
             while True:
                 await self._room(socket)
                 await socket.poll_event()
@@ -152,11 +153,11 @@ class Shards:
                 session = Session(id=session.id, seq=session.seq, gateway=self._config.gateway_url)
             return session, f"cannot connect to Discord: {type(error).__name__}"
         finally:
-            if socket is not None:
-                await leave(socket, code)
+            for left in opened:  # not `socket`: cancelled in the wrong moment, we never learn of it
+                await leave(left, code)
 
-    async def _greeted(self, shard: int, session: Session | None) -> Socket:
-        """A connection on which READY or RESUMED has come."""
+    async def _greeted(self, shard: int, session: Session | None, opened: list[Socket]) -> Socket:
+        """A connection on which READY or RESUMED has come; whatever happens, the caller closes what is in `opened`."""
         sharded = self._config.shards is not None
         socket = await connect(
             self._client,
@@ -166,12 +167,9 @@ class Shards:
             clock=self._clock,
             chance=self._random(),
         )
-        try:
-            while not socket.greeted:
-                await socket.poll_event()
-        except BaseException:
-            await leave(socket, 4000)
-            raise
+        opened.append(socket)
+        while not socket.greeted:
+            await socket.poll_event()
         return socket
 
     async def _room(self, socket: Socket) -> None:

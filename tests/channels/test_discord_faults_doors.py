@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from channels.base import Denied, SendError
-from tests.channels.discord_faults_kit import SAY, config, hello, part, running, story
+from tests.channels.discord_faults_kit import SAY, Hurried, config, hello, part, running, story
 from tests.servers.discord_api import DiscordApi, Options
 
 
@@ -89,3 +89,38 @@ async def test_two_bots_at_two_servers_live_in_one_process() -> None:
         await second.channel.send(part("from the second", two.room))
         assert (one.texts(one.room), two.texts(two.room)) == (["from the first"], ["from the second"])
         assert [call.status for call in one.calls + two.calls if call.status >= 400] == []
+
+
+@pytest.mark.parametrize("steps", range(13))
+def test_an_end_in_any_moment_of_the_greeting_says_goodbye(steps: int) -> None:
+    @story
+    async def run() -> None:
+        async with DiscordApi() as api:
+            async with running(api):
+                await api.until(lambda: bool(api.connections))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+            await api.until(lambda: api.connections[0].close_code is not None)
+            assert api.connections[0].close_code in {1000, 4000}
+
+    run()
+
+
+@pytest.mark.slow
+@story
+async def test_shards_identify_in_turn_and_each_is_resumed_by_itself() -> None:
+    async with DiscordApi(Options(strict_identify=True)) as api:
+        others = [api.world.add_guild(f"guild {number}") for number in range(4)]
+        rooms = [api.world.add_channel("general", guild=guild) for guild in others]
+        async with running(api, clock=Hurried(1), shards=2) as it:
+            await it.up()
+            assert [identify["shard"] for _, identify in api.identifies] == [[0, 2], [1, 2]]
+            assert api.identifies[1][0] - api.identifies[0][0] >= 5
+            api.cut()
+            for number, room in enumerate(rooms):
+                hello(api, str(number), room=room)
+            direct = api.world.dm(api.ann)
+            api.says(direct, api.ann, "privately")
+            await it.up(2)
+            await it.heard("0", "1", "2", "3", "privately")
+            assert (len(api.identifies), len(api.resumes)) == (2, 2)

@@ -58,6 +58,7 @@ class Town:
             "attention": {"coalesce": "50ms"},
             "access": {"dm": "open"},
             "store": {"path": str(self.store)},
+            "ops": {"port": 0},
         }
         self.write()
 

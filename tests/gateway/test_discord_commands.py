@@ -1,0 +1,68 @@
+"""Native commands on Discord, through the whole gateway: acknowledged at once, answered once, to whom they concern."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.channels.discord_faults_kit import story
+from tests.gateway.discord_kit import Town, town
+from tests.servers.discord_api import Interaction
+
+
+async def ready(it: Town) -> None:
+    """The commands are known to Discord."""
+    await it.api.connected()
+    await it.api.until(lambda: bool(it.api.commands.table.get("global")))
+
+
+async def answered(it: Town, asked: Interaction) -> str:
+    await it.api.until(lambda: bool(it.api.told(asked)))
+    await it.calm()
+    (told,) = it.api.told(asked)
+    assert it.api.offences == []
+    return told
+
+
+@story
+async def test_the_table_is_registered_once(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        for _ in range(2):
+            async with it.inside():
+                await ready(it)
+        names = [command["name"] for command in it.api.commands.table["global"]]
+        assert {"help", "status", "whoami"} <= set(names)
+        assert len(it.api.made("PUT ")) <= 2
+
+
+@pytest.mark.parametrize(("name", "private"), [("whoami", True), ("version", False)])
+@story
+async def test_a_command_is_answered_where_it_concerns(name: str, private: bool, tmp_path: Path) -> None:
+    async with town(tmp_path) as it, it.inside():
+        await ready(it)
+        asked = it.api.slash(it.api.room, it.api.ann, name)
+        assert await answered(it, asked)
+        assert asked.ephemeral is private
+        assert len(it.api.texts(it.api.room)) == (0 if private else 1)
+        assert it.asked == []
+
+
+@pytest.mark.parametrize("on", ["callback", "answer"])
+@pytest.mark.parametrize("what", ["500 before", "500 after", "reset after", "silent", "429"])
+@story
+async def test_a_command_is_answered_once_whatever_becomes_of_its_requests(on: str, what: Any, tmp_path: Path) -> None:
+    async with town(tmp_path) as it, it.inside():
+        await ready(it)
+        it.api.faults.add(r"POST /interactions/" if on == "callback" else r"(POST|PATCH) /webhooks/", what)
+        asked = it.api.slash(it.api.room, it.api.ann, "version")
+        assert await answered(it, asked)
+        assert len(it.api.texts(it.api.room)) == 1
+
+
+@story
+async def test_commands_during_a_cut_are_answered_after_it(tmp_path: Path) -> None:
+    async with town(tmp_path) as it, it.inside():
+        await ready(it)
+        it.api.cut()
+        asked = it.api.slash(it.api.room, it.api.ann, "version")
+        assert await answered(it, asked)
