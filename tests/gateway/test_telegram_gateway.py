@@ -22,7 +22,7 @@ from tests.channels.test_telegram_fuzz import Spoiler
 from tests.gateway.kill_judge import Verdict
 from tests.gateway.telegram_kit import Town, fair, so, town
 from tests.gateway.test_kill import GUESSES
-from tests.servers.bot_api import BAD_GATEWAY, Person
+from tests.servers.bot_api import BAD_GATEWAY, Flood, Person
 
 
 def people(it: Town, count: int) -> list[Person]:
@@ -65,6 +65,22 @@ async def test_a_storm_of_429_delays_only_its_own_chat_and_costs_nothing(tmp_pat
         assert found.uncertain == 0
         gaps_s = [call.at_s for call in it.api.asked("sendMessage") if call["chat_id"] == ann.id]
         assert all(after - before >= 1 for before, after in pairwise(gaps_s))
+
+
+@story
+async def test_the_default_pace_stays_below_the_flood_limits(tmp_path: Path) -> None:
+    # A little less than a second: what is sent a second apart arrives a little less than that apart now and then.
+    async with town(tmp_path, flood={}) as it:
+        it.api.methods.flood = flood = Flood(chat_s=0.9)
+        lounge, everybody = it.api.group("lounge"), people(it, 3)
+        it.long = True  # two messages for each reply that has two lines to answer
+        async with it.inside():
+            tokens = [it.say(person) for person in everybody for _ in range(2)]
+            tokens += [it.say(person, lounge) for person in everybody]
+            await it.answered(*tokens)
+            await it.calm()
+        assert dict(flood.hits) == {}
+        fair(await it.verdict())
 
 
 SENDS: dict[str, tuple[str, dict[str, Any], int]] = {

@@ -7,7 +7,7 @@ from typing import Any
 from tests.servers.bot_api_http import Json
 from tests.servers.bot_api_text import units
 from tests.servers.bot_api_updates import Updates
-from tests.servers.bot_api_world import Chat, Person, World
+from tests.servers.bot_api_world import GENERAL, Chat, Person, World
 
 Place = Chat | Person | int
 """A person: the private chat with them, which they begin."""
@@ -43,7 +43,7 @@ class People:
 
     def topic(self, chat: Chat, title: str) -> int:
         """A new topic of a forum, or of a private chat; its `message_thread_id`."""
-        thread = next(chat.ids)
+        thread = next(number for number in chat.ids if number != GENERAL)
         chat.topics[thread] = title
         return thread
 

@@ -73,6 +73,10 @@ class Updates:
                     self._poll = None
         return [update for _, update in self.pending[: max(1, min(limit, 100))]]
 
+    def restart(self, next_id: int) -> None:
+        """The next update has this id."""
+        self._next_id = next_id
+
     @property
     def polling(self) -> bool:
         """A long poll waits at this moment."""
