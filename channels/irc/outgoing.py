@@ -54,7 +54,7 @@ class Outgoing:
 
         The same line twice in the queue is one: a server that asks again and again must not fill our memory.
         """
-        if any(item.done is None and raw in item.lines for item in self._waiting):
+        if not target and any(item.done is None and raw in item.lines for item in self._waiting):
             return
         self._waiting.append(Item(deque([raw]), target))
         self._wake.set()
