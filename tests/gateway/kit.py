@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from agent.models.base import Model
@@ -20,11 +20,11 @@ from gateway.store import Store
 CONSOLE = ChannelName("console")
 
 
-def settings(tmp: Path, **more: object) -> Settings:
+def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Settings:
     """One console channel with a room, direct chats open, no waiting."""
     return parse(
         {
-            "channels": {"console": {"platform": "console", "rooms": ["lobby"]}},
+            "channels": {"console": {"platform": "console", "rooms": list(rooms)}},
             "agents": [{"id": "reverie"}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "attention": {"coalesce": 0},
@@ -100,11 +100,12 @@ async def running(
     model: Model | Script | None = None,
     *,
     channels: Mapping[ChannelName, Channel] | None = None,
+    rooms: Sequence[str] = ("lobby",),
     **more: object,
 ) -> AsyncIterator[Running]:
     """Start, and stop as SIGTERM would."""
     gateway = Running(tmp, model)
-    made = settings(tmp, **more)
+    made = settings(tmp, rooms, **more)
     task = asyncio.create_task(
         app.run(made, gateway.stop, channels=channels or {CONSOLE: gateway.console}, model=gateway.model)
     )

@@ -1,0 +1,225 @@
+"""Bots that the operator listed are answered, but two bots do not talk for ever; and who may invite us where."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from agent.models.scripted import Script
+from channels.base import Rejected
+from channels.console import ConsoleChannel
+from gateway import exchanges
+from gateway.access import Policy, decide
+from gateway.events import (
+    Address,
+    ChannelName,
+    EventId,
+    Membership,
+    Message,
+    MessageId,
+    Notification,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.exchanges import CONVERSATIONS, Exchanges
+from gateway.records import Judged
+from gateway.store import Store
+from tests.gateway.kit import CONSOLE, Running, Screen, running
+
+ROLES = {
+    "dm": "open",
+    "roles": {
+        "owner": ["console:olga"],
+        "admin": ["console:root"],
+        "member": ["console:b0t"],
+        "blocked": ["console:mal"],
+    },
+}
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def said(who: str, number: int, *, bot: bool = False, kind: Literal["mention", "room"] = "mention") -> Message:
+    return Message(
+        id=MessageId(f"m{number}"),
+        at=Address(channel=CONSOLE, room=RoomId("lobby")),
+        sender=Sender(id=SenderId(who), name=who, verified=True, is_bot=bot),
+        text=f"reverie: {number}",
+        sent=datetime.now(UTC),
+        kind=kind,
+    )
+
+
+async def emit(gateway: Running, events: Sequence[Notification]) -> None:
+    await gateway.console._up.wait()
+    assert gateway.console._emit is not None
+    for event in events:
+        await gateway.console._emit([event])
+
+
+async def judged(path: Path) -> list[tuple[str, str]]:
+    async with await Store.open_readonly(path) as reader:
+        entries = await reader.entries(kinds=["mention", "room"])
+        found = [await reader.judgement(entry.seq) for entry in entries]
+    return [(one.fate, one.rule) for one in found if one is not None]
+
+
+DUE = ("due", "a mention is urgent")
+
+
+def broken(limit: int) -> tuple[str, str]:
+    return ("context", f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)")
+
+
+def test_a_talk_between_bots_ends_until_a_person_speaks(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": 2}) as gateway:
+            await emit(gateway, [said("b0t", number, bot=True) for number in range(4)])
+            await emit(gateway, [said("mal", 10, kind="room")])  # who is not heard does not go on with it either
+            await emit(gateway, [said("b0t", 11, bot=True, kind="room")])
+            await emit(gateway, [said("b0t", 12, bot=True)])
+            await emit(gateway, [said("ann", 13, kind="room"), said("b0t", 14, bot=True)])
+            await gateway.screen.until(1)
+        fates = await judged(gateway.path)
+        assert fates[:4] == [DUE, DUE, broken(2), broken(2)]
+        assert [fate for fate, _ in fates[4:6]] == ["refused", "context"]
+        assert fates[6] == broken(2)
+        assert fates[8] == DUE
+
+    asyncio.run(story())
+
+
+def test_the_count_outlives_a_restart(tmp_path: Path) -> None:
+    rules = {**ROLES, "max_bot_exchanges": 3}
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=rules) as gateway:
+            await emit(gateway, [said("ann", 0), said("b0t", 1, bot=True), said("b0t", 2, bot=True)])
+        async with running(tmp_path, Script(), access=rules) as gateway:
+            await emit(gateway, [said("b0t", 3, bot=True), said("b0t", 4, bot=True)])
+        assert await judged(gateway.path) == [DUE, DUE, DUE, DUE, broken(3)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("bot", "limit", "expected"), [("b0t", 0, broken(0)), ("other", 5, ("refused", "bots are not answered"))]
+)
+def test_bots_are_not_answered_unless_listed_and_allowed(
+    tmp_path: Path, bot: str, limit: int, expected: tuple[str, str]
+) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": limit}) as gateway:
+            await emit(gateway, [said(bot, 1, bot=True)])
+            await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+            assert len(gateway.scripted.requests) == 1
+        assert (await judged(gateway.path))[0] == expected
+
+    asyncio.run(story())
+
+
+def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judged:
+    return Judged(type="t", urgency=0, fate=fate, rule="r", role="guest")
+
+
+@pytest.mark.parametrize(
+    ("before", "bot", "fate", "after"),
+    [
+        (2, True, "due", 3),
+        (2, True, "context", 2),
+        (2, True, "refused", 2),
+        (2, False, "due", 0),
+        (2, False, "noted", 0),
+        (2, False, "refused", 2),
+    ],
+)
+def test_what_counts(before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int) -> None:
+    assert exchanges.count(before, said("x", 1, bot=bot), verdict(fate)) == after
+
+
+def test_memory_is_bounded() -> None:
+    kept = Exchanges()
+    places = [Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(CONVERSATIONS + 1)]
+    for place in places:
+        kept.keep(place, 1)
+    assert kept.get(places[0]) is None
+    assert kept.get(places[-1]) == 1
+
+
+OWNER, STRANGER = (Sender(id=SenderId(who), name=who, verified=True) for who in ("olga", "ann"))
+
+
+def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> Membership:
+    return Membership(
+        id=EventId(f"i{number}"),
+        at=Address(channel=CONSOLE, room=RoomId(room)),
+        sender=sender,
+        change="invite",
+        sent=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "allowed", "rule"),
+    [
+        (invitation(OWNER), True, "invited by an owner, and in channels.console.rooms"),
+        (invitation(OWNER, "cellar"), False, "invited, but not in channels.console.rooms"),
+        (invitation(replace(OWNER, verified=False)), False, "only an owner or admin may invite"),
+        (invitation(STRANGER), False, "only an owner or admin may invite"),
+        (invitation(replace(OWNER, id=SenderId("mal"))), False, "access.roles.blocked"),
+    ],
+)
+def test_who_may_invite(event: Membership, allowed: bool, rule: str) -> None:
+    policy = Policy(
+        dm="open",
+        roles={"console:olga": "owner", "console:mal": "blocked"},
+        rooms={ChannelName("console"): frozenset({RoomId("lobby")})},
+    )
+    decision = decide(policy, event)
+    assert (decision.allowed, decision.rule) == (allowed, rule)
+
+
+class Mobile(ConsoleChannel):
+    """Enters rooms, and minds some."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(CONSOLE, screen.show)
+        self.entered: list[str] = []
+
+    async def join(self, at: Address) -> None:
+        self.entered.append(at.room)
+        if at.room == "banned":
+            raise Rejected("you are banned there")
+        if at.room == "odd":
+            raise KeyError("a bug")
+
+
+def test_an_invitation_is_followed_once_and_failures_are_only_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rooms = ["lobby", "banned", "odd"]
+
+    async def story() -> None:
+        screen = Screen()
+        console = Mobile(screen)
+        async with running(tmp_path, Script(), channels={CONSOLE: console}, rooms=rooms, access=ROLES) as gateway:
+            gateway.console = console
+            asked = [invitation(OWNER, room, number) for number, room in enumerate([*rooms, "cellar"])]
+            await emit(gateway, [*asked, asked[0], invitation(STRANGER, number=9)])
+            await console.say("reverie: hello", sender="ann", room="lobby")
+            await screen.until(1)
+        assert console.entered == rooms
+
+    asyncio.run(story())
+    for line in (
+        "invited, and entered console/lobby",
+        "invited, but cannot enter console/banned: you are banned there",
+        "invited, but entering console/odd broke",
+    ):
+        assert line in caplog.text
