@@ -181,7 +181,7 @@ class PreviewingChannel(DiscordChannel):
         try:
             await life.api.call("DELETE", path, channel_id=_channel(at), message_id=_known(shown))
         except Rejected as error:
-            if "(404)" not in error.reason:
+            if "(404," not in error.reason:
                 raise
 
 

@@ -11,7 +11,7 @@ from channels.discord import gaps, wire
 from channels.discord.directory import Directory, Place
 from channels.discord.gaps import Progress
 from channels.discord.inbox import Inbox, Raw
-from channels.discord.payload import Json, obj, objs, snowflake
+from channels.discord.payload import Json, flag, obj, objs, snowflake
 from channels.discord.rest import Api, messages
 from gateway.clock import Clock
 from gateway.events import Message, Notification
@@ -46,6 +46,8 @@ class Inflow:
         self._inbox, self._api = inbox, api
         self._seen: OrderedDict[str, None] = OrderedDict()
         """Messages that went out lately: history and gateway tell some of them twice."""
+        self._unsure: set[str] = set()
+        """Channels that Discord could not tell us of just then."""
         self._cursor = ""
         self._later: set[asyncio.Task[None]] = set()
         self.gone: set[str] = set()
@@ -123,6 +125,8 @@ class Inflow:
 
     def _new(self, told: Sequence[Notification]) -> list[Notification]:
         """Without messages that went out already, and without what we took away ourselves."""
+        if len(self.gone) > _REMEMBERED:
+            self.gone.clear()
         new: list[Notification] = []
         for event in told:
             if isinstance(event, Message):
@@ -140,15 +144,17 @@ class Inflow:
     async def _learn_place(self, data: Json) -> None:
         """A thread that nobody told us of (it was archived, or we just got in) is asked for."""
         channel, guild = snowflake(data, "channel_id"), snowflake(data, "guild_id")
-        if not channel or not guild or channel in self._directory.places:
+        if not channel or not guild or (channel in self._directory.places and channel not in self._unsure):
             return
+        self._unsure.discard(channel)
         told = obj(data, "channel")
-        if self._directory.add(told, guild) is None:
+        if snowflake(told, "id") != channel:
             try:
                 told = obj({"d": await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)}, "d")
             except SendError as error:
                 _LOG.warning("channel %s is not known: %s", channel, error.reason)
-                told = {}
+                if not isinstance(error, Rejected):
+                    self._unsure.add(channel)  # the next time it may be told
         if snowflake(told, "id") != channel or self._directory.add(told, guild) is None:
             # It is at least in that guild; as a room of its own it is closed unless opened.
             self._directory.add({"id": channel, "type": 0}, guild)
@@ -158,9 +164,9 @@ class Inflow:
         shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
         if not self._progress.missing(shard, guild):
             return
+        if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
+            return  # it comes again once the outage is over
         if guild:
-            if guild not in {place.guild for place in self._directory.places.values()}:
-                return  # still unavailable
             places = self._directory.in_guild(guild)
         else:
             places = [place for direct in self._progress.directs if (place := self._direct(direct))]

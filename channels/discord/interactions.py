@@ -85,7 +85,7 @@ class Answers:
         ):
             return
         now_s, private = self._clock.monotonic(), name in self._private
-        for old in [known for known, asked in self._asked.items() if asked.until_s < now_s][:-1]:
+        for old in [known for known, asked in self._asked.items() if asked.until_s < now_s]:
             del self._asked[old]
         task = asyncio.create_task(self._defer(interaction, token, private=private))
         self._asked[interaction] = _Asked(application, token, private, now_s + _TOKEN_S, task)
@@ -100,12 +100,9 @@ class Answers:
                 webhook_id=interaction,
                 webhook_token=token,
             )
-        except Rejected as error:  # acknowledged already: our first request was cut after it was taken
-            _LOG.warning("a command could not be acknowledged: %s", error.reason)
-            return "40060" in error.reason
         except SendError as error:
             _LOG.warning("a command could not be acknowledged: %s", error.reason)
-            return isinstance(error, Uncertain)
+            return isinstance(error, Uncertain)  # then the answer shows whether it was
         return True
 
     async def close(self) -> None:
@@ -119,7 +116,7 @@ class Answers:
         """
         stem = part.key.rpartition("#")[0] or part.key
         asked = self._of(part, stem)
-        if asked is None or not await asyncio.shield(asked.deferred) or self._clock.monotonic() >= asked.until_s:
+        if asked is None or not await _acknowledged(asked) or self._clock.monotonic() >= asked.until_s:
             if part.private and stem not in self._open:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION):
                     raise Rejected("the command is too old to be answered privately")
@@ -174,6 +171,11 @@ class Answers:
             asked.perhaps.discard(part.key)
             raise
         return _receipt(answer)
+
+
+async def _acknowledged(asked: _Asked) -> bool:
+    await asyncio.wait({asked.deferred})  # not awaited itself: it may be cancelled, and we are not
+    return not asked.deferred.cancelled() and asked.deferred.result()
 
 
 def _native(reply_to: str) -> bool:

@@ -121,7 +121,7 @@ def _meaning(error: Exception, *, handed: bool) -> SendError:
 
 def _told(error: discord.HTTPException) -> Denied | RateLimited | Rejected | Uncertain:
     """What an error status means."""
-    said = f"Discord: {error.text or error.status} ({error.status})"
+    said = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
     if error.status == UNAUTHORIZED:
         return Denied("Discord refuses the token")
     if error.status == TOO_MANY:

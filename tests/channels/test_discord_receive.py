@@ -97,6 +97,18 @@ async def test_a_thread_nobody_told_us_of_is_asked_for() -> None:
 
 
 @story
+async def test_a_thread_that_cannot_be_asked_for_is_asked_for_again() -> None:
+    async with both() as (api, run):
+        thread = api.world.add_thread(api.room, "old", api.ann)["id"]
+        api.faults.add(f"GET /channels/{thread}$", "banned")
+        api.says(thread, api.ann, "one")
+        api.says(thread, api.ann, "two")
+        await run.message(2)
+        assert [message.at for message in run.messages] == [place(thread), place(api.room, thread)]
+        assert run.channel.space(RoomId(thread)) == api.guild
+
+
+@story
 async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
     async with DiscordApi() as api:
         elsewhere = api.world.add_channel("far", guild=api.world.add_guild("away"))

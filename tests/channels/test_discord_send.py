@@ -16,10 +16,13 @@ from channels.base import (
     Rejected,
     Uncertain,
     Unreachable,
+    unrecorded,
 )
 from channels.discord.channel import DiscordChannel, PreviewingChannel, make, nonce
 from channels.discord.config import DiscordConfig
 from channels.discord.files import allowed
+from channels.discord.interactions import Answers
+from channels.discord.rest import Api
 from gateway.clock import SystemClock
 from gateway.events import Attachment, Deleted, Message, MessageId, Post, PostKey
 from tests.channels.discord_kit import NAME, both, part, place, running, story
@@ -277,6 +280,30 @@ async def test_a_private_answer_never_becomes_a_public_one() -> None:
         with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
             await run.channel.send(part("x", api.room, key="r#0", reply_to="interaction:5", private=True))
         assert api.texts(api.room) == []
+
+
+@story
+async def test_a_command_whose_acknowledgement_was_cut_off_is_too_old() -> None:
+    answers = Answers(Api(), SystemClock(), COMMANDS)
+    answers.asked({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
+    await answers.close()
+    with pytest.raises(Rejected, match="too old"):
+        await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, unrecorded)
+
+
+@pytest.mark.parametrize("fault", ["500 after", "reset after"])
+def test_an_acknowledgement_without_an_answer_is_believed(fault: str) -> None:
+    @story
+    async def run() -> None:
+        async with both(commands=COMMANDS) as (api, it):
+            await api.until(lambda: bool(api.made("PUT /applications")))
+            api.faults.add("POST /interactions", fault)  # type: ignore[arg-type] # the parameters above are its values
+            asked = api.slash(api.room, api.ann, "log")
+            command = await it.command()
+            await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
+            assert (api.told(asked), api.texts(api.room)) == (["one"], [])
+
+    run()
 
 
 @story
