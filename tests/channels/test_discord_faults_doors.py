@@ -106,6 +106,34 @@ def test_an_end_in_any_moment_of_the_greeting_says_goodbye(steps: int) -> None:
     run()
 
 
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:1/gw", "http://127.0.0.1/", "no address", "wss://user:pass@127.0.0.1"])
+def test_a_bad_address_for_resuming_costs_a_session_and_no_message(url: str) -> None:
+    @story
+    async def run() -> None:
+        async with DiscordApi(Options(resume_url=url)) as api, running(api) as it:
+            await it.up()
+            hello(api, "before")
+            await it.heard("before")
+            api.cut()
+            hello(api, "away")
+            await it.heard("before", "away")
+
+    run()
+
+
+@story
+async def test_the_last_sessions_of_the_day_are_left_to_the_operator() -> None:
+    async with DiscordApi(Options(identifies_per_day=12)) as api, running(api, clock=Hurried(200)) as it:
+        await it.up()
+        for _ in range(5):
+            api.forget()
+            api.cut()
+            await asyncio.sleep(0.3)  # a minute on the channel's clock
+        assert len(api.identifies) <= 2
+        assert not it.links[-1].up
+        assert not it.task.done()
+
+
 @pytest.mark.slow
 @story
 async def test_shards_identify_in_turn_and_each_is_resumed_by_itself() -> None:

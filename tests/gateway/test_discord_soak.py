@@ -71,8 +71,12 @@ async def _soak(directory: Path, seed: int, *, kills: int) -> Verdict:
                 sessions = len(it.api.sessions)
                 await it.start()
                 await it.api.until(lambda before=sessions: len(it.api.sessions) > before)  # type: ignore[misc] # mypy cannot infer a lambda with a default
+                if not it.tokens:  # Discord does not list direct chats: only known ones can be asked for
+                    await it.answered(it.say(it.direct))
                 count += await _trouble(it, it.random.uniform(0.2, 4))
                 await it.kill()
+                for room in it.rooms:
+                    it.say(room)
             it.api.faults.rest.clear()
             await it.start()
             await it.calm(90)

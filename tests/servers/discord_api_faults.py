@@ -86,6 +86,8 @@ class Options:
     """Longer than this without a heartbeat, and the connection is closed with 4009; None: three intervals."""
     compress: bool = True
     """Speak zlib-stream to who asks for it; else plain text, which clients accept too."""
+    resume_url: str = ""
+    """What READY tells as the address for resuming; empty: this server's."""
     identifies_per_day: int = 1000
     shards: int = 1
     """What is recommended."""

@@ -192,7 +192,7 @@ class Connection:
             "user": world.users[world.bot],
             "guilds": [{"id": guild, "unavailable": True} for guild in guilds],
             "session_id": self.session.id,
-            "resume_gateway_url": api.gateway_url,
+            "resume_gateway_url": api.options.resume_url or api.gateway_url,
             "shard": [number, count],
             "application": {"id": world.bot, "flags": 1 << 19},
             "private_channels": [],
