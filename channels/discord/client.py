@@ -151,7 +151,7 @@ class Bucket(Ratelimit):
         self,
         type: type[BaseException] | None,  # noqa: A002 - the library's name
         value: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         self.outgoing -= 1
         self._returned.set()
