@@ -152,6 +152,27 @@ async def test_polls_that_break_in_every_way_lose_and_double_nothing(tmp_path: P
 
 
 @story
+async def test_a_storm_of_everything_at_once_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path, seed=6) as it:
+        faults, everybody, roll = it.api.faults, people(it, 20), it.random.random
+        storms = [
+            faults.fail("sendMessage", 429, retry_after=1, times=None, where=lambda _: roll() < 0.3),
+            faults.drop("sendMessage", times=None, where=lambda _: roll() < 0.1),
+            faults.drop("sendMessage", after=True, times=None, where=lambda _: roll() < 0.1),
+            faults.fail("sendMessage", 500, after=True, times=None, where=lambda _: roll() < 0.1),
+            faults.hang_up("*", times=None, where=lambda _: roll() < 0.2),
+            faults.drop("getUpdates", after=True, times=None, where=lambda _: roll() < 0.1),
+        ]
+        async with it.inside():
+            for _ in range(100):
+                it.say(it.random.choice(everybody))
+                await asyncio.sleep(0.02)
+            await it.calm()
+        assert all(storm.met for storm in storms)
+        fair(await it.verdict())
+
+
+@story
 async def test_the_position_moves_in_the_transaction_of_what_was_heard(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         for person in people(it, 50):
