@@ -116,14 +116,17 @@ async def test_a_server_that_wants_tls_gets_it_and_nothing_more_in_the_clear(mon
 @story
 async def test_tls_that_fails_is_not_given_up_for_the_clear() -> None:
     clock = ManualClock()
-    async with Ircd(tls=server_context()) as secure, Ircd(Options(caps=f"{CAPS} sts=port={secure.port}")) as ircd:
-        async with running(ircd, clock) as run:
-            await run.until(lambda: run.links == [False])
-            for _ in range(100):
-                clock.advance(10)
-                await _steps()
-            assert len(ircd.clients) == 1
-            assert not any("JOIN" in line for line in ircd.lines)
+    async with (
+        Ircd(tls=server_context()) as secure,
+        Ircd(Options(caps=f"{CAPS} sts=port={secure.port}")) as ircd,
+        running(ircd, clock) as run,
+    ):
+        await run.until(lambda: run.links == [False])
+        for _ in range(100):
+            clock.advance(10)
+            await _steps()
+        assert len(ircd.clients) == 1
+        assert not any("JOIN" in line for line in ircd.lines)
 
 
 async def _steps() -> None:
@@ -200,7 +203,7 @@ async def test_rooms_that_keep_us_out_are_tried_again(code: str, after_s: int) -
         for second in range(0, 2 * after_s, 10):
             clock.advance(10)
             await settled(ircd.clients[0], f"u{second}")
-        assert await ircd.joined("reverie", "#room")
+        assert (await ircd.joined("reverie", "#room")).nick == "reverie"
 
 
 @story
