@@ -207,7 +207,7 @@ def test_a_storm_ends_in_back_off(fault: str) -> None:
                 case _:
                     api.faults.silent = True
             api.cut()
-            await asyncio.sleep(3)  # ten minutes on the channel's clock
+            await asyncio.sleep(1.5)  # five minutes on the channel's clock
             assert max(len(api.connections), len(api.identifies), len(api.resumes)) <= 14
             assert not it.task.done()
             connections = len(api.connections)
