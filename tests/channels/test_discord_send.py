@@ -306,6 +306,21 @@ def test_an_acknowledgement_without_an_answer_is_believed(fault: str) -> None:
     run()
 
 
+def test_the_token_of_a_command_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    @story
+    async def run() -> None:
+        async with both(commands=COMMANDS) as (api, it):
+            await api.until(lambda: bool(api.made("PUT /applications")))
+            asked = api.slash(api.room, api.ann, "log")
+            command = await it.command()
+            api.faults.add("PATCH /webhooks", "429")
+            await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
+            assert "We are being rate limited" in caplog.text
+            assert asked.token not in caplog.text
+
+    run()
+
+
 @story
 async def test_a_public_answer_that_comes_too_late_is_a_message() -> None:
     async with both(commands=COMMANDS) as (api, run):
