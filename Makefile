@@ -18,7 +18,7 @@ demo: .venv/.installed
 	@.venv/bin/reverie demo $(ARGS)
 
 test: .venv/.installed
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n 4 $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check

@@ -111,9 +111,8 @@ class Bench:
         already = len(self._wire.lines)
         said_s = time.perf_counter()
         gateway.bot.raw(_line(number, f"{NICK}: how is the build, number {number}?"))
-        await self._wire.until(lambda: any(line.startswith("PRIVMSG") for line in self._wire.lines[already:]))
-        replied_s = self._wire.seen_s("PRIVMSG", after=already)
-        await self._wire.until(lambda: any(line.startswith("PING") for line in self._wire.lines[already:]))
+        replied_s = await self._wire.said_s("PRIVMSG", after=already)
+        await self._wire.said_s("PING", after=already)
         await asyncio.sleep(0.005)  # what is written after a reply is not the next one's delay
         return said_s, replied_s
 

@@ -61,7 +61,7 @@ class Platforms:
             if remote:
                 already = len(self.wire.lines)
                 gateway.bot.raw(f":alice!a@host PRIVMSG {ROOM} :{NICK}: how is the build?\r\n".encode())
-                await self.wire.until(lambda: any(line.startswith("PRIVMSG") for line in self.wire.lines[already:]))
+                await self.wire.said_s("PRIVMSG", after=already)
             await asyncio.sleep(IDLE_S)
             return gateway.up_s - gateway.launched_s, gateway.resident_mb()
 

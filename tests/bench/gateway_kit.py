@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.servers.ircd import Client, Ircd
+from tests.servers.ircd_v3 import read_tags
 
 REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
@@ -73,9 +74,17 @@ class Wire(Ircd):
         self.stamps.append(time.perf_counter())
         super().handle(client, line)
 
-    def seen_s(self, head: str, *, after: int = 0) -> float:
-        """When the first line that begins with `head` came, among those from number `after` on."""
-        return next(at for at, line in list(zip(self.stamps, self.lines, strict=True))[after:] if line.startswith(head))
+    def seen_s(self, head: str, *, after: int = 0) -> float | None:
+        """When the first line that begins with `head` (behind its tags) came, among those from number `after` on."""
+        lines = list(zip(self.stamps, self.lines, strict=False))[after:]  # a line is stamped as it is dealt with
+        return next((at for at, line in lines if read_tags(line)[1].startswith(head)), None)
+
+    async def said_s(self, head: str, *, after: int) -> float:
+        """When it came, as soon as it has."""
+        await self.until(lambda: self.seen_s(head, after=after) is not None)
+        seen_s = self.seen_s(head, after=after)
+        assert seen_s is not None
+        return seen_s
 
 
 @dataclass(slots=True)
@@ -117,7 +126,7 @@ async def running(wire: Wire, config: Path, *, links: int = 1) -> AsyncIterator[
         up_s = await asyncio.wait_for(_up(process.stderr, links), START_LIMIT_S)
         reading = asyncio.create_task(_drain(process.stderr))
         bot = await wire.joined(NICK, ROOM)
-        yield Gateway(process, launched_s, wire.seen_s("JOIN", after=already), up_s, bot)
+        yield Gateway(process, launched_s, await wire.said_s("JOIN", after=already), up_s, bot)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

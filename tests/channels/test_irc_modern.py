@@ -186,7 +186,8 @@ async def test_unknown_nested_and_unopened_batches_are_plain_lines() -> None:
         ircd.clients[0].raw(
             b"BATCH +o vendor/odd x\r\n@batch=o BATCH +i vendor/inner\r\n"
             b"@batch=i :al!a@h PRIVMSG #room :nested\r\n@batch=never :al!a@h PRIVMSG #room :unopened\r\n"
-            b"BATCH -i\r\nBATCH -o\r\nBATCH -o\r\nBATCH\r\nBATCH +\r\nBATCH -\r\n@batch=o :al!a@h PRIVMSG #room :closed\r\n"
+            b"BATCH -i\r\nBATCH -o\r\nBATCH -o\r\nBATCH\r\nBATCH +\r\nBATCH -\r\n"
+            b"@batch=o :al!a@h PRIVMSG #room :closed\r\n"
         )
         await run.message(3)
         assert [message.text for message in run.messages] == ["nested", "unopened", "closed"]

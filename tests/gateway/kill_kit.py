@@ -20,6 +20,7 @@ from gateway.records import LOW
 from gateway.store import Missing, Store, Stored
 from tests.gateway.kill_judge import TOKEN, Asked, Evidence, Shown
 from tests.servers.ircd import Client, Ircd
+from tests.servers.ircd_v3 import read_tags
 from tests.servers.model_api import Answer, ModelApi
 from tests.servers.model_api_events import Json
 
@@ -232,7 +233,8 @@ async def world(directory: Path, seed: int, sabotage: str = "") -> AsyncIterator
 
 
 def _shown(bot: Client) -> list[Shown]:
-    cut = (line.split(" ", 2) for line in list(bot.lines) if line.startswith("PRIVMSG "))
+    lines = (read_tags(line)[1] for line in list(bot.lines))
+    cut = (line.split(" ", 2) for line in lines if line.startswith("PRIVMSG "))
     return [Shown(target, text.removeprefix(":")) for _, target, text in cut]
 
 

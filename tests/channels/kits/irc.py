@@ -112,7 +112,7 @@ class IrcKit(Kit):
         await self.bob.leave()
 
     def make(self, cursor: str | None = None) -> Channel:
-        settings = config(self.port, rooms=["#room", "#other"])
+        settings = config(self.port, rooms=["#room", "#other"], page_lines=0)
         return IrcChannel(self.name, settings, SystemClock(), cursor=cursor, random=lambda: 0.0)
 
     def address(self, where: Literal["room", "other"]) -> Address:
