@@ -15,8 +15,8 @@ from channels.base import CommandSpec, Denied, Going, Part, RateLimited, Rejecte
 from channels.discord.commands import same, table
 from channels.discord.payload import Json, number, obj, snowflake, text
 from channels.discord.rest import Api
-from channels.discord.tasks import end
 from channels.discord.wire import INTERACTION
+from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import Address, MessageId, Receipt
 

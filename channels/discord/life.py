@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import discord
 
+from channels.backoff import Backoff
 from channels.base import CommandSpec, Denied, Emit
 from channels.discord.client import Client
 from channels.discord.config import DiscordConfig
@@ -16,10 +17,9 @@ from channels.discord.gaps import Progress
 from channels.discord.inbox import Inbox, Raw
 from channels.discord.inflow import Inflow
 from channels.discord.interactions import Answers
-from channels.discord.pace import Backoff
 from channels.discord.rest import Api
 from channels.discord.shards import Shards
-from channels.discord.tasks import end
+from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import ChannelName, EventId, Link
 from gateway.ids import new_id

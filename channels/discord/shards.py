@@ -12,15 +12,16 @@ import aiohttp
 from discord.errors import ConnectionClosed
 from discord.gateway import ReconnectWebSocket
 
+from channels.backoff import Backoff
 from channels.base import Denied, SendError
 from channels.discord.client import Client
 from channels.discord.config import DiscordConfig
 from channels.discord.inbox import Inbox
-from channels.discord.pace import Backoff, Identifies
+from channels.discord.pace import Identifies
 from channels.discord.payload import number, obj, seconds
 from channels.discord.rest import Api
 from channels.discord.socket import Session, Socket, connect, leave
-from channels.discord.tasks import within
+from channels.tasks import within
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.discord")

@@ -7,9 +7,9 @@ import random as _random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from channels.backoff import Backoff
 from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Unreachable, unrecorded
 from channels.irc import tls
-from channels.irc.backoff import Backoff
 from channels.irc.compose import gathered
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
@@ -21,10 +21,10 @@ from channels.irc.render import FORMATTING
 from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.sts import Offer, Policy
-from channels.irc.tasks import end, first, within
 from channels.irc.upkeep import beside, come_up, enter, watch
 from channels.irc.wire import line
 from channels.irc.writing import EVERY_S
+from channels.tasks import end, first, within
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, EventId, Link, Post, Receipt
 from gateway.ids import new_id

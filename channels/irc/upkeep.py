@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from channels.base import Rejected, Uncertain
 from channels.irc.config import IrcConfig
 from channels.irc.session import Session
-from channels.irc.tasks import within
+from channels.tasks import within
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.irc")

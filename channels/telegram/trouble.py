@@ -6,12 +6,13 @@ from typing import NoReturn
 
 from telegram.error import InvalidToken
 
+from channels.backoff import Backoff
 from channels.base import Denied
 from channels.telegram.calls import REFUSED, Api, Flooded
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
-_FIRST_S, _MOST_S = 1.0, 60.0
+_MOST_S = 60.0
 
 
 class Trouble:
@@ -22,7 +23,7 @@ class Trouble:
     ) -> None:
         """`link(up, reason)` tells of changes only."""
         self._api, self._clock, self._random, self._link = api, clock, random, link
-        self._failures = 0
+        self._backoff = Backoff(_MOST_S)
         self._welcome = ""
 
     def greeted(self, welcome: str) -> None:
@@ -32,11 +33,11 @@ class Trouble:
     @property
     def lasting(self) -> bool:
         """The last request failed: the next one should not wait long, for nobody knows whether it will be answered."""
-        return self._failures > 0
+        return self._backoff.lasting
 
     async def over(self) -> None:
         """An answer came."""
-        self._failures = 0
+        self._backoff.over()
         await self._link(True, self._welcome)
 
     async def hopeless(self, reason: str) -> NoReturn:
@@ -54,8 +55,6 @@ class Trouble:
             return
         said = reason or self._api.clean(error) or "no answer in time"
         await self._link(False, said)
-        most_s = min(_MOST_S, _FIRST_S * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        delay_s = max(_FIRST_S, most_s * (0.5 + self._random() / 2))
+        delay_s = self._backoff.next_s(0.0, self._random())
         _LOG.warning("no updates from Telegram: %s; asking again in %.1f s", said, delay_s)
         await self._clock.sleep(delay_s)

@@ -14,7 +14,7 @@ from channels.discord import commands, gaps, wire
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory, Place
 from channels.discord.gaps import Progress
-from channels.discord.pace import Backoff, Identifies
+from channels.discord.pace import Identifies
 from channels.discord.payload import as_id, id_at, time_of
 from channels.discord.text import readable
 from gateway.events import NOTIFICATION, ChannelName, Edited, Message
@@ -234,13 +234,6 @@ def test_direct_chats_are_remembered_the_latest_ones() -> None:
 @pytest.mark.parametrize("cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}'])
 def test_a_position_that_is_none_of_ours_is_none(cursor: str) -> None:
     assert Progress(cursor, 3600).since(0, NOW) == int(at(3600))
-
-
-def test_back_off_doubles_and_begins_anew_after_a_good_connection() -> None:
-    backoff = Backoff()
-    assert [backoff.next_s(0, 1.0) for _ in range(11)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    assert backoff.next_s(59, 1.0) == 300
-    assert backoff.next_s(60, 0.0) == 1
 
 
 def test_the_budget_of_sessions_is_never_used_up() -> None:
