@@ -26,3 +26,9 @@ def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path)
         check=False,
     )
     assert "No matching distribution found for uv" in tried.stderr, "pip is there, and asked"
+
+
+def test_the_http_client_comes_without_its_command_line() -> None:
+    code = "import gateway, httpx, sys; print({'rich', 'pygments', 'click'} & set(sys.modules), httpx.Client)"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert told == "set() <class 'httpx.Client'>\n"
