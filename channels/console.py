@@ -83,7 +83,15 @@ class ConsoleChannel:
         """The message now reads differently; returns once that is durable. `sender` None: who wrote it."""
         by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
         await self._tell(
-            Edited(id=self._event(), at=message.at, sender=by, message=message.id, text=text, sent=self._now())
+            Edited(
+                id=self._event(),
+                at=message.at,
+                sender=by,
+                message=message.id,
+                text=text,
+                sent=self._now(),
+                direct=message.kind == "direct",
+            )
         )
 
     async def delete(self, message: Message) -> None:

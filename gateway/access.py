@@ -8,7 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import Address, ChannelName, Command, Membership, Message, Notification, RoomId, Sender
+from gateway.events import (
+    Address,
+    ChannelName,
+    Command,
+    Edited,
+    Membership,
+    Message,
+    Notification,
+    Reacted,
+    RoomId,
+    Sender,
+)
 from gateway.records import address_of
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
@@ -58,7 +69,9 @@ def decide(policy: Policy, event: Notification) -> Decision:
         return Decision(allowed=False, role=role, rule="access.roles.blocked")
     if sender.is_bot and role == "guest":
         return Decision(allowed=False, role=role, rule="bots are not answered")
-    if (isinstance(event, Message) and event.kind == "direct") or (isinstance(event, Command) and event.direct):
+    if (isinstance(event, Message) and event.kind == "direct") or (
+        isinstance(event, Command | Edited | Reacted) and event.direct
+    ):
         return _direct(policy, role)
     rooms = policy.rooms.get(place.channel, frozenset())
     listed = place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms

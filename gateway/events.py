@@ -129,6 +129,8 @@ class Edited:
     message: MessageId
     text: str
     sent: Time
+    direct: bool = False
+    """It happened in a direct chat. The platform's own knowledge, as `Message.kind`."""
     kind: Literal["edited"] = "edited"
 
 
@@ -157,6 +159,8 @@ class Reacted:
     """An emoji, or the platform's name of a custom one."""
     added: bool
     sent: Time
+    direct: bool = False
+    """As `Edited.direct`."""
     kind: Literal["reacted"] = "reacted"
 
 

@@ -88,6 +88,7 @@ def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
         message=MessageId(number_),
         text=_said(data, sender, directory),
         sent=when,
+        direct=_direct(data, directory),
     )
 
 
@@ -122,6 +123,7 @@ def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, adde
         reaction=f":{shown}:" if snowflake(emoji, "id") else shown,
         added=added,
         sent=now,
+        direct=_direct(data, directory),
     )
 
 
@@ -194,10 +196,15 @@ def _replied(data: Json) -> MessageId | None:
     return MessageId(to) if to and same and number(reference, "type") != _FORWARD else None
 
 
+def _direct(data: Json, directory: Directory) -> bool:
+    """What happens in a guild names it, and its channels are known before the history is asked."""
+    return not snowflake(data, "guild_id") and not directory.guild(snowflake(data, "channel_id"))
+
+
 def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "reply", "room"]:
     """Whom it was said to; a mention of everybody or of a role that people have is not said to us."""
-    if not snowflake(data, "guild_id") and not directory.guild(snowflake(data, "channel_id")):
-        return "direct"  # what is said in a guild names it, and its channels are known before the history is asked
+    if _direct(data, directory):
+        return "direct"
     me = directory.me
     to_us = bool(me) and snowflake(obj(obj(data, "referenced_message"), "author"), "id") == me and bool(_replied(data))
     if names_us(text(data, "content"), me) or any(map(directory.our_role, snowflakes(data, "mention_roles"))):

@@ -132,6 +132,7 @@ def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]
         reaction=added or removed,
         added=bool(added),
         sent=sent_at(line, now),
+        direct=not place[1],
     )
 
 

@@ -141,6 +141,7 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
             message=MessageId(str(number)),
             text=_text(message, view),
             sent=sent,
+            direct=_private(message),
         ),
     )
 
@@ -161,6 +162,7 @@ def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[
             reaction=reaction,
             added=added,
             sent=sent,
+            direct=_private(event),
         )
         for index, (reaction, added) in enumerate(dict.fromkeys(changes))
         if reaction

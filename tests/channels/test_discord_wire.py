@@ -142,6 +142,17 @@ def test_only_a_fresh_edit_is_one() -> None:
     assert edit(NOW - timedelta(hours=1)) is None  # a pin of what was edited long ago
 
 
+@pytest.mark.parametrize(("place", "direct"), [({}, False), ({"guild_id": None}, False), ({"channel_id": "31"}, True)])
+def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: bool) -> None:
+    about = {"guild_id": None} | place if direct else place
+    edit = wire.edited(said(edited_timestamp=NOW.isoformat()) | about, directory(), NOW)
+    put = {"user_id": ANN, "message_id": at(), "emoji": {"name": "x"}} | {"channel_id": ROOM, "guild_id": GUILD} | about
+    reaction = wire.reacted(put, directory(), NOW, "n", added=True)
+    assert edit is not None
+    assert reaction is not None
+    assert (edit.direct, reaction.direct) == (direct, direct)
+
+
 def test_times_come_from_ids() -> None:
     assert message().sent == NOW
     assert time_of(str(id_at(NOW))) == NOW

@@ -245,12 +245,14 @@ async def test_replies_and_reactions_come_in() -> None:
         assert [(m.kind, m.reply_to) for m in run.messages] == [("reply", ours), ("reply", ours), ("room", "other")]
         bot.send(f"@+draft/react=👍;+draft/reply={ours};msgid=r1 :al!a@h TAGMSG #room")
         bot.send(f"@+draft/unreact=👍;+reply={ours};msgid=r2 :al!a@h TAGMSG #room")
+        bot.send(f"@+draft/react=👍;+draft/reply={ours};msgid=r3 :al!a@h TAGMSG reverie")
         bot.send("@+typing=active :al!a@h TAGMSG #room")
-        await run.until(lambda: sum(isinstance(event, Reacted) for event in run.seen) == 2)
+        await run.until(lambda: sum(isinstance(event, Reacted) for event in run.seen) == 3)
         told = [event for event in run.seen if isinstance(event, Reacted)]
-        assert [(e.id, e.message, e.reaction, e.added) for e in told] == [
-            ("r1", ours, "👍", True),
-            ("r2", ours, "👍", False),
+        assert [(e.id, e.message, e.reaction, e.added, e.direct) for e in told] == [
+            ("r1", ours, "👍", True, False),
+            ("r2", ours, "👍", False, False),
+            ("r3", ours, "👍", True, True),
         ]
 
 

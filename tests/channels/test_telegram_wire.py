@@ -266,6 +266,10 @@ def test_edits_reactions_and_buttons() -> None:
         ("paid", True),
     ]
     assert len({key_of(event) for event in events}) == 3
+    for body, kind in ((edit, "edited_message"), (reaction, "message_reaction")):
+        for chat, direct in ((GROUP, False), (PRIVATE, True)):
+            told = [e for e in read(update(body | {"chat": chat}, kind), VIEW, NOW) if isinstance(e, Edited | Reacted)]
+            assert {e.direct for e in told} == {direct}
     by_chat = {
         "chat": GROUP,
         "message_id": 7,

@@ -1,13 +1,16 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
+from pydantic import TypeAdapter
 
 from gateway.access import ANY_ROOM, Policy, decide, role_of
 from gateway.events import (
     Address,
     ChannelName,
     Command,
+    Edited,
     EventId,
     Link,
     Message,
@@ -78,6 +81,19 @@ def test_direct(dm: Literal["pairing", "allowlist", "open", "disabled"], sender:
 def test_rooms(rooms: str, at: Address, sender: Sender, allowed: bool) -> None:
     for kind in ("mention", "reply", "room"):
         assert decide(policy(rooms=rooms), message(sender, kind, at)).allowed is allowed
+
+
+@pytest.mark.parametrize("dm", ["open", "allowlist", "pairing", "disabled"])
+@pytest.mark.parametrize("sender", [OWNER, MEMBER, STRANGER, BLOCKED, BOT])
+def test_all_that_happens_in_a_direct_chat_is_judged_alike(
+    dm: Literal["pairing", "allowlist", "open", "disabled"], sender: Sender
+) -> None:
+    at, what = OTHER, {"id": EventId("1"), "at": OTHER, "sender": sender, "sent": NOW, "direct": True}
+    edit = TypeAdapter(Edited).validate_python({**what, "message": "1", "text": "ho"})
+    reaction = TypeAdapter(Reacted).validate_python({**what, "message": "1", "reaction": "+", "added": True})
+    said = decide(policy(dm), message(sender, "direct", at))
+    assert decide(policy(dm), edit) == decide(policy(dm), reaction) == said
+    assert not decide(policy(dm), replace(edit, direct=False)).allowed  # a room that is not listed
 
 
 def test_a_channel_without_rooms_is_closed() -> None:
