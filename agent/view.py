@@ -69,11 +69,21 @@ def fold_start(sizes_tokens: Sequence[int], budget: int, *, force: bool = False)
     return 0
 
 
-def newest_within(sizes_tokens: Sequence[int], budget: int) -> int:
-    """Index of the first unread line to show, so that the newest fill at most their share; at least one is shown."""
-    kept = 0
-    for index in range(len(sizes_tokens) - 1, -1, -1):
-        kept += sizes_tokens[index]
-        if kept > budget * NEW_SHARE and index < len(sizes_tokens) - 1:
-            return index + 1
-    return 0
+def choose(sizes_tokens: Sequence[int], spoken: Sequence[bool], budget: int) -> tuple[tuple[int, ...], bool]:
+    """Which unread lines to tell, by index, oldest first; and whether some that were `spoken` to the agent must wait.
+
+    Those are taken from the oldest, and what was overheard fills the room that is left, newest first. Together
+    they fill the share of new lines at most, but at least one line is told.
+    """
+    room, told = budget * NEW_SHARE, list[int]()
+    for index in (index for index, said in enumerate(spoken) if said):
+        room -= sizes_tokens[index]
+        if told and room < 0:
+            return tuple(told), True
+        told.append(index)
+    for index in reversed([index for index, said in enumerate(spoken) if not said]):
+        room -= sizes_tokens[index]
+        if told and room < 0:
+            break
+        told.append(index)
+    return tuple(sorted(told)), False

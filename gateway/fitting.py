@@ -1,7 +1,7 @@
 """What of the past and of the new lines fits a request. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent import view
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
@@ -18,6 +18,8 @@ class Told:
     heard: str = ""
     covers: tuple[Seq, ...] = ()
     media: tuple[MediaRef, ...] = ()
+    more: bool = False
+    """What was said to the agent behind the last of `covers` did not fit: it is for another turn."""
 
 
 def fit(
@@ -28,8 +30,9 @@ def fit(
     `budget`: tokens for both. `omitted`: unread lines that are not among `lines`. `force`: the provider
     said that it does not fit. Images count by their number and their bytes as well.
     """
-    first = view.newest_within([_tokens(one) for one in lines], budget)
-    told = tell(lines[first:], omitted=omitted + first, plain=plain)
+    chosen, more = view.choose([_tokens(one) for one in lines], [one.line.addressed for one in lines], budget)
+    left_out = len(lines) - len(chosen)
+    told = replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), more=more)
     new = view.estimate_tokens(told.heard) + view.images_tokens(told.media)
     start = view.fold_start([turn.tokens for turn in past], budget - new, force=force)
     if any(turn.media for turn in past):

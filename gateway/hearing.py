@@ -8,7 +8,7 @@ from agent.brief import Line
 from gateway import access
 from gateway.events import Deleted, Edited, Message, MessageId
 from gateway.media import Media
-from gateway.records import MediaRef, Seq
+from gateway.records import Fact, MediaRef, Seq
 from gateway.store import Store, Unread
 
 NEWEST_CHANGES = 1_000
@@ -75,7 +75,7 @@ class Hearing:
         """Whether anybody still wants an answer: not if all that did was deleted."""
         if unread.omitted or len(standing) == len(unread.messages):
             return True
-        if any(one.message.kind != "room" for one in standing):
+        if any(addressed(one.message) for one in standing):
             return True
         judgements = [await self._store.judgement(one.seq) for one in standing]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
@@ -104,7 +104,7 @@ class Hearing:
             bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
-            addressed=message.kind != "room",
+            addressed=addressed(message),
             answers=answers,
             edited=one.edited,
             attached=attached,
@@ -134,3 +134,15 @@ class Hearing:
         if post is not None:
             return "you", post.text[:SNIPPET_CHARS]
         return ("you", "") if message.kind == "reply" else None
+
+
+def addressed(fact: Fact) -> bool:
+    """Whether it was said to the agent, and not only within its hearing."""
+    return isinstance(fact, Message) and fact.kind != "room"
+
+
+def answered(standing: Sequence[Standing]) -> MessageId | None:
+    """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
+    messages = [one.message for one in standing]
+    said = [message for message in messages if addressed(message)] or messages
+    return said[-1].id if said else None

@@ -16,9 +16,9 @@ from agent.turn import Outcome, Tools, take_turn
 from channels.base import Capabilities
 from gateway.bindings import Bindings
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostKey
+from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey
 from gateway.fitting import Told, fit, tell
-from gateway.hearing import Hearing, Standing
+from gateway.hearing import Heard, Hearing, Standing, addressed, answered
 from gateway.ids import new_id
 from gateway.media import Media
 from gateway.preview import Signs
@@ -28,11 +28,11 @@ from gateway.views import Views
 
 logger = logging.getLogger("reverie.turns")
 
-NEWEST_LINES = 50
-"""Unread lines shown to one turn; older ones are counted. A raid of thousands costs one bounded prompt."""
+MOST_LINES = 50
+"""Unread lines told to one turn. Of what was overheard older ones are counted, so that a raid of thousands costs one
+bounded prompt; what was said to the agent waits for the next turn."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
-
 FRAME_TOKENS = 400
 """Protocol text, channel card, binding and tools, roughly."""
 APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
@@ -91,7 +91,7 @@ class Turns:
 
         Cancelled before the turn's record is durable, it leaves everything unread; after that it is done.
         """
-        unread = await self._store.unread(conversation, newest=NEWEST_LINES)
+        unread = await self._store.unread(conversation, most=MOST_LINES)
         if not unread.messages:
             return Report(failed=False, used_tools=False, yielded=False)
         standing = await self._hearing.standing(unread)
@@ -121,12 +121,13 @@ class Turns:
         place = Address.parse(conversation)
         past = await self._views.take(conversation)
         lines = await self._hearing.tell(standing, sees=self._model.sees)
-        outcome, told = Outcome(outcome="failed"), Told()
-        seeing, tries = self._model.sees, 0
+        outcome, told, seeing, tries = Outcome(outcome="failed"), Told(), self._model.sees, 0
         while tries <= MAX_FOLDS:
             start, told = fit(
                 past, lines, omitted=unread.omitted, budget=self._budget >> tries, plain=self._plain, force=tries > 0
             )
+            if told.more:
+                unread, told = await self._begin_with(told.covers, unread, lines)
             past = await self._views.fold(conversation, past, start, TOO_LONG if tries else FULL)
             told = told if seeing else replace(told, media=())
             brief = Brief(
@@ -152,6 +153,14 @@ class Turns:
         failed = ended.outcome == "failed"
         return Report(failed=failed, used_tools=outcome.used_tools, yielded=outcome.yielded), queued
 
+    async def _begin_with(self, covers: Sequence[Seq], unread: Unread, lines: Sequence[Heard]) -> tuple[Unread, Told]:
+        """Only these lines, all said to the agent, where there is no room for the others: those stay unread."""
+        first = [one for one in unread.messages if one.seq <= covers[-1] and addressed(one.fact)]
+        assert first[0].conversation is not None
+        unread = await self._store.unread(first[0].conversation, most=len(first))
+        told = [one for one in lines if one.seq in covers]
+        return unread, tell(told, omitted=unread.omitted, plain=self._plain)
+
     async def _let_go(
         self, conversation: ConversationId, unread: Unread, standing: Sequence[Standing], *, autonomous: bool
     ) -> Report:
@@ -164,7 +173,7 @@ class Turns:
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         """Deal with all that is unread there by saying once that there is no answer."""
-        place, unread = Address.parse(conversation), await self._store.unread(conversation, newest=NEWEST_LINES)
+        place, unread = Address.parse(conversation), await self._store.unread(conversation, most=MOST_LINES)
         self._views.forget(conversation)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
         told = tell([], omitted=unread.omitted + len(unread.messages), plain=self._plain)
@@ -212,12 +221,7 @@ class Turns:
         if not ended.text:
             (written,) = await self._store.append([record])
             return written.seq, None
-        post = Post(
-            key=PostKey(ended.turn),
-            to=place,
-            text=ended.text,
-            reply_to=_answered(standing),
-        )
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(standing))
         queued = Entry(
             fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
@@ -241,10 +245,3 @@ class Turns:
             prompt=bound.prompt,
             language=bound.language,
         )
-
-
-def _answered(standing: Sequence[Standing]) -> MessageId | None:
-    """The newest message that was said to the agent; the newest of all if none was."""
-    messages = [one.message for one in standing]
-    addressed = [message for message in messages if message.kind != "room"] or messages
-    return addressed[-1].id if addressed else None

@@ -71,9 +71,9 @@ class Unread:
     messages: tuple[Stored, ...]
     """Oldest first."""
     omitted: int
-    """Unread ones that are not among `messages`."""
+    """Unread ones up to `upto` that are not among `messages`: only overheard ones."""
     upto: Seq
-    """The newest unread one, shown or not; 0 if there is none."""
+    """The newest that this is about, shown or not; 0 if there is none. What lies behind it is for another turn."""
     changed: bool = False
     """Something there was edited or deleted since the oldest unread one: see `Reader.changes`."""
 

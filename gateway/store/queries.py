@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+LAST = 2**63 - 1
+"""SQLite's largest integer (https://www.sqlite.org/datatype3.html)."""
 COLUMNS = "seq, at, kind, conversation, key, cause, body"
 _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 
@@ -20,17 +22,27 @@ DUE = (
 DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
 
 UNREAD = f"""
-WITH loud AS (
-    SELECT seq FROM unread INDEXED BY unread_due WHERE conversation = ?1 AND urgency >= 1
-    ORDER BY seq DESC LIMIT ?2
+WITH spoken AS (
+    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
+    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND log.kind <> 'room'
+    ORDER BY unread.seq LIMIT ?2 + 1
+), edge AS (
+    SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET ?2 - 1), 0)
+    ELSE {LAST} END AS seq FROM spoken
+), loud AS (
+    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
+    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND log.kind = 'room' AND unread.seq < (SELECT seq FROM edge)
+    ORDER BY unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
 ), quiet AS (
-    SELECT seq FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND urgency < 1
-    ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM loud))
+    SELECT seq FROM unread INDEXED BY unread_conversation
+    WHERE conversation = ?1 AND urgency < 1 AND seq < (SELECT seq FROM edge)
+    ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud))
 ), chosen AS (
-    SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
+    SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
+    UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
-    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1
+    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND seq <= (SELECT seq FROM edge)
 )
 SELECT whole.rows, whole.upto, EXISTS (
     SELECT 1 FROM log INDEXED BY log_changed
@@ -38,7 +50,11 @@ SELECT whole.rows, whole.upto, EXISTS (
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
-"""One statement, hence one snapshot. Parameters: conversation, newest."""
+"""One statement, hence one snapshot. Parameters: conversation, most.
+
+`spoken` is what was said to the agent, from the oldest; where there is more of it than that, `edge` is the last that
+is told, and everything behind it stays unread. What was overheard fills the room that is left, newest first.
+"""
 
 TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only

@@ -19,9 +19,6 @@ from gateway.store.schema import uri
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
-_LAST = 2**63 - 1
-"""SQLite's largest integer (https://www.sqlite.org/datatype3.html)."""
-
 
 def search_terms(text: str) -> str:
     """A query for `match` that finds all the words of any text. Blank for text without words."""
@@ -136,9 +133,13 @@ class Reader:
         rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
-    async def unread(self, conversation: ConversationId, *, newest: int) -> Unread:
-        """The newest unread entries of a conversation, at most `newest`; ambient ones only as room remains."""
-        rows = await self._rows(queries.UNREAD, conversation, newest)
+    async def unread(self, conversation: ConversationId, *, most: int) -> Unread:
+        """What a turn there is to be told, at most so many entries.
+
+        What was said to the agent is never passed over: it is taken from the oldest, and what is too much stays
+        unread. What was overheard takes the room that is left, the newest of it, ambient talk last.
+        """
+        rows = await self._rows(queries.UNREAD, conversation, most)
         count, upto, changed, *_ = rows[0]
         messages = tuple(Stored.read(row[3:]) for row in rows if row[3] is not None)
         return Unread(messages=messages, omitted=count - len(messages), upto=Seq(upto), changed=bool(changed))
@@ -224,7 +225,7 @@ class Reader:
 
 def _bounded(params: Iterable[str | int | None]) -> list[str | int | None]:
     """Numbers as SQLite can take them: a position beyond 64 bits is beyond every entry, as the last one is."""
-    return [max(-_LAST, min(value, _LAST)) if isinstance(value, int) else value for value in params]
+    return [max(-queries.LAST, min(value, queries.LAST)) if isinstance(value, int) else value for value in params]
 
 
 async def connect_reader(path: Path) -> aiosqlite.Connection:

@@ -21,11 +21,27 @@ def test_a_forced_fold_always_makes_it_smaller(tokens: list[int], budget: int) -
     assert view.fold_start(tokens, budget, force=True) > 0
 
 
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5_000))
-def test_the_newest_line_is_always_shown(tokens: list[int], budget: int) -> None:
-    first = view.newest_within(tokens, budget)
-    assert 0 <= first < len(tokens)
-    assert len(tokens[first:]) == 1 or sum(tokens[first:]) <= budget * view.NEW_SHARE
+lines = st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=60)
+
+
+@given(lines, st.integers(1, 5_000))
+def test_what_is_said_to_the_agent_is_told_from_the_oldest_and_never_passed_over(
+    unread: list[tuple[int, bool]], budget: int
+) -> None:
+    sizes, spoken = [size for size, _ in unread], [said for _, said in unread]
+    told, more = view.choose(sizes, spoken, budget)
+    assert list(told) == sorted(set(told))
+    assert len(told) == 1 or sum(sizes[index] for index in told) <= budget * view.NEW_SHARE
+    addressed = [index for index, said in enumerate(spoken) if said]
+    shown = [index for index in told if spoken[index]]
+    assert shown == addressed[: len(shown)]
+    assert more == (len(shown) < len(addressed))
+    assert not more or len(shown) == len(told)  # no room for what was overheard
+    overheard = [index for index in told if not spoken[index]]
+    assert (
+        overheard
+        == [index for index, said in enumerate(spoken) if not said][len(spoken) - len(addressed) - len(overheard) :]
+    )
 
 
 def test_folds_are_seldom() -> None:

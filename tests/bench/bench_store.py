@@ -104,7 +104,7 @@ async def opening(path: Path) -> tuple[float, float]:
         await store.dmn_state()
         await store.outbox()
         for conversation, _ in await store.due(URGENT):
-            await store.unread(conversation, newest=50)
+            await store.unread(conversation, most=50)
             await store.turns(conversation)
         return opened - began, time.perf_counter() - opened
 

@@ -10,7 +10,7 @@ from agent.models.scripted import Rule, Script, ScriptedModel
 from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import Delivery, Usage
-from gateway.records import Judged
+from gateway.records import Judged, TurnEnded
 from gateway.store import Store, rebuild
 from tests.gateway.kit import running
 
@@ -280,5 +280,32 @@ def test_every_table_is_what_the_log_says(tmp_path: Path) -> None:
         assert await rebuild(tmp_path / "reverie.db") == []
         async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
             assert await reader.outbox() == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("tokens", [200_000, 4_000])
+def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(tmp_path: Path, tokens: int) -> None:
+    """By number of lines in a large window, by their size in a small one."""
+    questions = [f"question {number:03d}" + " and so on" * 5 for number in range(120)]
+
+    async def story() -> None:
+        model = ScriptedModel(context_tokens=tokens, clock=SystemClock())
+        async with running(tmp_path, model, attention={"coalesce": 0.5}) as gateway:
+            for text in questions:
+                await gateway.console.say(text)
+            turns: list[TurnEnded] = []
+            async with asyncio.timeout(20):
+                while sum(len(turn.covers) for turn in turns) < len(questions):
+                    turns = await gateway.turns()
+                    await asyncio.sleep(0.005)
+        told = [seq for turn in turns for seq in turn.covers]
+        assert told == sorted(set(told))
+        assert len(told) == len(questions)
+        assert not sum(turn.omitted for turn in turns)
+        heard = "\n".join(turn.heard for turn in turns)
+        assert [heard.count(text) for text in questions] == [1] * len(questions)
+        assert "not shown" not in heard
+        assert 2 < len(turns) < 60
 
     asyncio.run(story())

@@ -49,14 +49,14 @@ def place(room: str = "#a") -> Address:
     return Address(channel=ChannelName("irc.test"), room=RoomId(room))
 
 
-def said(number: int, text: str = "", room: str = "#a") -> Entry:
+def said(number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention"] = "room") -> Entry:
     fact = Message(
         id=MessageId(str(number)),
         at=place(room),
         sender=Sender(id=SenderId("u"), name="Ulla"),
         text=text or f"line {number}",
         sent=NOW,
-        kind="room",
+        kind=kind,
     )
     return Entry(fact=fact, at=NOW, conversation=fact.at.conversation, key=key_of(fact))
 

@@ -71,7 +71,7 @@ def test_due_and_unread(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             assert await store.due(AMBIENT) == []
-            nothing = await store.unread(A, newest=5)
+            nothing = await store.unread(A, most=5)
             assert (nothing.messages, nothing.omitted, nothing.upto) == ((), 0, 0)
             levels: tuple[Urgency, ...] = (LOW, AMBIENT, NORMAL, AMBIENT, AMBIENT)
             for number, urgency in enumerate(levels):
@@ -81,9 +81,31 @@ def test_due_and_unread(tmp_path: Path) -> None:
             assert await store.due(LOW) == [(A, NORMAL)]
             assert await store.due(URGENT) == []
             for newest, shown in {0: [], 1: [5], 2: [1, 5], 3: [1, 5, 9], 4: [1, 5, 7, 9], 9: [1, 3, 5, 7, 9]}.items():
-                unread = await store.unread(A, newest=newest)
+                unread = await store.unread(A, most=newest)
                 assert [one.seq for one in unread.messages] == shown
                 assert (unread.omitted, unread.upto) == (5 - len(shown), 9)
+
+    run(story())
+
+
+def test_what_is_said_to_the_agent_is_never_passed_over(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            for number in range(8):  # mentions are 1, 5, 9, 13; overheard lines 3, 7, 11, 15
+                message = said(number, kind="room" if number % 2 else "mention")
+                await store.append([message, judged(message, AMBIENT if number % 2 else URGENT)])
+            told = {
+                1: ([1], 1, 0),
+                2: ([1, 5], 5, 1),
+                3: ([1, 5, 9], 9, 2),
+                4: ([1, 5, 9, 13], 15, 4),
+                5: ([1, 5, 9, 13, 15], 15, 3),
+                8: ([1, 3, 5, 7, 9, 11, 13, 15], 15, 0),
+            }
+            for most, (shown, upto, omitted) in told.items():
+                unread = await store.unread(A, most=most)
+                assert [one.seq for one in unread.messages] == shown
+                assert (unread.upto, unread.omitted) == (upto, omitted)
 
     run(story())
 
@@ -95,7 +117,7 @@ def test_only_what_is_due_or_context_is_unread(tmp_path: Path) -> None:
             for number, fate in enumerate(fates):
                 message = said(number)
                 await store.append([message, judged(message, LOW, fate)])
-            assert [one.seq for one in (await store.unread(A, newest=9)).messages] == [1, 3]
+            assert [one.seq for one in (await store.unread(A, most=9)).messages] == [1, 3]
 
     run(story())
 
@@ -108,9 +130,9 @@ def test_a_turn_deals_with_everything_up_to_its_upto(tmp_path: Path) -> None:
             await store.append(heard(9, room="#b"))
             assert await store.turn_over(await _entry(store, 5)) is None
             await store.append([turn(A, 1, 5, upto=5)])
-            unread = await store.unread(A, newest=9)
+            unread = await store.unread(A, most=9)
             assert [one.seq for one in unread.messages] == [7]
-            assert (await store.unread(B, newest=9)).upto == 9
+            assert (await store.unread(B, most=9)).upto == 9
             over = await store.turn_over(await _entry(store, 3))
             assert over is not None
             assert over.seq == 11
