@@ -13,6 +13,7 @@ from channels.discord.gaps import Progress
 from channels.discord.inbox import Inbox, Raw
 from channels.discord.payload import Json, flag, obj, objs, snowflake
 from channels.discord.rest import Api, messages
+from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import Message, Notification
 from gateway.ids import new_id
@@ -68,9 +69,7 @@ class Inflow:
                     batch += await self._taken(item, emit)
                 await self._flush(emit, batch)
         finally:
-            for task in self._later:
-                task.cancel()
-            await asyncio.gather(*self._later, return_exceptions=True)
+            await end(*self._later)
 
     async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
         cursor = self._progress.cursor()

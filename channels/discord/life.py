@@ -1,7 +1,6 @@
 """One run of a Discord account: logged in, connected, and everything that lives as long as that."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -25,8 +24,6 @@ from gateway.events import ChannelName, EventId, Link
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.discord")
-_LAST_WORDS_S = 0.2
-"""Real seconds that `emit` has, after we are told to end, for what was already heard."""
 
 
 class Life:
@@ -61,30 +58,7 @@ class Life:
 
     async def run(self, emit: Emit) -> None:
         """As `Channel.run`."""
-        pump, life = asyncio.create_task(self.inflow.run(emit)), asyncio.create_task(self._stay_connected())
-        try:
-            await asyncio.wait({pump, life}, return_when=asyncio.FIRST_COMPLETED)
-            if not pump.done():
-                # Denied: what was said until now, and that the link is down, still goes in.
-                await self._settled(pump)
-            for task in (pump, life):
-                if task.done():
-                    task.result()
-        finally:
-            try:
-                await end(life)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._settled(pump), _LAST_WORDS_S)
-            finally:
-                await end(pump, life)
-
-    async def _settled(self, pump: asyncio.Task[None]) -> None:
-        """Return when the pump has ended or has nothing left to do."""
-        drained = asyncio.create_task(self.inbox.drained())
-        try:
-            await asyncio.wait({pump, drained}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end(drained)
+        await self.inbox.between(self._stay_connected(), self.inflow.run(emit))
 
     async def _stay_connected(self) -> None:
         backoff = Backoff()

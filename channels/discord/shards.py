@@ -21,7 +21,7 @@ from channels.discord.pace import Identifies
 from channels.discord.payload import number, obj, seconds
 from channels.discord.rest import Api
 from channels.discord.socket import Session, Socket, connect, leave
-from channels.tasks import within
+from channels.tasks import end, within
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.discord")
@@ -72,9 +72,7 @@ class Shards:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
 
     def came_up(self, shard: int) -> None:
         """READY or RESUMED: to be called before what follows it is taken in."""

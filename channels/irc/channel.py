@@ -24,7 +24,7 @@ from channels.irc.sts import Offer, Policy
 from channels.irc.upkeep import beside, come_up, enter, watch
 from channels.irc.wire import line
 from channels.irc.writing import EVERY_S
-from channels.tasks import end, first, within
+from channels.tasks import end, within
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, EventId, Link, Post, Receipt
 from gateway.ids import new_id
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("reverie.irc")
 _REFUSED_S = 60.0
 """Between two logins that the services refuse, at least."""
-_LAST_WORDS_S = 0.2
-"""Real seconds that `emit` has, after we are told to end, for what was already heard."""
 
 
 class IrcChannel:
@@ -115,22 +113,7 @@ class IrcChannel:
 
     async def run(self, emit: Emit) -> None:
         self._up, self._logins = None, Logins()
-        pump, life = asyncio.create_task(self._inbox.run(emit)), asyncio.create_task(self._stay_connected())
-        try:
-            await asyncio.wait({pump, life}, return_when=asyncio.FIRST_COMPLETED)
-            if not pump.done():
-                # Denied: what was said until now, and that the link is down, still goes in.
-                await first(pump, self._inbox.drained())
-            for task in (pump, life):
-                if task.done():
-                    task.result()
-        finally:
-            try:
-                await end(life)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(first(pump, self._inbox.drained()), _LAST_WORDS_S)
-            finally:
-                await end(pump, life)
+        await self._inbox.between(self._stay_connected(), self._inbox.run(emit))
 
     def _pause(self, full: bool) -> None:
         transport = self._connection.transport if self._connection else None
@@ -158,7 +141,7 @@ class IrcChannel:
         if self._up is not up:
             self._up = up
             now, self._up_s = self._clock.now(), self._clock.monotonic()
-            self._inbox.put(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
+            self._inbox.tell(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
 
     async def _connect_once(self) -> str | None:
         """One connection from its first packet to its last; why it ended (None: to go on over TLS). Raises Denied."""
@@ -172,7 +155,7 @@ class IrcChannel:
             self._config,
             self._clock,
             self._write,
-            self._inbox.put,
+            self._inbox.tell,
             memory=self._memory,
             logins=self._logins,
             secure=context is not None,
