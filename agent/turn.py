@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from agent.brief import Brief
-from agent.glimpse import presentable
 from agent.models.base import (
     End,
     Image,
@@ -86,10 +85,11 @@ async def take_turn(
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
-    `glimpse` is called with the text so far of each answer while it grows, for showing only: what it was told
-    may be taken back. Raises for the very first request only: `TooLong` if it does not fit the window (fold,
-    then call again), `Malformed` if it holds images (leave them out, then call again). Every other
-    model failure is an outcome. Cancelling closes the provider's connection and leaves nothing behind.
+    `glimpse` is called with the text so far of each answer while it grows: what it was told may be taken back,
+    and only what is `presentable` of it may be shown. Raises for the very first request only: `TooLong` if it
+    does not fit the window (fold, then call again), `Malformed` if it holds images (leave them out, then call
+    again). Every other model failure is an outcome. Cancelling closes the provider's connection and leaves
+    nothing behind.
     """
     specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
     request = assemble(
@@ -130,19 +130,19 @@ def _shows(request: Request) -> bool:
 
 async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | None) -> _Answer:
     answer = _Answer()
-    told = False
-    """The model says itself how the answer grows, and then says it whole."""
+    show = glimpse
     stream = model.stream(request)
     try:
         async for chunk in stream:
             match chunk:
                 case Partial(text=text):
-                    told = True
-                    _show(text, glimpse)
+                    if glimpse is not None:
+                        glimpse(text)
+                    show = None  # the model says itself how the answer grows, and then says it whole
                 case Text(text=text):
                     answer.text += text
-                    if not told:
-                        _show(answer.text, glimpse)
+                    if show is not None:
+                        show(answer.text)
                 case ToolCall():
                     answer.calls = (*answer.calls, chunk)
                 case End():
@@ -150,11 +150,6 @@ async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | 
     finally:
         await stream.aclose()
     return answer
-
-
-def _show(text: str, glimpse: Callable[[str], None] | None) -> None:
-    if glimpse is not None and (shown := presentable(text)):
-        glimpse(shown)
 
 
 def _ended(answer: _Answer, done: Outcome) -> Outcome | None:

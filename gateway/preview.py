@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TypeVar
 
+from agent.glimpse import presentable
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, MessageId
@@ -22,6 +23,8 @@ logger = logging.getLogger("reverie.preview")
 Able = TypeVar("Able")
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
+FIRST_LOOK_S = 0.7
+"""Nothing is shown of an answer that is whole so soon after its first words: that is noise, and costs pace."""
 SETTLE_S = 3.0
 """The whole answer waits so long for its preview to go; then it is sent, and the preview goes when it can."""
 PARKED_S = 0.5
@@ -73,7 +76,10 @@ class Signs:
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Go on until it is gone, or the process ends: the next one takes it up."""
-        task = self.spawn(self._clear_later(at, message))
+        self.let_end(self.spawn(self._clear_later(at, message)))
+
+    def let_end(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for this any more, but `close` ends it."""
         self._clearing.add(task)
         task.add_done_callback(self._clearing.discard)
 
@@ -121,11 +127,13 @@ class Sign:
         self._newest = ""
         self._news = asyncio.Event()
         self._over = False
+        self._left = False
+        """What stands now is cleared away by others."""
         self._shown: list[MessageId] = []
         """Messages that stand; hardly ever more than one."""
 
     def glimpse(self, text: str) -> None:
-        """The answer has grown to this. Returns at once; of several in a short time only the newest is shown."""
+        """The answer has grown to this. Returns at once; of several in a short time the newest is shown, if any."""
         if self._preview is None or self._over:
             return
         self._newest = text
@@ -150,14 +158,17 @@ class Sign:
                     await self._signs.clear(self._at, self._shown[-1])
                     self._shown.pop()
         except (SendError, TimeoutError) as error:
-            logger.info("a preview in %s is not gone yet: %s", self._at.conversation, error or "it takes long")
+            logger.info("a preview in %s is not gone yet: %s", self._at.conversation, str(error) or "it takes long")
         except StoreError:
             raise
         except Exception:  # a bug in the adapter
             logger.exception("taking away a preview in %s broke", self._at.conversation)
         finally:
-            if self._painter is not None:
+            if self._painter is not None and self._calling.locked() and not parked:
+                self._signs.let_end(self._painter)  # it learns the id of what it shows, and clears that away
+            elif self._painter is not None:
                 self._painter.cancel()
+        self._left = True
         for message in () if parked else self._shown:
             self._signs.clear_later(self._at, message)
 
@@ -184,17 +195,13 @@ class Sign:
         shown: MessageId | None = None
         last = ""
         try:
+            await self._signs.clock.sleep(FIRST_LOOK_S)
             while not self._over:
                 await self._news.wait()
                 self._news.clear()
-                async with self._calling:
-                    text = self._newest
-                    if self._over or text == last:
-                        continue
-                    shown, last = await channel.preview(self._at, text, shown), text
-                    if shown is not None and shown not in self._shown:
-                        self._shown.append(shown)
-                        await self._signs.stood(self._at, shown)
+                text = presentable(self._newest)
+                if text not in ("", last):
+                    shown, last = await self._show(channel, text, shown), text
                 await self._signs.clock.sleep(channel.preview_every_s)
         except StoreError:
             raise
@@ -203,3 +210,16 @@ class Sign:
         except Exception:  # a bug in the adapter: the answer itself comes all the same
             logger.exception("a preview in %s broke", self._at.conversation)
         self._preview = None
+
+    async def _show(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
+        """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""
+        async with self._calling:
+            if self._over:
+                return shown
+            shown = await channel.preview(self._at, text, shown)
+            if shown is not None and shown not in self._shown:
+                self._shown.append(shown)
+                await self._signs.stood(self._at, shown)
+                if self._left:
+                    self._signs.clear_later(self._at, shown)
+        return shown

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,11 @@ class Showing(ConsoleChannel):
         return [what for name, what in self.seen if name == kind]
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.preview.FIRST_LOOK_S", 0.01)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -76,7 +82,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def with_console(
-    tmp: Path, console: Showing, script: Script, story: Callable[[Running], Awaitable[None]], **more: object
+    tmp: Path, console: Showing, script: Script, story: Callable[[Running], Awaitable[None]], **more: Any
 ) -> None:
     async def whole() -> None:
         async with running(tmp, script, channels={CONSOLE: console}, **more) as gateway:
@@ -262,3 +268,50 @@ def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
     with_console(tmp_path, console, Script(rules=(Rule(match="", reply=reply),), pace_s=0.02), story)
     assert console.of("preview")
     assert all("Let me look it up.".startswith(text) for text in console.of("preview"))
+
+
+def test_an_answer_that_comes_at_once_is_not_shown_growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.preview.FIRST_LOOK_S", 30.0)
+    console = Showing()
+
+    async def story(gateway: Running) -> None:
+        await console.say("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        assert not await gateway.log("previewed")
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.of("preview")
+
+
+def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.preview.SETTLE_S", 0.02)
+    console = Showing()
+    console.hold = asyncio.Event()
+
+    async def story(gateway: Running) -> None:
+        assert console.hold is not None
+        await console.say("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        console.hold.set()
+        await until(lambda: bool(console.of("unpreview")))
+        async with asyncio.timeout(20):
+            while not await gateway.log("preview_ended"):
+                await asyncio.sleep(0.005)
+
+    with_console(tmp_path, console, LONG, story)
+    assert [kind for kind, _ in console.seen if kind != "typing"] == ["sent", "preview", "unpreview"]
+
+
+def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.preview.SETTLE_S", 0.02)
+    console = Showing()
+    console.hold = asyncio.Event()
+
+    async def story(_gateway: Running) -> None:
+        await console.say("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.standing
