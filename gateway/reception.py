@@ -64,7 +64,6 @@ def intakes(parts: Parts, doors: Doors) -> dict[ChannelName, Intake]:
 def _world(parts: Parts) -> World:
     said = parts.settings.commands
     contacts = {name: getattr(parts.settings.channels.get(name), "contact", None) for name in parts.channels}
-    prefix = said.prefix or "/"
     platforms = {name: channel.capabilities.platform.lower() for name, channel in parts.channels.items()}
 
     paged: dict[ChannelName, CanPage] = {n: c for n, c in parts.channels.items() if isinstance(c, CanPage)}
@@ -80,7 +79,7 @@ def _world(parts: Parts) -> World:
         model=parts.model,
         mode=parts.mode,
         contacts={name: found for name, own in contacts.items() if (found := own or said.contact)},
-        prefix={name: "/" if platform in NATIVE else prefix for name, platform in platforms.items()},
+        prefix={name: "/" if platform in NATIVE else said.prefix for name, platform in platforms.items()},
         pages=pages,
     )
 

@@ -15,7 +15,7 @@ from gateway.commands import handlers, parse
 from gateway.commands.handlers import HANDLERS, Answer, Ask, World
 from gateway.commands.pace import Pace
 from gateway.commands.table import BY_NAME
-from gateway.events import ChannelName, Command, Message, MessageId, Post, PostKey
+from gateway.events import Command, Message, MessageId, Post, PostKey
 from gateway.records import LOW, Judged, key_of
 
 logger = logging.getLogger("reverie.commands")
@@ -54,7 +54,13 @@ class Desk:
     async def _has_more(self, command: Command) -> bool:
         if not access.decide(self._access, command).allowed:
             return False
-        return await handlers.next_page(self._world, command.at.conversation) is not None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                page = await handlers.next_page(self._world, command.at.conversation, look_back=1)
+        except Exception:  # as for a handler: the word is then an ordinary one
+            logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
+            return False
+        return page is not None
 
     async def handle(self, command: Command) -> Handled:
         """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too."""
@@ -106,11 +112,6 @@ class Desk:
 def answer_key(command: Command) -> PostKey:
     """The key of the one post that answers a command: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(key_of(command).encode()).hexdigest()[:26])
-
-
-def prefixes(channels: dict[ChannelName, str], prefix: str) -> dict[ChannelName, str]:
-    """What stands in front of a command, by channel with its platform: a slash where commands are native."""
-    return {name: "/" if platform in ("Telegram", "Discord") else prefix or "/" for name, platform in channels.items()}
 
 
 def _judged(command: Command, role: access.Role, rule: str, *, refused: bool = False) -> Judged:

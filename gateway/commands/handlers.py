@@ -36,7 +36,7 @@ class World:
     contacts: Mapping[ChannelName, str]
     """Who runs this bot, as each channel says it."""
     prefix: Mapping[ChannelName, str]
-    """What stands in front of a command's name there."""
+    """What stands in front of a command's name there. Empty: none can be given there."""
     pages: Callable[[Post], int]
     """How many pages a post has where it goes; 1 where there are no pages."""
 
@@ -89,7 +89,9 @@ async def about(ask: Ask, world: World) -> str:
     contact = world.contacts.get(ask.command.at.channel)
     lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {world.model()}."]
     lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
-    return "\n".join([*lines, f"`{world.prefix[ask.command.at.channel]}help` lists what I can be asked."])
+    if prefix := world.prefix[ask.command.at.channel]:
+        lines.append(f"`{prefix}help` lists what I can be asked.")
+    return "\n".join(lines)
 
 
 async def whoami(ask: Ask, _world: World) -> str:
@@ -140,10 +142,14 @@ async def more(ask: Ask, world: World) -> str | Answer:
     return Answer(text=post.text, page=post.page + 1) if post else "There is nothing more to show."
 
 
-async def next_page(world: World, conversation: ConversationId) -> Post | None:
-    """The last long answer there, if not all of it has been shown. Private answers are not shown to others."""
-    for post in reversed(await world.reader.posts(conversation, newest=SHOWN_POSTS)):
-        if not post.private and (pages := world.pages(post)) > 1:
+async def next_page(world: World, conversation: ConversationId, *, look_back: int = SHOWN_POSTS) -> Post | None:
+    """The last long answer among the newest posts there, if not all of it has been shown.
+
+    Private answers do not count, and are not shown to others.
+    """
+    posts = [post for post in await world.reader.posts(conversation, newest=SHOWN_POSTS) if not post.private]
+    for post in reversed(posts[-look_back:]):
+        if (pages := world.pages(post)) > 1:
             return post if post.page < pages else None
     return None
 

@@ -18,11 +18,11 @@ class Pace:
         """Whether one more is answered at this monotonic time; it counts if so."""
         times = self._answered.setdefault(person, deque())
         self._answered.move_to_end(person)
+        if len(self._answered) > PEOPLE:
+            self._answered.popitem(last=False)
         while times and times[0] <= now_s - WINDOW_S:
             times.popleft()
         if len(times) >= self._limit:
             return False
         times.append(now_s)
-        if len(self._answered) > PEOPLE:
-            self._answered.popitem(last=False)
         return True

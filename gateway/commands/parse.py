@@ -19,12 +19,14 @@ _MORE = re.compile(r"more[.!?…]*", re.IGNORECASE)
 _QUESTION_CHARS = 120
 """A question that is asked in passing is part of a conversation; this one is short."""
 
-_KIND = (
-    r"(?:(?:an?|the|some (?:kind|sort) of|just an?)\s+)?(?:(?:actual|real|live|living)\s+)*"
-    r"(?:bot|robot|chat ?bot|irc bot|ai bot|a\.?i\.?|machine|computer|program|script|llm|language model|automated"
-    r"|artificial intelligence|human(?: being)?|person)"
+_REAL = r"(?:(?:actual|real|live|living)\s+)*"
+_SPEAKER = (
+    r"(?:bot|robot|chat ?bot|irc bot|ai bot|a\.?i\.?|llm|language model|automated|artificial intelligence"
+    r"|human(?: being)?|person)"
 )
-_EITHER = rf"{_KIND}(?:,?\s+or\s+(?:(?:just|to|with)\s+)?{_KIND})?"
+_KIND = rf"(?:(?:an?|the|some (?:kind|sort) of|just an?)\s+)?{_REAL}(?:{_SPEAKER}|machine|computer|program|script)"
+_OR = rf"(?:,?\s+or\s+(?:(?:just|to|with)\s+)?{_KIND})?"
+_EITHER = _KIND + _OR
 _ADVERBS = r"(?:(?:really|actually|just|even)\s+)*"
 _GREETING = r"(?:(?:hey|hi|hello|so|wait|but|um+|ok|okay|sorry)[,.!]*\s+)*"
 _TAIL = r"(?:,?\s+(?:right|then|btw|by the way)|,\s*@?[^\s,?]{1,64})?[\s?!.]*"
@@ -33,12 +35,12 @@ _QUESTIONS = tuple(
     for asked in (
         rf"(?:are|r)\s+(?:you|u|ya)\s+{_ADVERBS}(?:real|{_EITHER})",
         rf"(?:am|are)\s+(?:i|we)\s+{_ADVERBS}(?:talking|speaking|chatting|writing)\s+(?:to|with)\s+{_EITHER}",
-        rf"is\s+this\s+{_ADVERBS}{_EITHER}",
+        rf"is\s+this\s+{_ADVERBS}(?:(?:just\s+)?an?\s+)?{_REAL}{_SPEAKER}{_OR}",  # `this program` is another one
         rf"(?:you\s+are|you\W?re|ur)\s+{_ADVERBS}{_KIND}(?:,?\s+right)?\s*\?",  # without the mark it is no question
         r"(?:bot|robot|ai|machine)\s+or\s+(?:human|person)",
         r"(?:human|person)\s+or\s+(?:bot|robot|ai|machine)",
-        r"bist\s+du\s+(?:wirklich\s+)?(?:ein\s+)?(?:bot|roboter|mensch|e?\s*ki)",
-        r"(?:es|est)[\s-]+tu\s+(?:vraiment\s+)?une?\s+(?:bot|robot|ia|humain|personne)",
+        r"bist\s+du\s+(?:wirklich\s+)?(?:eine?\s+)?(?:bot|roboter|mensch|ki)",
+        r"(?:(?:es|est)[\s-]+tu|(?:est[\s-]+ce\s+que\s+)?tu\s+es)\s+(?:vraiment\s+)?une?\s+(?:bot|robot|ia|humain|personne)",
         r"¿?\s*eres\s+(?:un\s+|una\s+)?(?:bot|robot|ia|humano|persona)",
         r"ты\s+(?:бот|робот|человек|ии)",
     )
@@ -72,7 +74,8 @@ def read(message: Message, prefix: str, names: Collection[str]) -> Read | None:
             return Read(command=_command(message, name, (found[2] or "").strip()))
     if addressed and _MORE.fullmatch(said):
         return Read(command=_command(message, "more", ""), only_if_more=True)
-    if addressed and asks_for_disclosure(said):
+    about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
+    if addressed and about_us and asks_for_disclosure(said):
         return Read(command=_command(message, "about", ""))
     return None
 

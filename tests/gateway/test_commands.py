@@ -335,6 +335,49 @@ def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_pat
     asyncio.run(story())
 
 
+def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Screen()
+        paged = Paged(CONSOLE, screen.show)
+        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b"), Rule(match="", reply="More or less sugar?")))
+        async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
+            await _talk(paged, ["reverie: a long one", "reverie: tea?", "reverie: more"], screen)
+            assert len(gateway.scripted.requests) == 3
+            await _talk(paged, ["!more"], screen)
+            assert screen.parts[-1].body == "b"
+
+    asyncio.run(story())
+
+
+class Torn(Paged):
+    """Cannot tell its pages."""
+
+    def pages(self, post: Post) -> int:  # noqa: ARG002 - it breaks before it looks
+        raise RuntimeError("bug")
+
+
+def test_a_word_that_cannot_be_judged_is_a_plain_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        screen = Screen()
+        torn = Torn(CONSOLE, screen.show)
+        async with running(tmp_path, Script(), channels={CONSOLE: torn}, access=ROLES) as gateway:
+            await _talk(torn, ["reverie: hello", "reverie: more"], screen)
+            assert len(gateway.scripted.requests) == 2
+
+    asyncio.run(story())
+    assert "RuntimeError: bug" in caplog.text
+
+
+def test_where_no_command_can_be_given_none_is_offered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES, commands={"prefix": ""}) as gateway:
+            await gateway.console.say("are you a bot?", sender="root")
+            await gateway.screen.until(1)
+            assert "help" not in gateway.screen.parts[0].body
+
+    asyncio.run(story())
+
+
 def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
     async def story() -> None:
         screen = Screen()

@@ -1,5 +1,6 @@
 """Which messages are commands."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -10,7 +11,7 @@ from gateway.commands.handlers import HANDLERS
 from gateway.commands.pace import PEOPLE, Pace
 from gateway.commands.parse import asks_for_disclosure, nearest, read
 from gateway.commands.table import BY_NAME, SPECS, TABLE
-from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.events import Address, Attachment, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 
 Kind = Literal["direct", "mention", "reply", "room"]
 
@@ -109,7 +110,10 @@ def test_bots_give_no_commands() -> None:
         "you are a robot?",
         "bot or human?",
         "Bist du ein Bot?",
+        "bist du eine KI?",
         "es-tu un robot ?",
+        "est-ce que tu es un robot ?",
+        "is this just a bot or a real human?",
         "¿Eres un bot?",
         "ты бот?",
         "are you a language model?",
@@ -133,6 +137,9 @@ def test_whoever_asks_if_it_is_a_machine_is_told(text: str) -> None:
         "what are you a person of interest in?",
         "am I talking to a wall?",
         "is this real?",
+        "is this the program?",
+        "is this a script?",
+        "is this the person?",
         "is this a program or a library in Python?",
         "tell me: are you a bot? and also the weather",
         "you are a bot",
@@ -149,6 +156,15 @@ def test_whoever_asks_if_it_is_a_machine_is_told(text: str) -> None:
 )
 def test_ordinary_sentences_are_left_to_the_agent(text: str) -> None:
     assert not asks_for_disclosure(text)
+
+
+def test_what_is_asked_about_something_else_is_left_to_the_agent() -> None:
+    ours, other = message("reverie: is this AI?", "mention"), MessageId("m0")
+    picture = Attachment(id="1", form="image")
+    assert read(ours, "!", BY_NAME)
+    assert read(replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", BY_NAME)
+    assert read(replace(ours, attachments=(picture,)), "!", BY_NAME) is None
+    assert read(replace(ours, reply_to=other), "!", BY_NAME) is None
 
 
 def test_the_nearest_names_are_offered() -> None:
@@ -181,3 +197,7 @@ def test_a_crowd_is_remembered_within_bounds() -> None:
         assert pace.admits(f"p{number}", 0)
     assert not pace.admits(f"p{PEOPLE}", 1)
     assert len(pace._answered) <= PEOPLE
+    nobody = Pace(0)
+    for number in range(PEOPLE + 10):
+        assert not nobody.admits(f"p{number}", 0)
+    assert len(nobody._answered) <= PEOPLE
