@@ -29,6 +29,8 @@ class Attempt:
         self.resend_s = resend_s
         self._record = record
         self._gone: dict[int, datetime] = {}
+        self._handed_over_s: dict[int, float] = {}
+        """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
 
     def part(self, part: OutboxPart) -> Part:
         """As the channel takes it."""
@@ -49,11 +51,13 @@ class Attempt:
         self._gone.pop(part.index, None)
 
         async def going() -> None:
-            since_s = self._since_s(part.first_at)
+            since_s = self._since_s(part.index, part.first_at)
             if since_s is not None and not retry.resendable(since_s, self.resend_s):
                 raise Uncertain(part.reason)  # waiting for its turn took too long
             cut, self._cut = self._cut, None
             self._gone[part.index] = self._clock.now()
+            if since_s is None:
+                self._handed_over_s[part.index] = self._clock.monotonic()
             await self._record(self._post, [Sending(post=self._post.key, part=part.index, bodies=cut)])
 
         return going
@@ -64,10 +68,16 @@ class Attempt:
 
     def since_s(self, part: OutboxPart, error: SendError) -> float | None:
         """How long the part may have been seen by now; None: it surely was not."""
-        return self._since_s(self.first(part) if isinstance(error, Uncertain) else part.first_at)
+        return self._since_s(part.index, self.first(part) if isinstance(error, Uncertain) else part.first_at)
 
-    def _since_s(self, first: datetime | None) -> float | None:
-        return None if first is None else (self._clock.now() - first).total_seconds()
+    def _since_s(self, index: int, first: datetime | None) -> float | None:
+        """Negative if the clock went back before the time of the hand-over."""
+        if first is None:
+            return None
+        since_s = (self._clock.now() - first).total_seconds()
+        if since_s < 0 or index not in self._handed_over_s:
+            return since_s
+        return max(since_s, self._clock.monotonic() - self._handed_over_s[index])
 
     def tells(self, end: PartEnded) -> bool:
         """Whether an end is news: a part that was not handed over and waits again is none."""

@@ -57,6 +57,10 @@ class ManualClock:
         heapq.heappush(self._sleepers, (self._elapsed_s + delay_s, next(self._order), woken))
         await woken
 
+    def correct(self, by_s: float) -> None:
+        """Somebody sets the time of day; `monotonic` and all sleep go on as before."""
+        self._start += timedelta(seconds=by_s)
+
     def advance(self, delay_s: float) -> None:
         """Move on, waking in order whoever is due; each sees its own due time, as on a real clock."""
         goal = self._elapsed_s + delay_s

@@ -126,10 +126,9 @@ class Outbox:
             await self._up[channel.name].wait()
             if self._stopping:
                 return
-            if cut is not None and self._age_s(item) >= retry.MAX_AGE_S:  # nothing of it has been said yet
+            if retry.unsaid(parts) and self._age_s(item) >= retry.MAX_AGE_S:
                 await self._record(post, [self._delivery(post, "failed", "the link was down for too long")])
                 return
-            cut = None
             sends = (channel.send(attempt.part(part), attempt.going(part)) for part in window)
             ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True), attempt)
             for end in ended:

@@ -43,7 +43,7 @@ def verdict(
         wait_s = error.retry_after_s
     match error:
         case Uncertain() | RateLimited() | Unreachable():
-            if since_s is not None and not resendable(since_s + wait_s, resend_s):
+            if since_s is not None and not (since_s >= 0.0 and resendable(since_s + wait_s, resend_s)):
                 return Verdict(state="uncertain", reason=error.reason)
             if age_s >= MAX_AGE_S:
                 return Verdict(state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
@@ -85,6 +85,11 @@ def window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> 
     if any(part.state == "failed" for part in parts):
         return []
     return [part for part in parts if part.state == "pending"][: 1 if resend_s > 0 else size]
+
+
+def unsaid(parts: Sequence[OutboxPart]) -> bool:
+    """Whether surely nothing of the post has been seen yet."""
+    return all(part.state == "pending" and part.first_at is None for part in parts)
 
 
 def after(part: OutboxPart, end: PartEnded) -> OutboxPart:

@@ -147,6 +147,24 @@ def test_yesterdays_answer_is_not_posted_when_the_link_comes_back(tmp_path: Path
     play(story)
 
 
+def test_a_first_try_makes_yesterdays_answer_no_fresher(tmp_path: Path) -> None:
+    postman = Postman(Unreachable("down"))
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("late\nlater")
+            while not await work.store.entries(kinds=["part"]):
+                await asyncio.sleep(0)
+            work.outbox.link(NAME, False)
+            work.clock.advance(12 * 3600)
+        async with office(tmp_path, postman, later_s=25 * 3600) as work:  # nor does a restart
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("failed", "the link was down for too long")
+        assert len(postman.attempts) == 1
+
+    play(story)
+
+
 def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
     postman = Postman()
 

@@ -35,6 +35,7 @@ def again(wait_s: float) -> retry.Verdict:
         (Uncertain("x"), 99.0, UNCERTAIN),  # the next attempt would come when the window is over
         (Uncertain("x"), 500, UNCERTAIN),
         (Uncertain("x"), -5, UNCERTAIN),  # the clock went back: nobody knows how long ago it was
+        (Uncertain("x"), -0.5, UNCERTAIN),  # also if the wait until the next attempt would make up for it
         (Unreachable("x"), 10, again(1.0)),
         (Unreachable("x"), 100, UNCERTAIN),
         (Unreachable("x"), None, retry.Verdict(state="waiting", reason="x", wait_s=1.0)),
@@ -138,6 +139,26 @@ def test_a_link_that_comes_back_after_the_window_sends_nothing_twice(tmp_path: P
     play(story)
 
 
+@pytest.mark.parametrize(("back_s", "sent"), [(0, True), (50, False), (3600, False)])
+def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, back_s: float, sent: bool) -> None:
+    postman = Postman(Uncertain("cut"), resend_s=60)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1")
+            while not await work.store.entries(kinds=["part"]):
+                await asyncio.sleep(0)
+            work.outbox.link(NAME, False)
+            for _ in range(65 if back_s else 30):
+                work.clock.advance(1)
+            work.clock.correct(-back_s)
+            work.outbox.link(NAME, True)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state == "sent", len(postman.sent)) == (sent, int(sent))
+
+    play(story)
+
+
 def test_a_refusal_that_surely_did_not_send_opens_no_window(tmp_path: Path) -> None:
     """The window counts from the attempt that may have been seen, not from a refused one long before it."""
     postman = Postman(RateLimited("slow down", retry_after_s=10_000), Uncertain("cut"), resend_s=9_000)
@@ -198,7 +219,7 @@ def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> No
     path = tmp_path / "s.db"
     to = Address(channel=NAME, room=RoomId("#a"))
     waiting = PartEnded(post=KEY, part=1, state="waiting", reason="slow down")
-    facts = (
+    facts: tuple[Fact, ...] = (
         Queued(post=Post(key=KEY, to=to, text="1\n2")),
         HANDED_OVER,
         Sending(post=KEY, part=1, bodies=None),
