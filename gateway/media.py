@@ -5,6 +5,7 @@ record: one that is gone leaves the description in its line.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -62,13 +63,14 @@ class Media:
     async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
         """What to say and show of each message's attachments. Never raises for what somebody sent.
 
-        Fetches the newest images for a model that sees, and the newest voice notes if they can be
-        written out; each within the configured time. All others are only described.
+        Fetches images for a model that sees, and voice notes if they can be written out: first those that were
+        said to us, then the newest. All at once, and in the end within the configured times, however many they
+        are. All others are only described.
         """
         images = self._config.max_images if sees else 0
         voices = MAX_VOICES if self._config.transcribe else 0
         work = []
-        for seq, message in reversed(messages):
+        for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             for place in reversed(range(len(message.attachments))):
                 attachment = message.attachments[place]
                 wanted = message.at.channel in self._sources and self._config.max_bytes > 0
@@ -110,9 +112,14 @@ class Media:
         pixels = (found.width, found.height)
         if max(pixels) > MAX_IMAGE_SIDE:
             return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown"))
+        try:
+            name = await asyncio.to_thread(self._save, data)
+        except OSError as error:
+            logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
+            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"))
         about = describe(attachment, size_bytes=len(data), pixels=pixels)
         ref = MediaRef(
-            sha256=hashlib.sha256(data).hexdigest(),
+            sha256=name,
             media_type=found.media_type,
             line=seq,
             about=about,
@@ -120,28 +127,30 @@ class Media:
             width=found.width,
             height=found.height,
         )
-        try:
-            await asyncio.to_thread(self._save, ref.sha256, data)
-        except OSError as error:
-            logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
-            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"))
         return Attached(about, ref)
 
     async def _voice(self, at: Address, attachment: Attachment) -> Attached:
         try:
             data = await self._fetch(at, attachment, self._config.max_bytes)
-            async with self._one_voice:  # what writes speech out takes all the processors it can get
-                file = await asyncio.to_thread(self._write, data, sound_suffix(data))
-                try:
-                    words = await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
-                finally:
-                    file.unlink(missing_ok=True)
+            async with asyncio.timeout(self._config.transcribe_timeout):  # with the wait for its turn
+                words = await self._written_out(data)
         except NotFetched as error:
             return Attached(describe(attachment, note=str(error)))
+        except TimeoutError:
+            logger.warning("a voice note is not written out: it took longer than media.transcribe_timeout")
+            return Attached(describe(attachment, note="could not be written out"))
         except (NotTranscribed, OSError) as error:
             logger.warning("a voice note is not written out: %s", error)
             return Attached(describe(attachment, note="could not be written out"))
         return Attached(describe(attachment, words=words) if words else describe(attachment, note="no words in it"))
+
+    async def _written_out(self, data: bytes) -> str:
+        async with self._one_voice:  # what writes speech out takes all the processors it can get
+            file = await asyncio.to_thread(self._write, data, sound_suffix(data))
+            try:
+                return await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
+            finally:
+                file.unlink(missing_ok=True)
 
     async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """The bytes, at most so many. Raises `NotFetched`."""
@@ -163,20 +172,27 @@ class Media:
             raise NotFetched("too large to be fetched")
         return data
 
-    def _save(self, name: str, data: bytes) -> None:
+    def _save(self, data: bytes) -> str:
+        """Keep an image; its name. Raises OSError."""
+        name = hashlib.sha256(data).hexdigest()
         path = self._folder / name
         if path.exists() and path.stat().st_size == len(data):
             os.utime(path)
-            return
-        self._write(data, "").replace(path)
+        else:
+            self._write(data, "").replace(path)
+        return name
 
     def _write(self, data: bytes, suffix: str) -> Path:
         """A new file of our own. Half of one, after a crash, is swept away."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, path = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        return Path(path)
+        handle, name = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+        except OSError:
+            Path(name).unlink()  # where there is no room, half a file takes what is left of it
+            raise
+        return Path(name)
 
     def _load(self, refs: Sequence[MediaRef]) -> tuple[Image, ...]:
         found = []
@@ -184,18 +200,24 @@ class Media:
             path = self._folder / ref.sha256
             try:
                 data = path.read_bytes()
-                os.utime(path)
             except OSError:
                 continue
+            with contextlib.suppress(OSError):  # it is shown all the same
+                os.utime(path)
             if len(data) == ref.size_bytes:  # else cut off by a crash of the machine
                 found.append(Image(media_type=ref.media_type, data=data, about=ref.about))
         return tuple(found)
 
     def _sweep(self) -> None:
-        if not self._folder.is_dir():
+        try:
+            files = list(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("old images cannot be removed from %s: %s", self._folder, error.strerror)
             return
         oldest = time.time() - self._config.keep
-        for path in self._folder.iterdir():
+        for path in files:
             try:
                 if _OURS.fullmatch(path.name) and path.stat().st_mtime < oldest:
                     path.unlink()

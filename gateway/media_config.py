@@ -22,10 +22,10 @@ class MediaConfig(Section):
     max_images: int = Field(default=4, ge=0, le=5)
     """Shown with the new lines of one turn, the newest, if the model sees. 0: none."""
     timeout: Duration = 20.0
-    """Seconds for one download."""
+    """Seconds for the downloads of one turn, which go side by side."""
     transcribe: Annotated[tuple[str, ...], AfterValidator(_command)] = Field(default=(), strict=False)
     """A program and its arguments, which writes what is said in `{file}` to its standard output. Empty: none."""
     transcribe_timeout: Duration = 60.0
-    """Seconds for one voice note."""
+    """Seconds for the voice notes of one turn, one after the other; what is not written out by then is described."""
     keep: Duration = 86_400.0
     """How long an image stays on disk after it was last shown."""

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that are followed by the size of the picture."""
+_MOST_MARKERS = 10_000
+"""Looked at before a size is given up: photographs have some dozens, and a file of nothing else takes a second."""
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length."""
 _SOUNDS = (
@@ -51,7 +53,9 @@ def sound_suffix(data: bytes) -> str:
 
 def _jpeg(data: bytes) -> tuple[int, int]:
     at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:  # noqa: PLR2004 - begins every marker
+    for _ in range(_MOST_MARKERS):
+        if at + 9 > len(data) or data[at] != 0xFF:  # noqa: PLR2004 - begins every marker
+            break
         marker = data[at + 1]
         if marker in _FRAMES:
             return _big(data, at + 7, 2), _big(data, at + 5, 2)

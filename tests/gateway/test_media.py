@@ -3,11 +3,14 @@
 import asyncio
 import base64
 import os
+import resource
+import signal
 import struct
 import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +23,8 @@ from agent.models.scripted import Script, ScriptedModel
 from gateway.clock import SystemClock
 from gateway.describe import describe
 from gateway.events import Attachment
+from gateway.media import Media
+from gateway.media_config import MediaConfig
 from gateway.pictures import picture, sound_suffix
 from gateway.transcribe import MAX_OUTPUT_BYTES, NotTranscribed, transcribe
 from tests.gateway.kit import Running, running
@@ -205,6 +210,62 @@ def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
         assert not list((tmp_path / "media").iterdir())  # nothing is left of it
 
     asyncio.run(story())
+
+
+def test_voice_notes_hold_a_turn_up_for_one_timeout_in_all(tmp_path: Path) -> None:
+    async def story() -> None:
+        command = script(tmp_path, "time.sleep(60 if b'slow' in open(path, 'rb').read() else 0); print('quick')")
+        async with running(tmp_path, media={"transcribe": command, "transcribe_timeout": "1500ms"}) as gateway:
+            notes = [gateway.console.attach(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")]
+            begun_s = time.monotonic()
+            await gateway.console.say("", sender="ann", attachments=tuple(notes))
+            await gateway.screen.until(1)
+            assert time.monotonic() - begun_s < 3.0
+            late = "[voice note, could not be written out]"
+            assert heard(gateway).endswith(f'{late} {late} {late} [voice note: "quick"]')
+        assert not list((tmp_path / "media").iterdir())
+
+    asyncio.run(story())
+
+
+def test_what_is_said_to_us_is_seen_before_what_is_overheard(tmp_path: Path) -> None:
+    async def story() -> None:
+        bindings = [{"match": {"channel": "*"}, "listen": "ambient"}]
+        agents = [{"id": "reverie", "model": "main", "bindings": bindings}]
+        more: dict[str, Any] = {"media": {"max_images": 1}, "agents": agents, "attention": {"coalesce": "200ms"}}
+        async with running(tmp_path, model=seeing(), **more) as gateway:
+            ours, other = (gateway.console.attach(png(width), "image") for width in (7, 8))
+            await gateway.console.say("reverie: what is this?", sender="ann", room="lobby", attachments=(ours,))
+            await gateway.console.say("look", sender="bob", room="lobby", attachments=(other,))
+            await gateway.screen.until(1)
+            assert [image.about for image in shown(gateway)] == ["[image, 7x1, 82 bytes]"]
+
+    asyncio.run(story())
+
+
+def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> None:
+    folder = tmp_path / "media"
+    before, old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, old[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            Media(MediaConfig(), folder, {}, SystemClock())._save(bytes(5_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Media(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._sweep()
+    assert "File name too long" in caplog.text
+
+
+@pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
+def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
+    begun_s = time.process_time()
+    assert picture(b"\xff\xd8\xff" + marker * (MAX_IMAGE_BYTES // len(marker))) == ("image/jpeg", 0, 0)
+    assert time.process_time() - begun_s < 0.1
 
 
 def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
