@@ -5,111 +5,29 @@ The token stands in every address. It must not reach a log, an exception that le
 
 import asyncio
 import contextlib
-import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 from telegram import Bot
 from telegram.error import BadRequest, ChatMigrated, Forbidden, InvalidToken, NetworkError, TelegramError
-from telegram.request import HTTPXRequest
 
 from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.payload import string, whole
 from channels.telegram.config import TelegramConfig
-from channels.telegram.fields import string, whole
 from channels.telegram.people import View
+from channels.telegram.transport import NOT_SENT, Flooded, Request, UpdatesRequest
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL = 16
-_FLOOD_S = 5.0
-"""To wait when Telegram does not say how long."""
-_OK, _FIRST_ERROR, _LAST_REFUSAL = 200, 400, 499
-_TOKEN_CODES, _FLOOD_CODE = (401, 404), 429
-_OWN_CODES = (400, 401, 403, 404, 409, _FLOOD_CODE)
-"""Refusals that have a meaning of their own."""
-_NO_UPDATES = b'{"ok":true,"result":[]}'
+_BUTTONS_S = 2.0
 
-
-class Flooded(TelegramError):
-    """429. In place of the library's RetryAfter, whose seconds cannot be read without a warning."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"Telegram asks us to wait {retry_after_s:g} s")
-        self.retry_after_s = retry_after_s
-
-
-class _Request(HTTPXRequest):
-    """The library's HTTP, stricter about what counts as an answer of the Bot API.
-
-    A proxy's error page for 404 must not look like a refused token, nor a 413 like something that may have worked.
-    """
-
-    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        code, payload = await super().do_request(*args, **kwargs)
-        try:
-            answer = self.parse_json_payload(payload)
-        except TelegramError:
-            answer = {}
-        if code < _FIRST_ERROR:
-            return code, _bare(answer) or payload
-        if code == _FLOOD_CODE:
-            raise Flooded(_retry_after_s(answer))
-        if code in _TOKEN_CODES and answer.get("ok") is not False:
-            raise NetworkError(f"HTTP {code}, and not from a Bot API server")
-        if code <= _LAST_REFUSAL and code not in _OWN_CODES:
-            raise BadRequest(str(answer.get("description") or f"HTTP {code}"))
-        return code, payload
-
-    @staticmethod
-    def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """As the library's, without logging what came."""
-        try:
-            value = json.loads(payload.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise TelegramError("Invalid server response")
-        return value
-
-
-class _UpdatesRequest(_Request):
-    """Keeps updates as they came. The library would read all or none: one that is malformed would stop the rest."""
-
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
-        super().__init__(**settings)
-        self.updates: list[object] = []
-
-    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        code, payload = await super().do_request(*args, **kwargs)
-        if code != _OK:
-            return code, payload
-        result = self.parse_json_payload(payload).get("result")
-        if not isinstance(result, list):
-            raise TelegramError("Invalid server response")
-        self.updates = result
-        return code, _NO_UPDATES
-
-
-def _bare(answer: dict[str, Any]) -> bytes:
-    """Of a message only its id, which is all that we need of our own; empty if the answer is none.
-
-    The library would read it whole, and one odd field of another's server would make a sent message uncertain.
-    """
-    result = answer.get("result")
-    number = result.get("message_id") if isinstance(result, dict) and answer.get("ok") is True else None
-    if not isinstance(number, int) or isinstance(number, bool):
-        return b""
-    told = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
-    return json.dumps({"ok": True, "result": told}).encode()
-
-
-def _retry_after_s(answer: dict[str, Any]) -> float:
-    parameters = answer.get("parameters")
-    value = parameters.get("retry_after") if isinstance(parameters, dict) else None
-    return float(value) if isinstance(value, int | float) and value > 0 else _FLOOD_S
+T = TypeVar("T")
 
 
 class Api:
@@ -124,14 +42,16 @@ class Api:
         # One context for all: each costs megabytes.
         bare = not base.lower().startswith("https")
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
+        self._environment = not _is_loopback(base)
+        """Whether proxies named by the environment are meant: not on the way to a server on this machine."""
         settings: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "read_timeout": config.request_timeout,
             "write_timeout": config.request_timeout,
             "pool_timeout": _POOL_S,
-            "httpx_kwargs": {"verify": self._tls},
+            "httpx_kwargs": {"verify": self._tls, "trust_env": self._environment},
         }
-        self._polls = _UpdatesRequest(connection_pool_size=1, **settings)
+        self._polls = UpdatesRequest(connection_pool_size=1, **settings)
         self.files = f"{base}/file/bot{self._token}/"
         """What a file's address begins with."""
         with self.discreet():  # the library logs its addresses as it is made
@@ -139,7 +59,7 @@ class Api:
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",
-                request=_Request(connection_pool_size=_POOL, **settings),
+                request=Request(connection_pool_size=_POOL, **settings),
                 get_updates_request=self._polls,
             )
 
@@ -147,13 +67,20 @@ class Api:
         """Let go of all connections."""
         await asyncio.gather(self.bot.request.shutdown(), self._polls.shutdown())
 
+    @staticmethod
+    async def read(call: Awaitable[T]) -> T:
+        """What the library makes of an answer. Raises TelegramError, also where the library trips over it."""
+        try:
+            return await call
+        except TelegramError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no answer, however odd, may end more than the call
+            raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
+
     async def me(self, view: View) -> View:
         """`view` with who we are. Raises TelegramError."""
-        try:
-            # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
-            answer = await self.bot.request.post(f"{self.bot.base_url}/getMe")
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise TelegramError(f"the answer to getMe cannot be read: {type(error).__name__}") from None
+        # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
+        answer = await self.read(self.bot.request.post(f"{self.bot.base_url}/getMe"))
         me = answer if isinstance(answer, dict) else {}
         if (number := whole(me, "id")) is None:
             raise TelegramError("the answer to getMe cannot be read: no id")
@@ -167,40 +94,55 @@ class Api:
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
-            await self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed)
+            await self.read(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
         updates, self._polls.updates = self._polls.updates, []
         return updates
+
+    async def rest(self, presses: Sequence[str]) -> None:
+        """Let buttons rest that were pressed. Returns soon; nothing depends on it."""
+        calls = (self.read(self.bot.answer_callback_query(press)) for press in presses)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BUTTONS_S):
+                await asyncio.gather(*calls, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def file(self, url: str) -> AsyncIterator[httpx.Response]:
         """A file's bytes as they come. Raises httpx.HTTPError."""
-        client = httpx.AsyncClient(verify=self._tls, timeout=httpx.Timeout(self._timeout_s, connect=_CONNECT_S))
+        timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
+        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._environment)
         async with client, client.stream("GET", url) as response:
             yield response
 
     def clean(self, text: object) -> str:
-        """`text` without the token."""
-        return str(text).replace(self._token, "<token>")
+        """`text` without our secrets."""
+        said = str(text)
+        for secret in self._secrets:
+            said = said.replace(secret, "<secret>")
+        return said
 
     def verdict(self, error: Exception) -> SendError:
-        """What an error of a call means for what was to be sent."""
+        """What an error of a call means for what was to be sent; whatever tells nothing leaves it uncertain."""
         said = self.clean(error)
         match error:
+            case SendError():
+                return error
             case Flooded():
                 return RateLimited(said, retry_after_s=error.retry_after_s)
             case InvalidToken():
                 return Denied(REFUSED)
             case Forbidden() | BadRequest() | ChatMigrated():
                 return Rejected(said)
-            case NetworkError() if isinstance(error.__cause__, _NOT_SENT):
+            case NetworkError() if isinstance(error.__cause__, NOT_SENT):
                 return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
-            case _:
+            case TelegramError():
                 return Uncertain(f"no answer from the Bot API: {said or type(error).__name__}")
+            case _:
+                return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
 
     @contextlib.contextmanager
     def discreet(self) -> Iterator[None]:
         """Keep the libraries from logging secrets, whoever has configured the logging."""
-        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self._secrets)
+        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self.clean)
         for logger in loggers:
             logger.addFilter(discretion)
         try:
@@ -213,21 +155,27 @@ class Api:
 REFUSED = "the token was refused: get one from @BotFather"
 _TALKATIVE = ("httpx", "telegram.Bot")
 """The first logs every address; the second, when debugging, every parameter."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
 class _Discretion(logging.Filter):
     """Drops the line for each request; what else names a secret, names it no more."""
 
-    def __init__(self, secrets: tuple[str, ...]) -> None:
+    def __init__(self, clean: Callable[[object], str]) -> None:
         super().__init__()
-        self._secrets = secrets
+        self._clean = clean
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = kept = record.getMessage()
-        for secret in self._secrets:
-            kept = kept.replace(secret, "<secret>")
+        said = record.getMessage()
+        kept = self._clean(said)
         if kept == said:
             return True
         record.msg, record.args = kept, None
         return record.name != "httpx" or record.levelno > logging.INFO
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -27,6 +27,8 @@ from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.telegram")
 _GOODBYE_S = 0.5
+_MENU_S = 5.0
+"""Nobody is heard before."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
     "headings become bold, tables are shown as they are written."
@@ -158,20 +160,15 @@ class TelegramChannel:
         if not wanted:
             return
         try:
-            if tuple(await api.bot.get_my_commands()) != wanted:
-                await api.bot.set_my_commands(wanted)
-        except TelegramError as error:  # a menu is not worth a stop
-            _LOG.warning("%s: the command menu is not set: %s", self._name, api.clean(error))
+            async with asyncio.timeout(_MENU_S):
+                if tuple(await api.read(api.bot.get_my_commands())) != wanted:
+                    await api.read(api.bot.set_my_commands(wanted))
+        except (TelegramError, TimeoutError) as error:  # a menu is not worth a stop
+            _LOG.warning("%s: the command menu is not set: %s", self._name, api.clean(error) or "no answer in time")
 
     async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
-        async def answered(press: str) -> None:
-            with contextlib.suppress(TelegramError):  # too old by now, or the network: nothing depends on it
-                await api.bot.answer_callback_query(press)
-
         if self._config.webhook is None:
-            await Polling(
-                api=api, inbound=self._inbound, emit=emit, clock=self._clock, trouble=trouble, answered=answered
-            ).run()
+            await Polling(api=api, inbound=self._inbound, emit=emit, clock=self._clock, trouble=trouble).run()
             return
         # Here and not above: a web server costs 10 MB, and few want one.
         from channels.telegram.webhook import Hook  # noqa: PLC0415
@@ -183,5 +180,4 @@ class TelegramChannel:
             emit=emit,
             clock=self._clock,
             trouble=trouble,
-            answered=answered,
         ).run()

@@ -5,9 +5,9 @@ import weakref
 from collections.abc import Callable
 
 from telegram import LinkPreviewOptions, MessageEntity, ReplyParameters
-from telegram.error import BadRequest, ChatMigrated, TelegramError
+from telegram.error import BadRequest, ChatMigrated
 
-from channels.base import Going, Part, RateLimited, Rejected, SendError, Uncertain
+from channels.base import Going, Part, RateLimited, Rejected, SendError
 from channels.telegram.calls import Api
 from channels.telegram.pace import Pace
 from channels.telegram.render import Span, Text, parse
@@ -64,10 +64,6 @@ class Outgoing:
 
     def verdict(self, error: Exception, chat: int) -> SendError:
         """As ours, and the chat's pace slowed down if Telegram asks for that."""
-        if isinstance(error, SendError):
-            return error
-        if not isinstance(error, TelegramError):
-            return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
         verdict = self._api.verdict(error)
         if isinstance(verdict, RateLimited):
             self.pace.hold(chat, self._clock.monotonic() + verdict.retry_after_s)

@@ -5,13 +5,12 @@ what it said is durable, with the offset beside it.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 
 from telegram.error import Conflict, TelegramError
 
 from channels.base import Emit
+from channels.payload import Json
 from channels.telegram.calls import Api
-from channels.telegram.fields import Json
 from channels.telegram.inbound import ALBUM_S, Inbound, valid
 from channels.telegram.trouble import Trouble
 from channels.telegram.wire import ALLOWED
@@ -26,19 +25,8 @@ _CONFLICT = "another process polls with this token, or a webhook is set"
 class Polling:
     """The loop. `run` it."""
 
-    def __init__(
-        self,
-        *,
-        api: Api,
-        inbound: Inbound,
-        emit: Emit,
-        clock: Clock,
-        trouble: Trouble,
-        answered: Callable[[str], Awaitable[None]],
-    ) -> None:
-        """`answered` is told the id of each button press once it is durable."""
-        self._api, self._inbound, self._emit, self._clock = api, inbound, emit, clock
-        self._trouble, self._answered = trouble, answered
+    def __init__(self, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble) -> None:
+        self._api, self._inbound, self._emit, self._clock, self._trouble = api, inbound, emit, clock, trouble
         self._durable = inbound.view.cursor
         self._looked_for_webhook = False
 
@@ -72,8 +60,7 @@ class Polling:
         if taken.batch or taken.cursor != self._durable:
             await self._emit(taken.batch, cursor=taken.cursor.dump())
             self._durable = taken.cursor
-        for press in taken.buttons:
-            await self._answered(press)
+        await self._api.rest(taken.buttons)
         return taken.count < len(updates)
 
     async def _webhook_removed(self) -> bool:
@@ -82,10 +69,10 @@ class Polling:
             return False
         self._looked_for_webhook = True
         try:
-            info = await self._api.bot.get_webhook_info()
+            info = await self._api.read(self._api.bot.get_webhook_info())
             if not info.url:
                 return False
-            await self._api.bot.delete_webhook(drop_pending_updates=False)
+            await self._api.read(self._api.bot.delete_webhook(drop_pending_updates=False))
         except TelegramError as error:
             _LOG.warning("%s: cannot see to the webhook: %s", self._inbound.view.channel, self._api.clean(error))
             return False

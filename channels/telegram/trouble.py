@@ -8,7 +8,8 @@ from telegram.error import InvalidToken
 
 from channels.backoff import Backoff
 from channels.base import Denied
-from channels.telegram.calls import REFUSED, Api, Flooded
+from channels.telegram.calls import REFUSED, Api
+from channels.telegram.transport import Flooded
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
@@ -50,6 +51,8 @@ class Trouble:
         if isinstance(error, InvalidToken):
             await self.hopeless(REFUSED)
         if isinstance(error, Flooded):
+            if error.retry_after_s > _MOST_S:
+                await self._link(False, str(error))
             _LOG.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
             await self._clock.sleep(error.retry_after_s)
             return

@@ -7,15 +7,14 @@ sends the next of a chat only then, so the pictures of an album come as messages
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from telegram.error import TelegramError
 
 from channels.base import Emit
+from channels.payload import Json
 from channels.telegram.calls import Api
 from channels.telegram.config import Webhook
-from channels.telegram.fields import Json
 from channels.telegram.inbound import Inbound, valid
 from channels.telegram.trouble import Trouble
 from channels.telegram.wire import ALLOWED
@@ -31,19 +30,10 @@ class Hook:
     """The listener. `run` it."""
 
     def __init__(
-        self,
-        config: Webhook,
-        *,
-        api: Api,
-        inbound: Inbound,
-        emit: Emit,
-        clock: Clock,
-        trouble: Trouble,
-        answered: Callable[[str], Awaitable[None]],
+        self, config: Webhook, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble
     ) -> None:
-        """`answered` is told the id of each button press once it is durable."""
         self._config, self._api, self._inbound, self._emit = config, api, inbound, emit
-        self._clock, self._trouble, self._answered = clock, trouble, answered
+        self._clock, self._trouble = clock, trouble
         self._order = asyncio.Lock()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -68,11 +58,13 @@ class Hook:
         """Tell Telegram where we are, however long it takes. Raises Denied."""
         while True:
             try:
-                await self._api.bot.set_webhook(
-                    self._config.url,
-                    allowed_updates=ALLOWED,
-                    drop_pending_updates=False,
-                    secret_token=self._config.secret.get_secret_value(),
+                await self._api.read(
+                    self._api.bot.set_webhook(
+                        self._config.url,
+                        allowed_updates=ALLOWED,
+                        drop_pending_updates=False,
+                        secret_token=self._config.secret.get_secret_value(),
+                    )
                 )
             except TelegramError as error:
                 await self._trouble.met(error)
@@ -101,5 +93,4 @@ class Hook:
             taken = self._inbound.take(updates, self._clock.now())
             if taken.batch:
                 await self._emit(taken.batch, cursor=taken.cursor.dump())
-        for press in taken.buttons:
-            await self._answered(press)
+        await self._api.rest(taken.buttons)

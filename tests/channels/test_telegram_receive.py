@@ -291,7 +291,7 @@ def test_what_is_no_token_is_told_when_the_configuration_is_read(token: str) -> 
 @story
 async def test_what_the_environment_breaks_stops_this_channel_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    async with BotApi() as api, running(api) as run:
+    async with running("http://telegram.invalid") as run:
         with pytest.raises(Denied, match="Socks5"):
             await run.task
         assert run.links == [False]

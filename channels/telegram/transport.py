@@ -1,0 +1,117 @@
+"""The library's HTTP, stricter about what counts as an answer of the Bot API.
+
+What is no success is judged here (core.telegram.org/bots/api#making-requests): the library trips over an error whose
+`parameters` are odd, reads an `ok: false` with HTTP 200 as a success, and takes a proxy's 404 for a refused token.
+"""
+
+import json
+from typing import Any
+
+import httpx
+from telegram.error import BadRequest, ChatMigrated, Conflict, Forbidden, InvalidToken, NetworkError, TelegramError
+from telegram.request import HTTPXRequest
+
+from channels.payload import Json, obj, string, whole
+
+_FLOOD_S, _MOST_FLOOD_S = 5.0, 86_400.0
+"""To wait when Telegram does not say how long; and at most, whatever it says: a day later there is nothing to send."""
+_OK, _NO_SUCCESS, _OUR_FAULT, _THEIR_FAULT = 200, 300, 400, 500
+_NO_UPDATES = b'{"ok":true,"result":[]}'
+
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+"""Causes of a `NetworkError` that say that the request never left."""
+
+
+class Flooded(TelegramError):
+    """429. In place of the library's RetryAfter, whose seconds cannot be read without a warning."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"Telegram asks us to wait {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+
+
+class Request(HTTPXRequest):
+    """One pool of connections."""
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
+        """As the library's, but raises `TelegramError` for whatever is not a success."""
+        code, payload = await super().do_request(*args, **kwargs)
+        try:
+            answer = self.parse_json_payload(payload)
+        except TelegramError:
+            if code < _NO_SUCCESS:
+                raise
+            answer = {}
+        if code >= _NO_SUCCESS or answer.get("ok") is False:
+            raise refusal(code, answer)
+        if "result" not in answer:
+            raise TelegramError("Invalid server response")
+        return _OK, _bare(answer) or payload
+
+    @staticmethod
+    def parse_json_payload(payload: bytes) -> dict[str, Any]:
+        """As the library's, without logging what came."""
+        try:
+            value = json.loads(payload.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise TelegramError("Invalid server response")
+        return value
+
+
+class UpdatesRequest(Request):
+    """Keeps updates as they came. The library would read all or none: one that is malformed would stop the rest."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
+        super().__init__(**settings)
+        self.updates: list[object] = []
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
+        code, payload = await super().do_request(*args, **kwargs)
+        result = self.parse_json_payload(payload)["result"]
+        if not isinstance(result, list):
+            raise TelegramError("Invalid server response")
+        self.updates = result
+        return code, _NO_UPDATES
+
+
+def refusal(code: int, answer: Json) -> TelegramError:
+    """What an answer means that is no success; `answer` is empty if it was not the Bot API's."""
+    if code < _NO_SUCCESS:
+        code = whole(answer, "error_code") or _OUR_FAULT
+    said, parameters = string(answer, "description") or f"HTTP {code}", obj(answer, "parameters")
+    if (chat := whole(parameters, "migrate_to_chat_id")) is not None:
+        return ChatMigrated(chat)
+    match code:
+        case 401 | 404 if answer.get("ok") is not False:
+            return NetworkError(f"HTTP {code}, and not from a Bot API server")
+        case 401 | 404:
+            return InvalidToken(said)
+        case 403:
+            return Forbidden(said)
+        case 409:
+            return Conflict(said)
+        case 429:
+            return Flooded(_retry_after_s(parameters))
+        case _:
+            return BadRequest(said) if code < _THEIR_FAULT else NetworkError(said)
+
+
+def _retry_after_s(parameters: Json) -> float:
+    value = parameters.get("retry_after")
+    if isinstance(value, int | float) and value > 0:
+        return float(min(value, _MOST_FLOOD_S))
+    return _FLOOD_S
+
+
+def _bare(answer: Json) -> bytes:
+    """Of a message only its id, which is all that we need of our own; empty if the answer is none.
+
+    The library would read it whole, and one odd field of another's server would make a sent message uncertain.
+    """
+    number = whole(obj(answer, "result"), "message_id")
+    if number is None:
+        return b""
+    told = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
+    return json.dumps({"ok": True, "result": told}).encode()
