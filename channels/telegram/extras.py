@@ -16,6 +16,10 @@ from gateway.events import Address, Attachment, MessageId
 _OK, _SERVER = 200, 500
 _DOWNLOAD_S = 300.0
 _PREVIEW_WAIT_S = 3.0
+_DRAFT_S = 1.5
+"""A draft that takes longer is given up, for it leaves nothing; the whole answer may be waiting behind it."""
+_AT_ONCE = 8
+"""Calls that show something; the other connections are for messages."""
 _MANY = 1000
 
 
@@ -26,16 +30,17 @@ class Extras:
         self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
         self._drafts: dict[Address, int] = {}
         """By place: the id of the draft that is shown there. Another for every answer."""
+        self._showing = asyncio.Semaphore(_AT_ONCE)
 
     async def typing(self, at: Address) -> None:
         """As `CanType`, for `active`."""
         try:
             chat = self._outgoing.chat(at)
-            if self._outgoing.pace.free(chat, self._clock.monotonic()):
-                await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread(at))
+            if self._outgoing.pace.free(chat, self._clock.monotonic()) and not self._showing.locked():
+                async with self._showing:
+                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread(at))
         except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
-            if not isinstance(error, Rejected):
-                self._outgoing.verdict(error, self._outgoing.chat(at))
+            self._verdict(error, at)
 
     def said(self, at: Address) -> None:
         """A message was sent there: what is shown next belongs to another answer."""
@@ -51,36 +56,41 @@ class Extras:
             raise Rejected("previews are not wanted here")
         if not text.strip():
             return shown
-        if not self._outgoing.pace.spare(chat, self._clock.monotonic()):
+        if self._showing.locked() or not self._outgoing.pace.spare(chat, self._clock.monotonic()):
             raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_WAIT_S)
-        last = render(text)[-1]
-        marks, bot = entities(last.spans), self._api.bot
         try:
-            if private:
-                draft = self._drafts.setdefault(at, 1)
-                await bot.send_message_draft(chat, draft, last.text, entities=marks, message_thread_id=thread(at))
-                return None
-            if shown is not None:
-                await bot.edit_message_text(
-                    last.text, chat, int(shown), entities=marks, link_preview_options=NO_PREVIEW
-                )
-                return shown
-            sent = await bot.send_message(
-                chat,
-                last.text,
-                entities=marks,
-                disable_notification=True,
-                message_thread_id=thread(at),
-                link_preview_options=NO_PREVIEW,
-            )
-            return MessageId(str(sent.message_id))
+            async with self._showing:
+                return await (self._draft(at, chat, text) if private else self._stand(at, chat, text, shown))
         except Exception as error:  # noqa: BLE001 - said as what it means
             if isinstance(error, BadRequest) and "not modified" in str(error):
                 return shown
-            verdict = self._outgoing.verdict(error, chat)
+            verdict = self._verdict(error, at)
             if isinstance(verdict, Denied):  # 404: an older server, which does not know drafts
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
+
+    async def _draft(self, at: Address, chat: int, text: str) -> None:
+        last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
+        async with asyncio.timeout(_DRAFT_S):
+            await self._api.bot.send_message_draft(
+                chat, draft, last.text, entities=entities(last.spans), message_thread_id=thread(at)
+            )
+
+    async def _stand(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
+        last, bot = render(text)[-1], self._api.bot
+        marks = entities(last.spans)
+        if shown is not None:
+            await bot.edit_message_text(last.text, chat, int(shown), entities=marks, link_preview_options=NO_PREVIEW)
+            return shown
+        sent = await bot.send_message(
+            chat,
+            last.text,
+            entities=marks,
+            disable_notification=True,
+            message_thread_id=thread(at),
+            link_preview_options=NO_PREVIEW,
+        )
+        return MessageId(str(sent.message_id))
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:
         """As `CanPreview`."""
@@ -89,7 +99,15 @@ class Extras:
             await self._api.bot.delete_message(chat, int(shown))
         except Exception as error:  # noqa: BLE001 - said as what it means
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
-                raise self._outgoing.verdict(error, chat) from None
+                raise self._verdict(error, at) from None
+
+    def _verdict(self, error: Exception, at: Address) -> SendError:
+        """As ours. Being told to wait with what need not be is no reason to wait with a message."""
+        verdict = self._api.verdict(error)
+        if isinstance(verdict, RateLimited):
+            until_s = self._clock.monotonic() + verdict.retry_after_s
+            self._outgoing.pace.hush(self._outgoing.chat(at), until_s)
+        return verdict
 
     async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
         """As `CanDownload`. Nothing was sent, so whatever breaks may be tried again."""

@@ -25,6 +25,7 @@ class _Chat:
     extra: deque[float] = field(default_factory=deque)
     """The same for what need not have been: previews."""
     held_until: float = 0.0
+    hushed_until: float = 0.0
 
 
 class Pace:
@@ -67,19 +68,25 @@ class Pace:
         """Take room for something that need not be sent, if half of what is allowed is free."""
         known = self._known(chat, now_s)
         busy = _group(chat) and len(known.said) + len(known.extra) >= self._flood.group_per_min / 2
-        if known.held_until > now_s or busy or self._going + len(self._said) >= max(1, self._flood.overall_per_s / 2):
+        if not self.free(chat, now_s) or busy or self._going + len(self._said) >= max(1, self._flood.overall_per_s / 2):
             return False
         known.extra.append(now_s)
         return True
 
     def free(self, chat: int, now_s: float) -> bool:
         """Whether Telegram has not told us to be quiet in `chat`."""
-        return self._known(chat, now_s).held_until <= now_s
+        known = self._known(chat, now_s)
+        return max(known.held_until, known.hushed_until) <= now_s
 
     def hold(self, chat: int, until_s: float) -> None:
         """Telegram wants nothing for `chat` before that."""
         known = self._chats.setdefault(chat, _Chat())
         known.held_until = max(known.held_until, until_s)
+
+    def hush(self, chat: int, until_s: float) -> None:
+        """Telegram wants nothing for `chat` before that which need not be sent. A message may be refused, or not."""
+        known = self._chats.setdefault(chat, _Chat())
+        known.hushed_until = max(known.hushed_until, until_s)
 
     def _known(self, chat: int, now_s: float) -> _Chat:
         while self._said and self._said[0] <= now_s - _SECOND_S:
@@ -98,5 +105,5 @@ def _group(chat: int) -> bool:
 
 
 def _quiet(chat: _Chat, now_s: float) -> bool:
-    last = max(*chat.said, *chat.extra, chat.held_until - _MINUTE_S, -_MINUTE_S, -_MINUTE_S)
+    last = max(*chat.said, *chat.extra, max(chat.held_until, chat.hushed_until) - _MINUTE_S, -_MINUTE_S)
     return last <= now_s - _MINUTE_S
