@@ -5,10 +5,11 @@ meant rather than what a browser would show: line breaks stay, code is never tou
 asterisk inside a word is a character. `channels/commonmark.py` has the rules.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from channels.text import clean
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -17,9 +18,6 @@ Mark = Literal["bold", "italic", "strike", "spoiler", "code", "pre", "quote", "h
 
 BULLET = "•"
 RULE = "---"
-_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INLINE: dict[str, Mark] = {"strong": "bold", "em": "italic", "s": "strike", "spoiler": "spoiler"}
 _NONE: frozenset[Mark] = frozenset()
 _QUOTE: frozenset[Mark] = frozenset(["quote"])
@@ -60,11 +58,6 @@ def read(markdown: str) -> tuple[Run, ...]:
     if not any(run.text.strip() for run in runs):
         return (Run(text=source.strip("\n")),) if source.strip() else ()
     return runs
-
-
-def clean(text: str) -> str:
-    """`text` with line feeds as its only line ends and tabs as its only other control characters."""
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _LINE_ENDS.sub("\n", text)))
 
 
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -24,7 +24,7 @@ from channels.base import (
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory
 from channels.discord.gaps import Progress
-from channels.discord.payload import as_id, snowflake
+from channels.discord.ids import as_id, snowflake
 from channels.discord.render import bodies
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, ChannelName, MessageId, Post, Receipt, RoomId

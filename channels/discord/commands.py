@@ -6,7 +6,7 @@ https://discord.com/developers/docs/interactions/application-commands
 from collections.abc import Sequence
 
 from channels.base import CommandSpec
-from channels.discord.payload import Json, flag, number, objs, text
+from channels.payload import Json, flag, objs, string, whole
 
 _CHAT_INPUT, _STRING = 1, 3
 _IN_GUILDS_AND_WITH_US = [0, 1]
@@ -42,12 +42,12 @@ def same(known: object, wanted: Sequence[Json]) -> bool:
 def _shape(rows: Sequence[object]) -> list[tuple[object, ...]]:
     return sorted(
         (
-            text(row, "name"),
-            number(row, "type") or _CHAT_INPUT,
-            text(row, "description"),
+            string(row, "name"),
+            whole(row, "type") or _CHAT_INPUT,
+            string(row, "description"),
             _contexts(row),
             tuple(
-                (number(o, "type"), text(o, "name"), text(o, "description"), flag(o, "required"))
+                (whole(o, "type"), string(o, "name"), string(o, "description"), flag(o, "required"))
                 for o in objs(row, "options")
             ),
         )

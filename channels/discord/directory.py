@@ -5,7 +5,8 @@ In place of the library's cache: that keeps whole objects, and needs them to be 
 
 from dataclasses import dataclass
 
-from channels.discord.payload import Json, as_id, flag, number, obj, objs, snowflake, text
+from channels.discord.ids import as_id, snowflake
+from channels.payload import Json, flag, obj, objs, string, whole
 from gateway.events import Address, ChannelName, RoomId, ThreadId
 
 THREADS = frozenset({10, 11, 12})
@@ -91,14 +92,14 @@ class Directory:
 
     def add(self, data: Json, guild: str) -> Place | None:
         """Take in one channel object; None if it is none."""
-        channel, kind = snowflake(data, "id"), number(data, "type")
+        channel, kind = snowflake(data, "id"), whole(data, "type")
         if not channel or kind is None:
             return None
         last = data.get("last_message_id", "")
         place = Place(
             id=channel,
             guild="" if kind in DIRECT else guild,
-            name=text(data, "name"),
+            name=string(data, "name"),
             parent=snowflake(data, "parent_id") if kind in THREADS else "",
             last=None if last is None else as_id(last),
             talks=kind not in _SILENT,
@@ -126,7 +127,7 @@ class Directory:
     def _role(self, data: Json, guild: str) -> None:
         role = snowflake(data, "id")
         if role:
-            self._roles[role] = (guild, text(data, "name"))
+            self._roles[role] = (guild, string(data, "name"))
             if self.me and snowflake(obj(data, "tags"), "bot_id") == self.me:
                 self._ours.add(role)
 

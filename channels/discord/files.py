@@ -6,8 +6,9 @@ import aiohttp
 import yarl
 
 from channels.base import RateLimited, Rejected, Unreachable
-from channels.discord.payload import objs, snowflake, text
+from channels.discord.ids import snowflake
 from channels.discord.rest import TOO_MANY, Api
+from channels.payload import objs, string
 
 HOSTS: Final = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 """https://discord.com/developers/docs/reference#cdn-formatting"""
@@ -28,7 +29,7 @@ async def fetch(api: Api, api_url: str, attachment: str, limit_bytes: int, timeo
     found = [file for file in objs(told, "attachments") if snowflake(file, "id") == number]
     if not found:
         raise Rejected("the attachment is gone")
-    url = allowed(text(found[0], "url"), api_url)
+    url = allowed(string(found[0], "url"), api_url)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from channels.discord.directory import Place
-from channels.discord.payload import as_id, id_at
+from channels.discord.ids import as_id, id_at
 
 ANY = "*"
 DIRECTS = 64

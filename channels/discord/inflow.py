@@ -10,9 +10,10 @@ from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import gaps, wire
 from channels.discord.directory import Directory, Place
 from channels.discord.gaps import Progress
+from channels.discord.ids import snowflake
 from channels.discord.inbox import Inbox, Raw
-from channels.discord.payload import Json, flag, obj, objs, snowflake
 from channels.discord.rest import Api, messages
+from channels.payload import Json, flag, obj, objs
 from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import Message, Notification

@@ -13,9 +13,10 @@ from typing import Final
 
 from channels.base import CommandSpec, Denied, Going, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.discord.commands import same, table
-from channels.discord.payload import Json, number, obj, snowflake, text
+from channels.discord.ids import snowflake
 from channels.discord.rest import Api
 from channels.discord.wire import INTERACTION
+from channels.payload import Json, obj, string, whole
 from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import Address, MessageId, Receipt
@@ -74,12 +75,12 @@ class Answers:
         inside: Json = obj({"d": data}, "d")
         interaction, token, application = (
             snowflake(inside, "id"),
-            text(inside, "token"),
+            string(inside, "token"),
             snowflake(inside, "application_id"),
         )
-        name = text(obj(inside, "data"), "name").lower()
+        name = string(obj(inside, "data"), "name").lower()
         if (
-            number(inside, "type") != _COMMAND
+            whole(inside, "type") != _COMMAND
             or not (interaction and token and application)
             or interaction in self._asked
         ):

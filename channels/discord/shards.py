@@ -18,9 +18,9 @@ from channels.discord.client import Client
 from channels.discord.config import DiscordConfig
 from channels.discord.inbox import Inbox
 from channels.discord.pace import Identifies
-from channels.discord.payload import number, obj, seconds
 from channels.discord.rest import Api
 from channels.discord.socket import Session, Socket, connect, leave
+from channels.payload import number, obj, whole
 from channels.tasks import end, within
 from gateway.clock import Clock
 
@@ -90,15 +90,15 @@ class Shards:
             _LOG.warning("Discord does not tell the session budget: %s", error.reason)
             return None
         limit = obj(told, "session_start_limit")
-        remaining, reset_ms = number(limit, "remaining"), seconds(limit, "reset_after")
+        remaining, reset_ms = whole(limit, "remaining"), number(limit, "reset_after")
         if remaining is not None and reset_ms is not None:
             self._identifies.told(
                 self._clock.monotonic(),
                 remaining=remaining,
                 reset_after_s=reset_ms / 1000,
-                max_concurrency=number(limit, "max_concurrency") or 1,
+                max_concurrency=whole(limit, "max_concurrency") or 1,
             )
-        shards = number(told, "shards")
+        shards = whole(told, "shards")
         return min(shards, 1024) if shards and shards > 0 else None
 
     async def _may_identify(self, shard: int, *, ask: bool) -> None:

@@ -19,7 +19,7 @@ from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from discord.utils import _ActiveDecompressionContext
 
 from channels.discord.client import EVENTS, Client
-from channels.discord.payload import number, seconds, text
+from channels.payload import number, string, whole
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.discord")
@@ -107,18 +107,18 @@ class Socket(DiscordWebSocket):
         payload = self._read(msg)
         if payload is None:
             return
-        seq = number(payload, "s")
+        seq = whole(payload, "s")
         if seq is not None and seq > 0:
             self.sequence = seq
-        op, data = number(payload, "op"), payload.get("d")
+        op, data = whole(payload, "op"), payload.get("d")
         if op == self.DISPATCH:
-            self._dispatched(text(payload, "t"), data)
+            self._dispatched(string(payload, "t"), data)
         elif op == self.HEARTBEAT_ACK and self.heart is not None:
             self.heart.ack()
         elif op == self.HEARTBEAT:
             await self.send_heartbeat({"op": self.HEARTBEAT, "d": self.sequence})
         elif op == self.HELLO and self.heart is None:
-            interval_ms = max(seconds(data, "heartbeat_interval") or _INTERVAL_MS, _SHORTEST_MS)
+            interval_ms = max(number(data, "heartbeat_interval") or _INTERVAL_MS, _SHORTEST_MS)
             self.heart = Heart(self, interval_ms / 1000, self.chance)
         elif op == self.RECONNECT:
             await self.close()
@@ -147,8 +147,8 @@ class Socket(DiscordWebSocket):
 
     def _dispatched(self, event: str, data: object) -> None:
         if event == "READY":
-            self.session_id = text(data, "session_id") or None
-            self.gateway = _sane(text(data, "resume_gateway_url"), self.gateway)
+            self.session_id = string(data, "session_id") or None
+            self.gateway = _sane(string(data, "resume_gateway_url"), self.gateway)
         if event in {"READY", "RESUMED"}:
             self.greeted = True
         if event in _KNOWN:

@@ -7,7 +7,9 @@ https://discord.com/developers/docs/reference#message-formatting. Inside code th
 import re
 
 from channels.discord.directory import Directory
-from channels.discord.payload import Json, obj, objs, snowflake, text
+from channels.discord.ids import snowflake
+from channels.payload import Json, obj, objs, string
+from channels.text import name
 
 _REFERENCE = re.compile(
     r"(?P<code>```.*?```|``.*?``|`[^`\n]+`)"
@@ -49,7 +51,7 @@ def people_in(message: Json) -> dict[str, str]:
 
 def display_name(user: Json, member: Json) -> str:
     """As people see it; anybody can take any. Empty if there is none."""
-    return " ".join((text(member, "nick") or text(user, "global_name") or text(user, "username")).split())
+    return name(string(member, "nick") or string(user, "global_name") or string(user, "username"))
 
 
 def beside(message: Json, directory: Directory, *, embeds: bool) -> list[str]:
@@ -57,23 +59,23 @@ def beside(message: Json, directory: Directory, *, embeds: bool) -> list[str]:
     lines = []
     for snapshot in objs(message, "message_snapshots")[:_EMBEDS]:
         inner = obj(snapshot, "message")
-        shown = readable(text(inner, "content"), people_in(inner), directory)
-        files = [f"[attachment: {text(file, 'filename')}]" for file in objs(inner, "attachments")]
+        shown = readable(string(inner, "content"), people_in(inner), directory)
+        files = [f"[attachment: {string(file, 'filename')}]" for file in objs(inner, "attachments")]
         lines.append(" ".join(["[forwarded]", *([shown] if shown else []), *files]))
     kinds = ("sticker_items", "stickers")
     stickers = next((found for kind in kinds if (found := objs(message, kind))), [])
-    lines += [f"[sticker: {text(sticker, 'name')}]" for sticker in stickers]
+    lines += [f"[sticker: {string(sticker, 'name')}]" for sticker in stickers]
     if poll := obj(message, "poll"):
-        answers = [text(obj(answer, "poll_media"), "text") for answer in objs(poll, "answers")[:_OPTIONS]]
-        lines.append(f"[poll: {text(obj(poll, 'question'), 'text')} - {' / '.join(answers)}]")
+        answers = [string(obj(answer, "poll_media"), "text") for answer in objs(poll, "answers")[:_OPTIONS]]
+        lines.append(f"[poll: {string(obj(poll, 'question'), 'text')} - {' / '.join(answers)}]")
     if embeds:
         lines += [line for embed in objs(message, "embeds")[:_EMBEDS] if (line := _embed(embed))]
     return lines
 
 
 def _embed(embed: Json) -> str:
-    if text(embed, "type") not in {"", "rich"}:  # the others are previews of links that stand in the text
+    if string(embed, "type") not in {"", "rich"}:  # the others are previews of links that stand in the text
         return ""
-    fields = [f"{text(field, 'name')}: {text(field, 'value')}" for field in objs(embed, "fields")[:_OPTIONS]]
-    shown = " - ".join(part for part in (text(embed, "title"), text(embed, "description"), *fields) if part.strip())
+    fields = [f"{string(field, 'name')}: {string(field, 'value')}" for field in objs(embed, "fields")[:_OPTIONS]]
+    shown = " - ".join(part for part in (string(embed, "title"), string(embed, "description"), *fields) if part.strip())
     return shown[:_EMBED_CHARACTERS] + ("…" if len(shown) > _EMBED_CHARACTERS else "")

@@ -9,21 +9,10 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from channels.discord.directory import Directory
-from channels.discord.payload import (
-    Json,
-    clean,
-    flag,
-    moment,
-    number,
-    obj,
-    objs,
-    seconds,
-    snowflake,
-    snowflakes,
-    text,
-    time_of,
-)
+from channels.discord.ids import snowflake, snowflakes, time_of
 from channels.discord.text import beside, display_name, names_us, people_in, readable
+from channels.payload import Json, flag, moment, number, obj, objs, string, whole
+from channels.text import clean
 from gateway.events import (
     Attachment,
     Command,
@@ -56,7 +45,7 @@ def message(data: Json, directory: Directory) -> Message | None:
     sender = _author(data)
     if not number_ or not channel or sender is None or sender.id == directory.me:
         return None
-    if number(data, "type") not in _SAID:
+    if whole(data, "type") not in _SAID:
         return None
     shown, files = _said(data, sender, directory), _attachments(data, channel, number_)
     if not shown and not files:
@@ -79,7 +68,7 @@ def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
     sender = _author(data)
     if not number_ or not channel or when is None or now - when > _FRESH_EDIT:
         return None
-    if sender is None or sender.id == directory.me or number(data, "type") not in _SAID:
+    if sender is None or sender.id == directory.me or whole(data, "type") not in _SAID:
         return None
     return Edited(
         id=EventId(f"{number_}@{when.timestamp():.6f}"),
@@ -106,7 +95,7 @@ def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, adde
     """A reaction was put on or taken off. `nonce` tells it from the same one earlier."""
     channel, user, to = (snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
     emoji, member = obj(data, "emoji"), obj(data, "member")
-    shown = text(emoji, "name")
+    shown = string(emoji, "name")
     if not channel or not user or not to or not shown or user == directory.me:
         return None
     who = obj(member, "user")
@@ -132,8 +121,8 @@ def command(data: Json, directory: Directory) -> Command | None:
     number_, channel = snowflake(data, "id"), snowflake(data, "channel_id")
     asked, member = obj(data, "data"), obj(data, "member")
     user = obj(member, "user") or obj(data, "user")
-    who, name = snowflake(user, "id"), text(asked, "name").lower()
-    if (number(data, "type"), number(asked, "type")) != _SLASH or not (number_ and channel and who and name):
+    who, name = snowflake(user, "id"), string(asked, "name").lower()
+    if (whole(data, "type"), whole(asked, "type")) != _SLASH or not (number_ and channel and who and name):
         return None
     values = (option.get("value") for option in objs(asked, "options"))
     args = " ".join(value.strip() for value in values if isinstance(value, str))
@@ -184,7 +173,7 @@ def _author(data: Json) -> Sender | None:
 
 
 def _said(data: Json, sender: Sender, directory: Directory) -> str:
-    shown = readable(text(data, "content"), people_in(data), directory).strip("\n")
+    shown = readable(string(data, "content"), people_in(data), directory).strip("\n")
     lines = [shown] if shown.strip() else []
     return "\n".join([*lines, *beside(data, directory, embeds=sender.is_bot)])
 
@@ -193,7 +182,7 @@ def _replied(data: Json) -> MessageId | None:
     reference = obj(data, "message_reference")
     to = snowflake(reference, "message_id")
     same = snowflake(reference, "channel_id") in {"", snowflake(data, "channel_id")}
-    return MessageId(to) if to and same and number(reference, "type") != _FORWARD else None
+    return MessageId(to) if to and same and whole(reference, "type") != _FORWARD else None
 
 
 def _direct(data: Json, directory: Directory) -> bool:
@@ -207,7 +196,7 @@ def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "rep
         return "direct"
     me = directory.me
     to_us = bool(me) and snowflake(obj(obj(data, "referenced_message"), "author"), "id") == me and bool(_replied(data))
-    if names_us(text(data, "content"), me) or any(map(directory.our_role, snowflakes(data, "mention_roles"))):
+    if names_us(string(data, "content"), me) or any(map(directory.our_role, snowflakes(data, "mention_roles"))):
         return "mention"
     if to_us:  # a reply pings whom it answers, so `mentions` tells nothing here
         return "reply"
@@ -217,16 +206,16 @@ def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "rep
 def _attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment, ...]:
     found = []
     for file in objs(data, "attachments"):
-        number_, kind, size = snowflake(file, "id"), text(file, "content_type"), number(file, "size")
+        number_, kind, size = snowflake(file, "id"), string(file, "content_type"), whole(file, "size")
         if number_:
             found.append(
                 Attachment(
                     id=f"{channel}/{message_id}/{number_}",
                     form=_FORMS.get(kind.partition("/")[0], "file"),
-                    name=text(file, "filename") or None,
+                    name=string(file, "filename") or None,
                     content_type=kind or None,
                     size_bytes=size if size is not None and size >= 0 else None,
-                    duration_s=seconds(file, "duration_secs"),
+                    duration_s=number(file, "duration_secs"),
                 )
             )
     return tuple(found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from channels.markdown import Mark, Run, read
 from channels.split import split
+from channels.text import clean
 
 FORMATTING = (
     "IRC shows plain lines: **bold**, *italic*, lists and `code` survive, headings become bold, code blocks lose their "
@@ -17,7 +18,6 @@ FORMATTING = (
 )
 BOLD, ITALIC = "\x02", "\x1d"
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
 _LITERAL: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
 _TICKS = re.compile("`+")
@@ -37,8 +37,8 @@ class Shown:
 
 
 def plain(text: str) -> str:
-    """What was said on IRC without its formatting and control characters; tabs become spaces."""
-    return _CONTROL.sub("", uncoloured(text)).replace("\t", " ").replace("\n", " ")
+    """What was said on IRC, on one line, without its formatting and control characters."""
+    return clean(uncoloured(text)).replace("\t", " ").replace("\n", " ")
 
 
 def uncoloured(text: str) -> str:

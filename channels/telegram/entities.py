@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from channels.telegram.fields import Json, clean, raw, whole
+from channels.payload import Json, raw, whole
+from channels.text import clean
 
 _INLINE = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
 _BLOCKS = frozenset({"pre", "blockquote", "expandable_blockquote"})

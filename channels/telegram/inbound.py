@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from channels.payload import Json, whole
 from channels.telegram.cursor import Cursor
-from channels.telegram.fields import Json, whole
 from channels.telegram.people import View
 from channels.telegram.wire import album, button, chat_of, merged, moved, read
 from gateway.events import Message, Notification

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from channels.telegram.fields import Json, line, name, number, raw, string, table, tables, whole
+from channels.payload import Json, number, obj, objs, raw, string, whole
+from channels.text import line, name
 from gateway.events import Attachment
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
@@ -22,18 +23,18 @@ _POLL_OPTIONS, _TEXT_CHARS = 12, 300
 def attachments(message: Json) -> tuple[Attachment, ...]:
     """Files, in the order in which they are listed above; a picture only in its largest size."""
     found = []
-    sizes = [size for size in tables(message, "photo") if raw(size, "file_id")]
+    sizes = [size for size in objs(message, "photo") if raw(size, "file_id")]
     if sizes:
         largest = max(sizes, key=lambda size: (whole(size, "width") or 0) * (whole(size, "height") or 0))
         found.append(_attachment(largest, "image", "image/jpeg"))
     for key, (form, known) in _FILES.items():
-        file = table(message, key)
+        file = obj(message, key)
         # A moving picture is sent as a document too, for old clients.
         if raw(file, "file_id") and not (key == "document" and "animation" in message):
             told = string(file, "mime_type") or known
             kind = _BY_TYPE.get((told or "").partition("/")[0], form) if key == "document" else form
             found.append(_attachment(file, kind, told))
-    sticker = table(message, "sticker")
+    sticker = obj(message, "sticker")
     if raw(sticker, "file_id"):
         kind_of = "video/webm" if sticker.get("is_video") is True else "image/webp"
         found.append(_attachment(sticker, "sticker", None if sticker.get("is_animated") is True else kind_of))
@@ -54,26 +55,26 @@ def _attachment(file: Json, form: _Form, content_type: str | None) -> Attachment
 
 def described(message: Json) -> str:
     """A line for what is neither text nor a file; empty if there is nothing of the kind."""
-    if venue := table(message, "venue"):
-        where = _position(table(venue, "location"))
+    if venue := obj(message, "venue"):
+        where = _position(obj(venue, "location"))
         return f"[venue: {name(raw(venue, 'title'))}, {name(raw(venue, 'address'))} ({where})]"
-    if location := table(message, "location"):
+    if location := obj(message, "location"):
         return f"[location: {_position(location)}]"
-    if contact := table(message, "contact"):
+    if contact := obj(message, "contact"):
         return f"[contact: {full_name(contact)}, {name(raw(contact, 'phone_number'))}]"
-    if poll := table(message, "poll"):
-        options = " | ".join(name(raw(option, "text")) for option in tables(poll, "options")[:_POLL_OPTIONS])
+    if poll := obj(message, "poll"):
+        options = " | ".join(name(raw(option, "text")) for option in objs(poll, "options")[:_POLL_OPTIONS])
         return f"[poll: {line(raw(poll, 'question'), _TEXT_CHARS)}: {options}]"
-    if dice := table(message, "dice"):
+    if dice := obj(message, "dice"):
         return f"[dice: {name(raw(dice, 'emoji'))} {whole(dice, 'value') or 0}]"
-    if sticker := table(message, "sticker"):
+    if sticker := obj(message, "sticker"):
         return f"[{' '.join(filter(None, ['sticker:', name(raw(sticker, 'emoji')), name(raw(sticker, 'set_name'))]))}]"
-    if game := table(message, "game"):
+    if game := obj(message, "game"):
         return f"[game: {name(raw(game, 'title'))}]"
-    if checklist := table(message, "checklist"):
-        tasks = " | ".join(name(raw(task, "text")) for task in tables(checklist, "tasks")[:_POLL_OPTIONS])
+    if checklist := obj(message, "checklist"):
+        tasks = " | ".join(name(raw(task, "text")) for task in objs(checklist, "tasks")[:_POLL_OPTIONS])
         return f"[checklist: {line(raw(checklist, 'title'), _TEXT_CHARS)}: {tasks}]"
-    return "[story]" if table(message, "story") else ""
+    return "[story]" if obj(message, "story") else ""
 
 
 def _position(location: Json) -> str:

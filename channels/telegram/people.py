@@ -7,9 +7,10 @@ the chat: it is stable, but nobody knows which person it was, so it is never ver
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from channels.payload import Json, obj, raw, whole
 from channels.telegram.cursor import Cursor
-from channels.telegram.fields import Json, name, raw, table, whole
 from channels.telegram.media import full_name
+from channels.text import name
 from gateway.events import Address, ChannelName, RoomId, Sender, SenderId, ThreadId
 
 _STAND_INS = frozenset({1087968824, 136817688, 777000})
@@ -36,7 +37,7 @@ class View:
 
 def place(message: Json, view: View) -> Address | None:
     """Where a message stands. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
-    chat = whole(table(message, "chat"), "id")
+    chat = whole(obj(message, "chat"), "id")
     if chat is None:
         return None
     thread = whole(message, "message_thread_id") if message.get("is_topic_message") is True else None
@@ -49,7 +50,7 @@ def place(message: Json, view: View) -> Address | None:
 
 def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
     """Who did it; None: not told."""
-    person, behind = table(event, user), table(event, chat)
+    person, behind = obj(event, user), obj(event, chat)
     user_id, chat_id = whole(person, "id"), whole(behind, "id")
     if chat_id is not None and (user_id is None or user_id in _STAND_INS):
         return Sender(id=SenderId(str(chat_id)), name=full_name(behind) or str(chat_id))
@@ -71,16 +72,16 @@ def somebody(person: Json) -> Sender | None:
 
 def origin(message: Json) -> str:
     """From whom a message was forwarded, for display; empty if it was not."""
-    told = table(message, "forward_origin")
+    told = obj(message, "forward_origin")
     legacy: Mapping[str, object] = {
         key: message[key] for key in ("forward_from", "forward_from_chat") if key in message
     }
     if not told and not legacy and "forward_date" not in message:
         return ""
     for key in ("sender_user", "sender_chat", "chat"):
-        if named := full_name(table(told, key)):
+        if named := full_name(obj(told, key)):
             return named
     named = name(raw(told, "sender_user_name") or raw(message, "forward_sender_name"))
     for key in ("forward_from", "forward_from_chat"):
-        named = named or full_name(table(legacy, key))
+        named = named or full_name(obj(legacy, key))
     return named or "somebody"

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Literal
 
-from channels.telegram.fields import Json, line, moment, name, raw, table, tables, whole
+from channels.payload import Json, moment, obj, objs, raw, whole
 from channels.telegram.media import full_name
 from channels.telegram.people import View, place, sender, somebody
+from channels.text import line, name
 from gateway.events import EventId, Membership, Sender
 
 _IN = frozenset({"member", "administrator", "creator", "restricted"})
@@ -17,7 +18,7 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
     at, by, number = place(message, view), sender(message), whole(message, "message_id")
     if at is None or by is None or number is None:
         return ()
-    sent = moment(whole(message, "date"), now)
+    sent = moment(message, "date") or now
 
     def event(
         change: Literal["join", "part", "kick", "topic"],
@@ -29,13 +30,13 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
         event_id = EventId(f"{number}.{index}")
         return Membership(id=event_id, at=at, sender=who, change=change, sent=sent, subject=subject, text=text)
 
-    joined = [who for one in tables(message, "new_chat_members") if (who := somebody(one)) and who.id != str(view.me)]
+    joined = [who for one in objs(message, "new_chat_members") if (who := somebody(one)) and who.id != str(view.me)]
     if joined:
         return tuple(event("join", who, index) for index, who in enumerate(joined))
-    left = somebody(table(message, "left_chat_member"))
+    left = somebody(obj(message, "left_chat_member"))
     if left and left.id != str(view.me):
         return (event("part", left) if left.id == by.id else event("kick", by, subject=left.name),)
-    topic = table(message, "forum_topic_created") or table(message, "forum_topic_edited")
+    topic = obj(message, "forum_topic_created") or obj(message, "forum_topic_edited")
     title = line(raw(message, "new_chat_title") or raw(topic, "name"), _TITLE_CHARS)
     if title and by.id != str(view.me):
         return (event("topic", by, text=title),)
@@ -45,11 +46,11 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
 def my_membership(event: Json, view: View, now: datetime, update_id: int) -> tuple[Membership, ...]:
     """We were taken into a place or out of it; in private: somebody blocked us, or wants us back."""
     at, by = place(event, view), sender(event)
-    before, after = (_inside(table(event, key)) for key in ("old_chat_member", "new_chat_member"))
+    before, after = (_inside(obj(event, key)) for key in ("old_chat_member", "new_chat_member"))
     if at is None or by is None or before is None or after is None or before is after:
         return ()
     change: Literal["join", "part", "kick", "invite"]
-    if raw(table(event, "chat"), "type") == "private":
+    if raw(obj(event, "chat"), "type") == "private":
         change = "join" if after else "part"
     else:
         change = "invite" if after else "kick"
@@ -59,9 +60,9 @@ def my_membership(event: Json, view: View, now: datetime, update_id: int) -> tup
             at=at,
             sender=by,
             change=change,
-            sent=moment(whole(event, "date"), now),
-            subject=full_name(table(table(event, "new_chat_member"), "user")) or None if change == "kick" else None,
-            text=name(raw(table(event, "chat"), "title")) or None if change == "invite" else None,
+            sent=moment(event, "date") or now,
+            subject=full_name(obj(obj(event, "new_chat_member"), "user")) or None if change == "kick" else None,
+            text=name(raw(obj(event, "chat"), "title")) or None if change == "invite" else None,
         ),
     )
 

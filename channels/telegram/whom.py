@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from channels.payload import Json, obj, objs, raw, whole
 from channels.telegram.entities import Units
-from channels.telegram.fields import Json, raw, table, tables, whole
 from channels.telegram.people import View, origin
 
 Kind = Literal["direct", "mention", "reply", "room"]
@@ -17,13 +17,13 @@ def command(message: Json, view: View) -> tuple[str, str] | None:
 
     One that was forwarded, or sent by a bot for somebody, was not written by whom it comes from.
     """
-    first = next((one for one in tables(message, "entities") if whole(one, "offset") == 0), {})
+    first = next((one for one in objs(message, "entities") if whole(one, "offset") == 0), {})
     units = Units(raw(message, "text"))
     where = units.fits(whole(first, "offset"), whole(first, "length"))
-    if raw(first, "type") != "bot_command" or not where or origin(message) or table(message, "via_bot"):
+    if raw(first, "type") != "bot_command" or not where or origin(message) or obj(message, "via_bot"):
         return None
     word, _, whom = units.cut(*where).removeprefix("/").partition("@")
-    private = raw(table(message, "chat"), "type") == "private"
+    private = raw(obj(message, "chat"), "type") == "private"
     ours = whom.casefold() == view.username.casefold() if whom else private or _known(word, view)
     return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
 
@@ -34,7 +34,7 @@ def _known(word: str, view: View) -> bool:
 
 def answered(message: Json) -> Json:
     """The message that this one replies to. What stands in a topic "replies" to the topic's beginning."""
-    about = table(message, "reply_to_message")
+    about = obj(message, "reply_to_message")
     begins = message.get("is_topic_message") is True and (
         "forum_topic_created" in about or whole(about, "message_id") == whole(message, "message_thread_id")
     )
@@ -43,18 +43,18 @@ def answered(message: Json) -> Json:
 
 def kind(message: Json, view: View, about: Json) -> Kind:
     """`about`: what `answered` says."""
-    if raw(table(message, "chat"), "type") == "private":
+    if raw(obj(message, "chat"), "type") == "private":
         return "direct"
     if any(_mentions(message, text, entities, view) for text, entities in BODIES):
         return "mention"
-    return "reply" if whole(table(about, "from"), "id") == view.me else "room"
+    return "reply" if whole(obj(about, "from"), "id") == view.me else "room"
 
 
 def _mentions(message: Json, text: str, entities: str, view: View) -> bool:
     units = Units(raw(message, text))
-    for entity in tables(message, entities):
+    for entity in objs(message, entities):
         where, kind = units.fits(whole(entity, "offset"), whole(entity, "length")), raw(entity, "type")
-        if kind == "text_mention" and whole(table(entity, "user"), "id") == view.me:
+        if kind == "text_mention" and whole(obj(entity, "user"), "id") == view.me:
             return True
         if where and kind in ("mention", "bot_command") and view.username:
             named = units.cut(*where).partition("@")[2]

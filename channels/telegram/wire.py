@@ -7,12 +7,13 @@ must cost nothing but itself.
 from dataclasses import replace
 from datetime import datetime
 
+from channels.payload import Json, moment, obj, objs, raw, string, whole
 from channels.telegram import media
 from channels.telegram.entities import markdown, quoted
-from channels.telegram.fields import Json, clean, moment, name, raw, string, table, tables, whole
 from channels.telegram.people import View, origin, place, sender, somebody
 from channels.telegram.service import membership, my_membership
 from channels.telegram.whom import BODIES, Kind, answered, command, kind
+from channels.text import clean, name
 from gateway.events import Command, Edited, EventId, Message, MessageId, Notification, Reacted
 
 ALLOWED = (
@@ -32,23 +33,23 @@ _QUOTE_CHARS = 300
 def read(update: Json, view: View, now: datetime) -> tuple[Notification, ...]:
     """What an update says; nothing for what does not concern us. Equal for equal updates, but for missing times."""
     update_id = whole(update, "update_id") or 0
-    if found := table(update, "message") or table(update, "channel_post"):
+    if found := obj(update, "message") or obj(update, "channel_post"):
         return _message(found, view, now)
-    if found := table(update, "edited_message") or table(update, "edited_channel_post"):
+    if found := obj(update, "edited_message") or obj(update, "edited_channel_post"):
         return _edited(found, view, now, update_id)
-    if found := table(update, "message_reaction"):
+    if found := obj(update, "message_reaction"):
         return _reactions(found, view, now, update_id)
-    if found := table(update, "callback_query"):
+    if found := obj(update, "callback_query"):
         return _button(found, view, now)
-    if found := table(update, "my_chat_member"):
+    if found := obj(update, "my_chat_member"):
         return my_membership(found, view, now, update_id)
     return ()
 
 
 def moved(update: Json) -> tuple[str, str] | None:
     """The old and the new id of a group, if this update says that it became a supergroup."""
-    message = table(update, "message")
-    here = whole(table(message, "chat"), "id")
+    message = obj(update, "message")
+    here = whole(obj(message, "chat"), "id")
     to, since = whole(message, "migrate_to_chat_id"), whole(message, "migrate_from_chat_id")
     if here is None or (to is None and since is None):
         return None
@@ -57,19 +58,19 @@ def moved(update: Json) -> tuple[str, str] | None:
 
 def album(update: Json) -> str:
     """Names the album that an update is one picture of; empty if it is none."""
-    message = table(update, "message") or table(update, "channel_post")
+    message = obj(update, "message") or obj(update, "channel_post")
     group = raw(message, "media_group_id")
-    return f"{whole(table(message, 'chat'), 'id')}/{group}" if group else ""
+    return f"{whole(obj(message, 'chat'), 'id')}/{group}" if group else ""
 
 
 def chat_of(update: Json) -> int | None:
     """Where a new message stands."""
-    return whole(table(table(update, "message") or table(update, "channel_post"), "chat"), "id")
+    return whole(obj(obj(update, "message") or obj(update, "channel_post"), "chat"), "id")
 
 
 def button(update: Json) -> str:
     """The id of the button press that waits for an answer; empty if there is none."""
-    return raw(table(update, "callback_query"), "id")
+    return raw(obj(update, "callback_query"), "id")
 
 
 def merged(messages: list[Message]) -> Message:
@@ -91,7 +92,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
         return happened
     if who.id == str(view.me):
         return ()
-    sent = moment(whole(message, "date"), now)
+    sent = moment(message, "date") or now
     if called := command(message, view):
         return (
             Command(
@@ -110,7 +111,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
         return ()
     about = answered(message)
     reply_to = whole(about, "message_id")
-    language = string(table(message, "from"), "language_code")
+    language = string(obj(message, "from"), "language_code")
     return (
         Message(
             id=MessageId(str(number)),
@@ -130,9 +131,9 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
     at, who, number = place(message, view), sender(message), whole(message, "message_id")
     if at is None or who is None or number is None or who.id == str(view.me):
         return ()
-    if "live_period" in table(message, "location"):
+    if "live_period" in obj(message, "location"):
         return ()  # a moving position, every few seconds
-    sent = moment(whole(message, "edit_date"), moment(whole(message, "date"), now))
+    sent = moment(message, "edit_date") or moment(message, "date") or now
     return (
         Edited(
             id=EventId(f"{number}.{update_id}"),
@@ -150,9 +151,9 @@ def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[
     at, who, number = place(event, view), sender(event, user="user", chat="actor_chat"), whole(event, "message_id")
     if at is None or who is None or number is None or who.id == str(view.me):
         return ()
-    old, new = ([_reaction(one) for one in tables(event, key)] for key in ("old_reaction", "new_reaction"))
+    old, new = ([_reaction(one) for one in objs(event, key)] for key in ("old_reaction", "new_reaction"))
     changes = [(one, False) for one in old if one not in new] + [(one, True) for one in new if one not in old]
-    sent = moment(whole(event, "date"), now)
+    sent = moment(event, "date") or now
     return tuple(
         Reacted(
             id=EventId(f"{update_id}.{index}"),
@@ -175,31 +176,31 @@ def _reaction(one: Json) -> str:
 
 def _button(query: Json, view: View, now: datetime) -> tuple[Notification, ...]:
     """Buttons under messages; those under inline results name no place."""
-    at, who = place(table(query, "message"), view), somebody(table(query, "from"))
+    at, who = place(obj(query, "message"), view), somebody(obj(query, "from"))
     if at is None or who is None or not raw(query, "id"):
         return ()
     # The prefix tells it from a message's id: nothing can be a reply to a press.
     pressed = EventId(f"button:{string(query, 'id')}")
     args = string(query, "data").strip()
-    direct = _private(table(query, "message"))
+    direct = _private(obj(query, "message"))
     return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native", direct=direct),)
 
 
 def _private(message: Json) -> bool:
-    return raw(table(message, "chat"), "type") == "private"
+    return raw(obj(message, "chat"), "type") == "private"
 
 
 def _text(message: Json, view: View) -> str:
     lines = []
     if forwarded := origin(message):
         lines.append(f"(forwarded from {forwarded})")
-    if via := name(raw(table(message, "via_bot"), "username")):
+    if via := name(raw(obj(message, "via_bot"), "username")):
         lines.append(f"(by way of @{via})")
     if quote := _quote(message, view):
         lines.append(quote)
     for text, entities in BODIES:
         if raw(message, text):
-            lines.append(markdown(raw(message, text), tables(message, entities)))
+            lines.append(markdown(raw(message, text), objs(message, entities)))
     if described := media.described(message):
         lines.append(described)
     return "\n".join(lines)
@@ -210,16 +211,16 @@ def _quote(message: Json, view: View) -> str:
 
     A chosen part of it, something from another chat, or what privacy mode has hidden from us.
     """
-    words = string(table(message, "quote"), "text")
-    about, external = answered(message), table(message, "external_reply")
+    words = string(obj(message, "quote"), "text")
+    about, external = answered(message), obj(message, "external_reply")
     by = ""
     if external:
         by = f"{origin({'forward_origin': external.get('origin')}) or 'somebody'}: "
         words = words or media.described(external) or "(another chat)"
-    elif not words and not view.reads_all and whole(table(about, "from"), "id") not in (None, view.me):
-        if raw(table(message, "chat"), "type") == "private":
+    elif not words and not view.reads_all and whole(obj(about, "from"), "id") not in (None, view.me):
+        if raw(obj(message, "chat"), "type") == "private":
             return ""
-        whom = somebody(table(about, "from"))
+        whom = somebody(obj(about, "from"))
         by = f"{whom.name}: " if whom else ""
         words = clean(raw(about, "text") or raw(about, "caption")) or media.described(about)
     if not words.strip():

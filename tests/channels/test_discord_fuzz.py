@@ -15,7 +15,7 @@ import pytest
 
 from channels.discord import shards
 from channels.discord.gaps import Progress
-from channels.discord.payload import id_at
+from channels.discord.ids import id_at
 from channels.discord.socket import Socket
 from channels.discord.socket import connect as really_connect
 from tests.channels.discord_faults_kit import Hurried, Running, hello, running

@@ -14,8 +14,8 @@ from channels.discord import commands, gaps, wire
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory, Place
 from channels.discord.gaps import Progress
+from channels.discord.ids import as_id, id_at, time_of
 from channels.discord.pace import Identifies
-from channels.discord.payload import as_id, id_at, time_of
 from channels.discord.text import readable
 from gateway.events import NOTIFICATION, ChannelName, Edited, Message
 from tests.channels.discord_kit import NAME, place

@@ -100,7 +100,7 @@ def test_formatting_goes_on_across_a_cut(code: str, words: str, limit: int) -> N
 
 
 def test_reads_without_formatting() -> None:
-    assert plain("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2"
+    assert plain("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2 "
     assert plain("\x0312") == ""
 
 

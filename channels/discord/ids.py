@@ -1,0 +1,37 @@
+"""Discord's ids, which hold the time they were made: https://discord.com/developers/docs/reference#snowflakes. Pure."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
+_ID_DIGITS = 20
+
+
+def snowflake(data: object, key: str) -> str:
+    """The id under `key` in its one spelling, or an empty text."""
+    return as_id(data.get(key)) if isinstance(data, Mapping) else ""
+
+
+def snowflakes(data: object, key: str) -> list[str]:
+    """The ids in the list under `key`."""
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return [found for item in value if (found := as_id(item))] if isinstance(value, list) else []
+
+
+def as_id(value: object) -> str:
+    """The id that `value` is (a text or a number of 64 bits), or an empty text."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 64:
+        return str(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _ID_DIGITS:
+        return str(int(value)) if 0 < int(value) < 1 << 64 else ""
+    return ""
+
+
+def time_of(snowflake: str) -> datetime:
+    """When an id was made."""
+    return _EPOCH + timedelta(milliseconds=int(snowflake) >> 22)
+
+
+def id_at(when: datetime) -> int:
+    """The smallest id that could be made at that time; 0 before there was Discord."""
+    return max(0, int((when - _EPOCH) / timedelta(milliseconds=1))) << 22
