@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Mark = Literal["bold", "italic", "strike", "spoiler", "code", "pre", "quote", "heading"]
 
 BULLET = "•"
-RULE = "---"
 _INLINE: dict[str, Mark] = {"strong": "bold", "em": "italic", "s": "strike", "spoiler": "spoiler"}
 _NONE: frozenset[Mark] = frozenset()
 _QUOTE: frozenset[Mark] = frozenset(["quote"])
@@ -105,7 +104,12 @@ class _Writer:
                     self._code_block(token)
                 case "hr":
                     self._begin(token.map)
-                    self._say(RULE)
+                    self._say(self._rule(token))
+
+    def _rule(self, token: "Token") -> str:
+        """As it was written: it may be meant as an underline or a form's blank."""
+        written = self._lines[(token.map or [0])[0]].rstrip()
+        return written[len(written.rstrip(f"{token.markup[0]} \t")) :].strip()
 
     def _item(self, token: "Token") -> None:
         """Remember the marker until the item's first block; an item in an item shares its line."""

@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import random as _random
-import string
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -23,8 +22,9 @@ from channels.base import (
 )
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory
+from channels.discord.errors import Refused
 from channels.discord.gaps import Progress
-from channels.discord.ids import as_id, snowflake
+from channels.discord.ids import as_id, nonce, snowflake
 from channels.discord.render import bodies
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, ChannelName, MessageId, Post, Receipt, RoomId
@@ -42,9 +42,6 @@ _RESEND_S = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past
 few minutes`; two are the fewest that one may call so."""
 _SUPPRESS_EMBEDS, _SILENT = 1 << 2, 1 << 12
-_NONCE_CHARACTERS = 22
-"""Of at most 25; so many digits of 62 hold 128 bits."""
-_DIGITS = string.digits + string.ascii_letters
 _MESSAGES = "/channels/{channel_id}/messages"
 
 
@@ -129,7 +126,17 @@ class DiscordChannel:
                 return answered
         content |= {"flags": flags, "nonce": nonce(part.key), "enforce_nonce": True}
         if part.reply_to is not None and (replied := as_id(part.reply_to)):
-            content["message_reference"] = {"message_id": replied, "fail_if_not_exists": False}
+            reply = {"message_id": replied, "fail_if_not_exists": False}
+            try:
+                return await self._post(life, part, content | {"message_reference": reply}, going)
+            except Refused as refused:
+                if refused.status != HTTPStatus.BAD_REQUEST:
+                    raise
+                # E.g. 160002: not without the right to read the history. The words matter more.
+                _LOG.info("said without the reply: %s", refused.reason)
+        return await self._post(life, part, content, going)
+
+    async def _post(self, life: "Life", part: Part, content: dict[str, object], going: Going) -> Receipt:
         return _receipt(await life.api.call("POST", _MESSAGES, json=content, going=going, channel_id=_channel(part.to)))
 
     async def typing(self, at: Address, *, active: bool) -> None:
@@ -180,8 +187,8 @@ class PreviewingChannel(DiscordChannel):
         life.inflow.gone.add(shown)
         try:
             await life.api.call("DELETE", path, channel_id=_channel(at), message_id=_known(shown))
-        except Rejected as error:
-            if "(404," not in error.reason:
+        except Refused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
                 raise
 
 
@@ -196,16 +203,6 @@ def make(
     """The channel that this configuration asks for: abilities are told by the class."""
     kind = DiscordChannel if config.preview == "off" else PreviewingChannel
     return kind(name, config, clock, cursor=cursor, commands=commands)
-
-
-def nonce(key: str) -> str:
-    """At most 25 characters, the same for the same key at all times."""
-    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "big")
-    digits = []
-    for _ in range(_NONCE_CHARACTERS):
-        number, digit = divmod(number, len(_DIGITS))
-        digits.append(_DIGITS[digit])
-    return "".join(digits)
 
 
 def _channel(to: Address) -> str:

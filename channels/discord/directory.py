@@ -5,7 +5,7 @@ In place of the library's cache: that keeps whole objects, and needs them to be 
 
 from dataclasses import dataclass
 
-from channels.discord.ids import as_id, snowflake
+from channels.discord.ids import snowflake
 from channels.payload import Json, flag, obj, objs, string, whole
 from gateway.events import Address, ChannelName, RoomId, ThreadId
 
@@ -26,8 +26,9 @@ class Place:
     name: str
     parent: str
     """Of a thread: the channel it hangs on. Else empty."""
-    last: str | None
-    """The newest message there when we were told; None: there never was one. Empty: not told."""
+    direct: bool
+    last: str
+    """The newest message there when we were told; empty: not told, or none."""
     talks: bool = True
     """Messages can be in it."""
 
@@ -56,6 +57,11 @@ class Directory:
         place = self.places.get(channel)
         return place.guild if place else ""
 
+    def direct(self, channel: str) -> bool:
+        """Whether it is a chat outside of guilds; so is what we know nothing of."""
+        place = self.places.get(channel)
+        return place is None or place.direct
+
     def name(self, channel: str) -> str:
         """For display; empty if not known."""
         place = self.places.get(channel)
@@ -78,6 +84,8 @@ class Directory:
                 self._guild(data)
             case "GUILD_DELETE" if not flag(data, "unavailable"):
                 self._forget(snowflake(data, "id"))
+            case "THREAD_UPDATE" if flag(obj(data, "thread_metadata"), "archived"):
+                self.places.pop(snowflake(data, "id"), None)  # there is no end of them; one that is used is told again
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
                 self.add(data, snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
@@ -95,16 +103,19 @@ class Directory:
         channel, kind = snowflake(data, "id"), whole(data, "type")
         if not channel or kind is None:
             return None
-        last = data.get("last_message_id", "")
         place = Place(
             id=channel,
             guild="" if kind in DIRECT else guild,
+            direct=kind in DIRECT,
             name=string(data, "name"),
             parent=snowflake(data, "parent_id") if kind in THREADS else "",
-            last=None if last is None else as_id(last),
+            last=snowflake(data, "last_message_id"),
             talks=kind not in _SILENT,
         )
         self.places[channel] = place
+        if place.parent and place.parent not in self.places:
+            # A thread may be told of before its guild is: the room that it hangs on is in the same one.
+            self.add({"id": place.parent, "type": 0}, guild)
         return place
 
     def in_guild(self, guild: str) -> list[Place]:

@@ -31,14 +31,15 @@ class Progress:
         self._marks: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         self._missing: dict[int, set[str]] = {}
-        """Shard -> guilds whose gap is still open; an empty name is that of direct chats."""
+        """Shard -> guilds whose gap is still open; an empty name is that of direct chats, `ANY` any guild at all."""
 
     def began(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
-        """A new session, one of `shards`: all that it covers may have a gap."""
+        """A new session, one of `shards`: all that it covers may have a gap. `guilds`: none if they are not told."""
         if shard not in self._marks and self._floor is not None:
             self._marks[shard] = self._floor
         known = shard in self._marks and self._age > timedelta(0)
-        self._missing[shard] = {*guilds, *([""] if self.directs and not shard else [])} if known else set()
+        told = set(guilds) or ({ANY} if shards == 1 else set())  # a shard may well have none
+        self._missing[shard] = told | ({""} if self.directs and not shard else set()) if known else set()
         if not known:
             self._marks[shard] = id_at(now)
         self._heard[shard] = max(self._heard.get(shard, 0), self._marks[shard])
@@ -52,7 +53,12 @@ class Progress:
 
     def missing(self, shard: int, guild: str) -> bool:
         """Whether there may be a gap."""
-        return guild in self._missing.get(shard, ())
+        missing = self._missing.get(shard, set())
+        return guild in missing or (bool(guild) and ANY in missing)
+
+    def some_missing(self, shard: int) -> bool:
+        """Whether there may be a gap in some guild."""
+        return bool(self._missing.get(shard, set()) - {""})
 
     def closed(self, shard: int, guild: str) -> None:
         """There is no gap any more."""
@@ -101,14 +107,17 @@ def _read(cursor: str | None) -> tuple[list[int], dict[str, str]]:
 
 
 def acts(place: Place, rooms: AbstractSet[str]) -> bool:
-    """Whether the operator has opened it: the channel, the one it hangs on, its guild, or all."""
-    return ANY in rooms or bool({place.id, place.parent, place.guild} & rooms)
+    """Whether something is said there, and the operator has opened it: itself, what it hangs on, its guild, or all."""
+    return place.talks and (ANY in rooms or bool({place.id, place.parent, place.guild} & rooms))
 
 
 def plan(places: Iterable[Place], since: int, rooms: AbstractSet[str]) -> list[Place]:
-    """Which of them to ask for what was said behind `since`."""
+    """Which of them to ask for what was said behind `since`: all but those whose newest message is known and older.
+
+    What is opened by itself is asked in any case: `last_message_id` need not be right.
+    """
     return [
         place
         for place in places
-        if place.talks and acts(place, rooms) and place.last is not None and (not place.last or int(place.last) > since)
+        if acts(place, rooms) and (place.id in rooms or not place.last or int(place.last) > since)
     ]

@@ -1,10 +1,15 @@
 """Discord's ids, which hold the time they were made: https://discord.com/developers/docs/reference#snowflakes. Pure."""
 
+import hashlib
+import string
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
 _ID_DIGITS = 20
+_NONCE_CHARACTERS = 22
+"""Of at most 25; so many digits of 62 hold 128 bits."""
+_DIGITS = string.digits + string.ascii_letters
 
 
 def snowflake(data: object, key: str) -> str:
@@ -35,3 +40,13 @@ def time_of(snowflake: str) -> datetime:
 def id_at(when: datetime) -> int:
     """The smallest id that could be made at that time; 0 before there was Discord."""
     return max(0, int((when - _EPOCH) / timedelta(milliseconds=1))) << 22
+
+
+def nonce(key: str) -> str:
+    """At most 25 characters, the same for the same key at all times."""
+    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "big")
+    digits = []
+    for _ in range(_NONCE_CHARACTERS):
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(digits)

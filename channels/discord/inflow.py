@@ -6,14 +6,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from channels.base import Denied, Emit, Rejected, SendError
-from channels.discord import gaps, wire
-from channels.discord.directory import Directory, Place
+from channels.base import Emit, Rejected, SendError
+from channels.discord import wire
+from channels.discord.backlog import BEGIN_A_GAP, LATE, Backlog
+from channels.discord.directory import Directory
 from channels.discord.gaps import Progress
 from channels.discord.ids import snowflake
 from channels.discord.inbox import Inbox, Raw
-from channels.discord.rest import Api, messages
-from channels.payload import Json, flag, obj, objs
+from channels.discord.rest import Api, channel_of
+from channels.payload import Json, obj, objs
 from channels.tasks import end
 from gateway.clock import Clock
 from gateway.events import Message, Notification
@@ -21,13 +22,8 @@ from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.discord")
 _BATCH = 256
-_PAGE = 100
-_AT_ONCE = 8
-"""Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
-_AGAIN_S = 30.0
 _REMEMBERED = 4096
-_REFILL = "_REFILL"
-"""From ourselves: a history that could not be had is asked for again."""
+_LATE_S = 5.0
 _IN_CHANNELS = ("MESSAGE_", "INTERACTION_")
 
 
@@ -44,13 +40,18 @@ class Inflow:
         inbox: Inbox,
         api: Api,
     ) -> None:
-        self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
+        self._clock, self._directory, self._progress = clock, directory, progress
         self._inbox, self._api = inbox, api
+        self._backlog = Backlog(
+            clock, rooms=rooms, directory=directory, progress=progress, api=api, new=self._new, later=self._put_later
+        )
         self._seen: OrderedDict[str, None] = OrderedDict()
         """Messages that went out lately: history and gateway tell some of them twice."""
         self._unsure: set[str] = set()
         """Channels that Discord could not tell us of just then."""
         self._cursor = ""
+        self._began = False
+        """A session has begun, and where is not durable yet: messages missed before the first one count from there."""
         self._later: set[asyncio.Task[None]] = set()
         self.gone: set[str] = set()
         """Messages of ours that we took away ourselves."""
@@ -74,12 +75,12 @@ class Inflow:
 
     async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
         cursor = self._progress.cursor()
-        if batch:
+        if batch or self._began:
             await emit(batch, cursor=None if cursor == self._cursor else cursor)
-            self._cursor = cursor
+            self._cursor, self._began = cursor, False
 
     def _begins_a_gap(self, item: Raw) -> bool:
-        return item.event in {"READY", "GUILD_CREATE", _REFILL}
+        return item.event in BEGIN_A_GAP
 
     async def _taken(self, item: Raw, emit: Emit) -> Sequence[Notification]:
         """One event: what it teaches is kept, what it tells is given back. A bad one is dropped, with a log line."""
@@ -94,7 +95,7 @@ class Inflow:
             _LOG.exception("an event %.40r is dropped", item.event)
             return []
         if self._begins_a_gap(item):
-            await self._fill(item, data, emit)
+            await self._backlog.fill(item, data, emit)
         return told
 
     def _note(self, item: Raw, data: Json, told: Sequence[Notification]) -> None:
@@ -111,6 +112,8 @@ class Inflow:
                     self._clock.now(),
                     shards=shards if isinstance(shards, int) else 1,
                 )
+                self._began = True
+                self._put_later(_LATE_S, Raw(item.shard, LATE, {}))
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
                     self._progress.lost(item.shard, number)
@@ -150,7 +153,7 @@ class Inflow:
         told = obj(data, "channel")
         if snowflake(told, "id") != channel:
             try:
-                told = obj({"d": await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)}, "d")
+                told = await channel_of(self._api, channel)
             except SendError as error:
                 _LOG.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):
@@ -159,73 +162,10 @@ class Inflow:
             # It is at least in that guild; as a room of its own it is closed unless opened.
             self._directory.add({"id": channel, "type": 0}, guild)
 
-    async def _fill(self, item: Raw, data: Json, emit: Emit) -> None:
-        """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
-        shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
-        if not self._progress.missing(shard, guild):
-            return
-        if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
-            return  # it comes again once the outage is over
-        if guild:
-            places = self._directory.in_guild(guild)
-        else:
-            places = [place for direct in self._progress.directs if (place := self._direct(direct))]
-        now = self._clock.now()
-        asked = gaps.plan(places, self._progress.since(shard, now), self._rooms if guild else {gaps.ANY})
-        if asked and self._progress.too_old(shard, now):
-            _LOG.warning("what was said before the last `history_age` while we were away is not answered")
-        if await self._histories(asked, self._progress.since(shard, now), emit):
-            self._progress.closed(shard, guild)
-        else:
-            self._later.add(task := asyncio.create_task(self._refill(shard, guild)))
-            task.add_done_callback(self._later.discard)
+    def _put_later(self, delay_s: float, item: Raw) -> None:
+        async def wait() -> None:
+            await self._clock.sleep(delay_s)
+            self._inbox.put(item)
 
-    def _direct(self, channel: str) -> Place | None:
-        return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")
-
-    async def _refill(self, shard: int, guild: str) -> None:
-        await self._clock.sleep(_AGAIN_S)
-        self._inbox.put(Raw(shard, _REFILL, {"id": guild} if guild else {}))
-
-    async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
-        """Whether all of them could be had."""
-        free, whole = asyncio.Semaphore(_AT_ONCE), True
-
-        async def one(place: Place) -> None:
-            nonlocal whole
-            async with free:
-                whole = await self._history(place, since, emit) and whole
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for place in places:
-                    tasks.create_task(one(place))
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return whole
-
-    async def _history(self, place: Place, since: int, emit: Emit) -> bool:
-        """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
-        while True:
-            try:
-                answer = await self._api.call(
-                    "GET",
-                    "/channels/{channel_id}/messages",
-                    params={"limit": _PAGE, "after": since},
-                    channel_id=place.id,
-                )
-            except (Rejected, Denied) as error:  # not ours to read: there is no gap either
-                _LOG.info("the history of %s is closed to us: %s", place.id, error.reason)
-                return True
-            except SendError as error:
-                _LOG.warning("the history of %s could not be had: %s", place.id, error.reason)
-                return False
-            page = messages(answer)
-            told = [event for data in page if (event := wire.message(data, self._directory)) is not None]
-            if new := self._new(told):
-                _LOG.info("%d messages in %s were said while we were away", len(new), place.id)
-                await emit(new)
-            ids = [int(number) for data in page if (number := snowflake(data, "id"))]
-            if len(page) < _PAGE or max(ids, default=0) <= since:
-                return True
-            since = max(ids)
+        self._later.add(task := asyncio.create_task(wait()))
+        task.add_done_callback(self._later.discard)

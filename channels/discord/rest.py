@@ -1,5 +1,6 @@
 """One request to Discord's HTTP API, with an end that says what to do."""
 
+import json as json_
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -7,7 +8,10 @@ import aiohttp
 import discord
 from discord.http import Route
 
-from channels.base import Denied, Going, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import Denied, Going, RateLimited, SendError, Uncertain, Unreachable
+from channels.discord.errors import Refused
+from channels.discord.ids import snowflake
+from channels.payload import Json, number, obj
 
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
@@ -29,6 +33,10 @@ class _HandOver:
         """Discord may have done what was asked for, and did not say so."""
         self.failed = False
         """What came out is of `going`."""
+        self.status = 0
+        """Of the last answer."""
+        self.wait_s: float | None = None
+        """How long the last answer told us to wait; None: it was no 429."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -49,7 +57,9 @@ class _HandOver:
         except BaseException:
             self.perhaps = True
             raise
-        self.perhaps = self.perhaps or response.status >= BROKEN
+        self.status, self.perhaps = response.status, self.perhaps or response.status >= BROKEN
+        # discord.py reads the body of some 429 only, and of those without `Via` nothing.
+        self.wait_s = _wait_s(response, await response.read()) if response.status == TOO_MANY else None
         return response
 
 
@@ -85,11 +95,11 @@ class Api:
         if params is not None:
             more["params"] = params
         try:
-            return await self.client.http.request(Route(method, path, **ids), **more)
+            return _parsed(await self.client.http.request(Route(method, path, **ids), **more))
         except _FAILURES as error:
             if hand_over.failed:
                 raise
-            meaning = _meaning(error, handed=hand_over.handed)
+            meaning = _meaning(error, hand_over)
             if hand_over.perhaps and not isinstance(meaning, Denied):
                 # An earlier try may have been taken: what is said of the last one does not undo it.
                 meaning = Uncertain(meaning.reason)
@@ -106,38 +116,60 @@ _FAILURES = (
 )
 
 
-def _meaning(error: Exception, *, handed: bool) -> SendError:
-    """What is known after a request that ended so. `handed`: something went out."""
+def _meaning(error: Exception, hand_over: _HandOver) -> SendError:
+    """What is known after a request that ended so."""
     if isinstance(error, discord.RateLimited):
         return RateLimited(f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after)
+    if (wait_s := hand_over.wait_s) is not None:
+        return RateLimited(f"Discord: too many requests, wait {wait_s:.1f} s", retry_after_s=wait_s)
+    if isinstance(error, _OnlyOnce):
+        return Uncertain(f"Discord: no reason ({hand_over.status})")
     if isinstance(error, discord.HTTPException):
         return _told(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return Unreachable(f"cannot reach Discord: {type(error).__name__}")
-    if handed:
+    if hand_over.handed:
         return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
     return Unreachable(f"the request could not be made: {type(error).__name__}")
 
 
-def _told(error: discord.HTTPException) -> Denied | RateLimited | Rejected | Uncertain:
+def _told(error: discord.HTTPException) -> Denied | Refused | Uncertain:
     """What an error status means."""
     said = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
     if error.status == UNAUTHORIZED:
         return Denied("Discord refuses the token")
-    if error.status == TOO_MANY:
-        return RateLimited(said, retry_after_s=_retry_after_s(error))
-    return Uncertain(said) if error.status >= BROKEN else Rejected(said)
+    return Uncertain(said) if error.status >= BROKEN else Refused(said, status=error.status)
 
 
-def _retry_after_s(error: discord.HTTPException) -> float:
-    """Of a 429 that does not come from Discord itself but from what stands before it."""
+def _wait_s(response: aiohttp.ClientResponse, body: bytes) -> float:
+    """Of a 429: Discord's own has it in the body, what stands before it only in a header."""
+    told: float | None
     try:
-        return min(max(float(error.response.headers.get("Retry-After", "")), 1.0), 3600.0)
+        told = number(json_.loads(body), "retry_after")
+    except (ValueError, RecursionError):
+        told = None
+    try:
+        told = float(response.headers.get("Retry-After", "")) if told is None else told
     except ValueError:
-        return 60.0
+        told = 60.0
+    return min(max(told, 1.0), 3600.0)
+
+
+def _parsed(answer: object) -> object:
+    """The answer's JSON: discord.py leaves it as text unless its type is told without a `charset`."""
+    try:
+        return json_.loads(answer) if isinstance(answer, str) and answer else answer
+    except (ValueError, RecursionError):
+        return answer
+
+
+async def channel_of(api: Api, channel: str) -> Json:
+    """What Discord says of a channel; asked once, because others wait meanwhile. Raises a `SendError`."""
+    told = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=channel)
+    return obj({"d": told}, "d")
 
 
 def messages(answer: object) -> Sequence[Mapping[str, Any]]:
     """The message objects in an answer, oldest first."""
     found = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, list) else []
-    return sorted(found, key=lambda item: int(item["id"]) if str(item.get("id", "")).isdecimal() else 0)
+    return sorted(found, key=lambda item: int(snowflake(item, "id") or 0))

@@ -6,7 +6,8 @@ the other from one queue, and at once after an invalid session or a close: a sto
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import aiohttp
 from discord.errors import ConnectionClosed
@@ -36,6 +37,10 @@ _FINAL = {
     "and switch on MESSAGE CONTENT INTENT",
 }
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes"""
+_ANEW = frozenset({4007, 4009})
+"""The same page: so closed, an attempt to resume is not to be repeated."""
+_RESUMES = 3
+"""A session that so many connections in a row could not resume is given up."""
 LinkChanged = Callable[[bool, str], None]
 
 
@@ -83,7 +88,7 @@ class Shards:
     async def _ask_budget(self) -> int | None:
         """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell."""
         try:
-            told = await self._api.call("GET", "/gateway/bot")
+            told = await self._api.call("GET", "/gateway/bot", again=False)
         except Denied:
             raise
         except SendError as error:
@@ -137,19 +142,20 @@ class Shards:
                 await socket.poll_event()
         except ReconnectWebSocket as again:
             code = 4000
-            kept = (socket.resumable() if socket else session) if again.resume else None
-            return kept, _why(socket, resume=again.resume)
+            kept = _kept(socket, session, opened) if again.resume else None
+            return kept, _why(socket or next(iter(opened), None), resume=again.resume)
         except ConnectionClosed as closed:
             code = 4000
             if closed.code in _FINAL:
                 raise Denied(_FINAL[closed.code]) from None
-            return (socket.resumable() if socket else session), f"Discord has closed the connection ({closed.code})"
+            return _kept(socket, session, opened), f"Discord has closed the connection ({closed.code})"
         except (OSError, aiohttp.ClientError) as error:
             code = 4000
             if socket is not None:
                 return socket.resumable(), f"the connection is lost: {type(error).__name__}"
+            session = _kept(None, session, opened)
             if session is not None:  # perhaps it is the address told for resuming that is dead
-                session = Session(id=session.id, seq=session.seq, gateway=self._config.gateway_url)
+                session = replace(session, gateway=self._config.gateway_url)
             return session, f"cannot connect to Discord: {type(error).__name__}"
         finally:
             for left in opened:  # not `socket`: cancelled in the wrong moment, we never learn of it
@@ -177,6 +183,17 @@ class Shards:
             socket.paused = True
             await self._inbox.room()
             socket.paused = False
+
+
+def _kept(socket: Socket | None, session: Session | None, opened: Sequence[Socket]) -> Session | None:
+    """What to resume after a connection: that of `socket` if it was greeted, else `session`, if Discord still may."""
+    if socket is not None:
+        return socket.resumable()
+    if session is None or not opened:  # it was not even asked
+        return session
+    if any(left.close_code in _ANEW for left in opened):
+        return None
+    return replace(session, refused=session.refused + 1) if session.refused + 1 < _RESUMES else None
 
 
 def _why(socket: Socket | None, *, resume: bool) -> str:

@@ -38,6 +38,8 @@ class Session:
     id: str
     seq: int
     gateway: str
+    refused: int = 0
+    """How many attempts in a row were not granted."""
 
 
 class Heart:

@@ -45,7 +45,7 @@ def message(data: Json, directory: Directory) -> Message | None:
     sender = _author(data)
     if not number_ or not channel or sender is None or sender.id == directory.me:
         return None
-    if whole(data, "type") not in _SAID:
+    if not _is_said(data):
         return None
     shown, files = _said(data, sender, directory), _attachments(data, channel, number_)
     if not shown and not files:
@@ -68,7 +68,7 @@ def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
     sender = _author(data)
     if not number_ or not channel or when is None or now - when > _FRESH_EDIT:
         return None
-    if sender is None or sender.id == directory.me or whole(data, "type") not in _SAID:
+    if sender is None or sender.id == directory.me or not _is_said(data):
         return None
     return Edited(
         id=EventId(f"{number_}@{when.timestamp():.6f}"),
@@ -172,6 +172,10 @@ def _author(data: Json) -> Sender | None:
     return Sender(id=SenderId(who), name=name, is_bot=flag(author, "bot"), verified=True)
 
 
+def _is_said(data: Json) -> bool:
+    return (whole(data, "type") or 0) in _SAID
+
+
 def _said(data: Json, sender: Sender, directory: Directory) -> str:
     shown = readable(string(data, "content"), people_in(data), directory).strip("\n")
     lines = [shown] if shown.strip() else []
@@ -187,7 +191,7 @@ def _replied(data: Json) -> MessageId | None:
 
 def _direct(data: Json, directory: Directory) -> bool:
     """What happens in a guild names it, and its channels are known before the history is asked."""
-    return not snowflake(data, "guild_id") and not directory.guild(snowflake(data, "channel_id"))
+    return not snowflake(data, "guild_id") and directory.direct(snowflake(data, "channel_id"))
 
 
 def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "reply", "room"]:

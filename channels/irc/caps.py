@@ -44,6 +44,8 @@ class Caps:
         """Name -> value."""
         self.on: set[str] = set()
         self._asked: set[str] = set()
+        self._alone: list[str] = []
+        """Of these, what is asked for one by one, in that order."""
         self._listed = False
 
     def request(self, extra: frozenset[str]) -> list[str]:
@@ -63,15 +65,12 @@ class Caps:
                 self._listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
                 return ("listed" if self._listed else ""), []
             case "ACK":
-                for name in names:
-                    (self.on.discard if name.startswith("-") else self.on.add)(name.lstrip("-~="))
-                return self._answered({name.lstrip("-~=") for name in names}), []
+                known = {name for name in names if name.lstrip("-~=") in WANTED | extra}
+                self.on -= {name[1:] for name in known if name.startswith("-")}
+                self.on |= {name.lstrip("~=") for name in known if not name.startswith("-")}
+                return self._answered({name.lstrip("-~=") for name in known}), []
             case "NAK":
-                refused = self._asked & set(names) or set(self._asked)
-                if len(refused) <= 1:
-                    return self._answered(refused), []
-                # A request is granted whole or not at all: ask one by one.
-                return "", [line("CAP", "REQ", trailing=name) for name in sorted(refused)]
+                return self._refused(set(names))
             case "NEW":
                 self._offer(names)
                 return "", self.request(extra)
@@ -84,6 +83,20 @@ class Caps:
             case _:
                 return "", []
 
+    def give_up(self) -> News:
+        """The server keeps us waiting: what it has not listed or answered by now does not count."""
+        if not self._listed and self.offered:
+            self._listed = True
+            return "listed"
+        return self._answered(set(self._asked))
+
+    def _refused(self, names: set[str]) -> tuple[News, list[str]]:
+        """A request is granted whole or not at all, so ask one by one: whatever the server says was wrong in it."""
+        if not self._alone and len(self._asked) > 1:
+            self._alone = sorted(self._asked)
+            return "", [line("CAP", "REQ", trailing=name) for name in self._alone]
+        return self._answered((self._asked & names) or set(self._alone[:1] or self._asked)), []
+
     def _offer(self, names: list[str]) -> None:
         for name, _, value in (item.partition("=") for item in names):
             if name in self.offered or len(self.offered) < _MOST_OFFERED:
@@ -92,4 +105,5 @@ class Caps:
     def _answered(self, names: set[str]) -> News:
         waiting = bool(self._asked)
         self._asked -= names
+        self._alone = [name for name in self._alone if name in self._asked]
         return "settled" if waiting and not self._asked else ""

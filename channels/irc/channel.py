@@ -168,7 +168,7 @@ class IrcChannel:
             try:
                 await within(self._clock, self._config.connect_timeout, connection.open(host, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
-                return f"cannot connect to {host}:{port}: {str(error) or 'timeout'}"
+                return f"cannot connect to {host}:{port}: {tls.reason(error)}"
             if self._inbox.full:
                 self._pause(True)
             session.start()
@@ -190,7 +190,7 @@ class IrcChannel:
     async def _part(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
         if secure_port is not None and session.welcomed.is_set():
-            offered = session.offer("sts")
+            offered = session.login.offer("sts")
             offer = None if offered is None else Offer.read(offered)
             self._sts.secured(offer, secure_port, self._clock.monotonic())
         if session.lost.done():

@@ -89,6 +89,15 @@ class IrcConfig(Section):
             raise ValueError(f"{nick!r} is not a nick; use letters, digits, _ - [ ] {{ }} \\ | ^ `, no digit first")
         return nick
 
+    @field_validator("host")
+    @classmethod
+    def _host(cls, host: str) -> str:
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{host!r} is not the name of a host") from None
+        return host
+
     @field_validator("rooms")
     @classmethod
     def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:

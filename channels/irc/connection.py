@@ -21,6 +21,8 @@ from irc.connection import AioFactory
 _LOG = logging.getLogger("reverie.irc")
 LONGEST_LINE_BYTES = 32_768
 """Tags may have 8191 bytes and a server may raise LINELEN; more than this without a line end is thrown away."""
+_MOST_UNSENT_BYTES = 1_000_000
+"""We keep a pace, so only answers to PING can pile up: of a server that asks and asks, and does not read."""
 _GOODBYE_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 
@@ -110,8 +112,12 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
 
     def send_raw(self, string: str) -> None:
         """Write one line, unlogged (it may hold a password). Nothing happens on a dead connection."""
-        if self.transport is not None and self.alive:
-            self.transport.write(string.encode() + b"\r\n")
+        if self.transport is None or not self.alive:
+            return
+        self.transport.write(string.encode() + b"\r\n")
+        if self.transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+            # Not now: whoever writes does not expect to lose the connection by it.
+            asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
 
     def lost(self, reason: str) -> None:
         """Tell the handlers of `disconnect`, once."""

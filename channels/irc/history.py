@@ -8,7 +8,7 @@ that a server without an answer does not keep us waiting: it answers in order.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from channels.irc.batches import History
@@ -20,6 +20,8 @@ _PAGE: Final = 100
 _MOST_PAGES: Final = 100
 _MOST_TARGETS: Final = 50
 _MOST_HELD: Final = 1_000
+_PATIENCE: Final = timedelta(seconds=120)
+"""Our question may have had to wait for its turn, too."""
 PEOPLE: Final = "\0people"
 """The place of all direct talk, while it is not known with whom there was any."""
 PONG: Final = "history-"
@@ -32,12 +34,22 @@ class Gaps:
         self._places: deque[str] = deque()
         """Still to be asked about, the first one now."""
         self._since: datetime | None = None
+        self._asked: datetime | None = None
         self._pages = self._number = 0
         self._last = ""
         self._held: list[tuple[set[str], Notification]] = []
         """With the places that each waits for, any of them."""
         self._isupport = Isupport()
         self._known: set[str] = set()
+
+    @property
+    def crowded(self) -> bool:
+        """More is held back than ever should be."""
+        return len(self._held) > _MOST_HELD
+
+    def late(self, now: datetime) -> bool:
+        """The server does not even answer the PING behind our question."""
+        return self.open and self._asked is not None and now - self._asked > _PATIENCE
 
     @property
     def open(self) -> bool:
@@ -70,7 +82,7 @@ class Gaps:
 
     def release(self) -> list[Notification]:
         """What need not be held back any more, in the order of arrival. Too much is never held."""
-        open_ = self._places if len(self._held) <= _MOST_HELD else ()
+        open_ = () if self.crowded else self._places
         free = [notification for waits, notification in self._held if waits.isdisjoint(open_)]
         self._held = [item for item in self._held if not item[0].isdisjoint(open_)]
         return free
@@ -106,6 +118,7 @@ class Gaps:
         else:
             asked = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
+        self._asked = now
         return [line("CHATHISTORY", *asked), line("PING", f"{PONG}{self._number}")]
 
     def _next(self, now: datetime) -> list[str]:

@@ -33,6 +33,8 @@ class Isupport:
     line_bytes: int = DEFAULT_LINE_BYTES
     user_bytes: int = 10
     """Longest user name, without the `~` of a failed ident check."""
+    host_bytes: int = 63
+    """Longest host that is shown; 63 where the server does not say, as sopel has it."""
     bot_mode: str = ""
     """The mode that marks us as a bot; empty: none."""
     monitors: int = 0
@@ -65,6 +67,8 @@ class Isupport:
                     values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MOST_LINE_BYTES))
                 case "USERLEN":
                     values["user_bytes"] = default.user_bytes if gone else _number(value, default.user_bytes, 99)
+                case "HOSTLEN":
+                    values["host_bytes"] = default.host_bytes if gone else max(63, _number(value, 63, 255))
                 case "MONITOR":
                     values["monitors"] = 0 if gone else max(1, _number(value, _MANY, _MANY))
                 case "WHOX":

@@ -3,9 +3,6 @@
 from channels.irc.isupport import Isupport
 from channels.irc.wire import Line
 
-_HOST_BYTES = 63
-"""The longest host name that servers show; sopel counts the same."""
-
 
 class Mask:
     """Our own `user@host` as others see it, learnt from echoes, JOIN, CHGHOST and 396."""
@@ -31,6 +28,6 @@ class Mask:
         """
         user, at, host = self._userhost.partition("@")
         known = len(self._userhost.encode()) if user and at and host else 0
-        userhost = known or 1 + isupport.user_bytes + 1 + _HOST_BYTES
+        userhost = known or 1 + isupport.user_bytes + 1 + isupport.host_bytes
         frame = len(":! PRIVMSG  :\r\n") + nick_bytes + userhost + len(target.encode())
         return max(isupport.line_bytes - frame, 64)

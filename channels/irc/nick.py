@@ -7,8 +7,8 @@ elsewhere, and when a watched nick turned out not to be free for us, we ask agai
 from channels.irc.isupport import Isupport
 from channels.irc.wire import Line, line
 
-_REFUSED = frozenset({"432", "433", "436", "437", "447", "734"})
-"""437: services hold it; 734: the list of watched nicks is full."""
+_REFUSED = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
+"""435, 437, 438: banned in a room, held by services, too soon; 734: the list of watched nicks is full."""
 
 
 class Nick:

@@ -44,7 +44,9 @@ class Outgoing:
         """Parts that are being written, to be confirmed by a barrier."""
         self._labels: Labels[Item] = Labels()
         self.labelled = False
-        """The server answers by label. Set it as that changes; what is under way goes on as it began."""
+        """The server agreed to answer by label. Set it as that changes; what is under way goes on as it began."""
+        self._deaf_to_labels = False
+        """It does not keep to that."""
         self._tokens = itertools.count(1)
         self._wake = asyncio.Event()
         self._lost = ""
@@ -162,7 +164,7 @@ class Outgoing:
         raw = item.lines[0]
         if not item.target:
             return raw
-        if item.written == 0 and item.done is not None and not self.labelled:
+        if item.written == 0 and item.done is not None and (self._deaf_to_labels or not self.labelled):
             self._unlabelled.add(item)
         if item.whole and item.written:
             return raw  # the server answers the opening of the batch
@@ -176,8 +178,12 @@ class Outgoing:
         return self._clock.monotonic() - self._pings[0].sent_s if self._pings else 0.0
 
     def give_up(self, patience_s: float) -> None:
-        """Whoever has waited longer than that for an answer by label is told that nobody knows."""
+        """Whoever has waited longer than that for an answer by label is told that nobody knows.
+
+        Then barriers are set again: the next one shall not wait so long.
+        """
         for item in self._labels.overdue(self._clock.monotonic() - patience_s):
+            self._deaf_to_labels = True
             finish(item, Verdict("unknown", reason="the server did not answer"))
 
     def feed(self, heard: Heard | Answered, me: str, isupport: Isupport) -> None:

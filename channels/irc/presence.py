@@ -10,11 +10,13 @@ from channels.irc.isupport import Isupport
 from channels.irc.memory import Memory
 from channels.irc.nick import Nick
 from channels.irc.rooms import Rooms
-from channels.irc.wire import Line
+from channels.irc.wire import Line, line
 from gateway.events import ChannelName
 
 _LOG = logging.getLogger("reverie.irc")
 _POLL_S = 60.0
+_MOST_LEFT = 100
+"""Rooms that we were forced into and have left: a server that goes on gets its way."""
 
 
 class Presence:
@@ -27,6 +29,7 @@ class Presence:
         self._rooms, self._nick = Rooms(), Nick(config.nick)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._polled_s, self._opened = now_s, False
+        self._left: set[str] = set()
         self.joined = asyncio.Event()
         """Every room of the start is entered or refused."""
 
@@ -35,20 +38,20 @@ class Presence:
         """Folded rooms that we are in."""
         return sorted(self._rooms.entered)
 
-    def open(self, isupport: Isupport) -> list[str]:
+    def open(self, isupport: Isupport, now_s: float) -> list[str]:
         """Ask to be let into the configured rooms, except those that we were thrown out of; which these are."""
         rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.kicked]
-        self._ask(rooms, isupport, again=True)
+        self._ask(rooms, isupport, now_s, again=True)
         self._opened = True
         if not rooms:
             self.joined.set()
         return rooms
 
-    def _ask(self, rooms: Iterable[str], isupport: Isupport, *, again: bool) -> None:
-        for raw in self._rooms.ask(rooms, isupport, again=again):
+    def _ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> None:
+        for raw in self._rooms.ask(rooms, isupport, now_s, again=again):
             self._say(raw)
 
-    def enter(self, room: str, isupport: Isupport) -> asyncio.Future[None]:
+    def enter(self, room: str, isupport: Isupport, now_s: float) -> asyncio.Future[None]:
         """Ask to be let in, because somebody who may says so; done once we are in. Raises SendError by it."""
         folded = isupport.fold(room)
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,11 +60,14 @@ class Presence:
             entering.set_result(None)
             return entering
         self._waiters.setdefault(folded, []).append(entering)
-        self._ask([room], isupport, again=False)
+        self._ask([room], isupport, now_s, again=False)
         return entering
 
     def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> None:
         """Take in a line; `me` is our nick after it."""
+        mine, room = isupport.fold(said.source.nick) == isupport.fold(me), isupport.fold(said.param(0))
+        if said.command == "JOIN" and mine:
+            self._leave_unless_wanted(room, isupport)
         for outcome in self._rooms.feed(said, me, isupport, now_s):
             for waiter in self._waiters.pop(outcome.room, []):
                 if not waiter.done() and outcome.refusal:
@@ -72,14 +78,24 @@ class Presence:
                 _LOG.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
         if self._opened and not self._rooms.asked:
             self.joined.set()
-        if said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me):
-            self._kicked(said, isupport, now_s)
+        kicked = said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
+        if (kicked or (said.command == "PART" and mine)) and room not in self._left:
+            self._thrown_out(said, isupport, now_s)
         for raw in self._nick.feed(said, me, isupport):
             self._say(raw)
 
-    def _kicked(self, said: Line, isupport: Isupport, now_s: float) -> None:
+    def _leave_unless_wanted(self, room: str, isupport: Isupport) -> None:
+        """Servers can forward us (470) or put us anywhere; we are only where the operator wants us."""
+        wanted = room in self._rooms.asked or room in map(isupport.fold, self._config.rooms)
+        if not wanted and room not in self._left and len(self._left) < _MOST_LEFT:
+            self._left.add(room)
+            _LOG.warning("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
+            self._say(line("PART", room))
+
+    def _thrown_out(self, said: Line, isupport: Isupport, now_s: float) -> None:
+        """Kicked, or made to part: we never leave a room of ours by ourselves."""
         room = said.param(0)
-        _LOG.warning("%s: kicked from %s by %s", self._name, room[:100], said.source.nick[:100])
+        _LOG.warning("%s: thrown out of %s by %s", self._name, room[:100], said.source.nick[:100])
         spelt = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
         if self._config.rejoin_after_kick and spelt is not None:
             self._rooms.kicked(spelt, isupport, now_s)
@@ -88,7 +104,7 @@ class Presence:
 
     def keep_up(self, me: str, isupport: Isupport, now_s: float) -> None:
         """Now and then: try rooms again that we were kept out of, and ask for our nick."""
-        self._ask(self._rooms.due(now_s), isupport, again=True)
+        self._ask(self._rooms.due(now_s), isupport, now_s, again=True)
         if now_s - self._polled_s >= _POLL_S:
             self._polled_s = now_s
             for raw in self._nick.regain(me, isupport):

@@ -18,6 +18,7 @@ _SASL_FAILED = {"902", "904", "905", "906", "907", "908"}
 _SASL_REFUSED = {"902", "904", "905"}
 """Of these: the services looked, and said no. The others are about the exchange itself."""
 _MOST_REFUSALS = 3
+_MOST_NICKS = 20
 _MOST_LOGOUTS = 3
 _REFUSED = {"464": "the server password is refused", "465": "we are banned from this server"}
 
@@ -112,6 +113,8 @@ class Registration:
 
     def _next_nick(self) -> str:
         self._tries += 1
+        if self._tries > _MOST_NICKS:
+            raise Unreachable(f"{self._config.nick} and all names like it are taken")
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
         return short + "_" + (str(self._tries) if self._tries > 1 else "")
 
@@ -121,12 +124,22 @@ class Registration:
         if port and not self._secure and (news == "listed" or said.param(1).upper() == "NEW"):
             raise Upgrade(port)
         if self.welcomed:
-            return answers
-        if news == "listed":
-            self._check_mechanism()
-            return self._caps.request(self._extra) or ["CAP END"]
-        if news != "settled":
-            return answers
+            return answers or (self._caps.request(self._extra) if news == "listed" else [])
+        return self._settle() if news == "settled" else self._request() if news == "listed" else answers
+
+    def hurry(self) -> list[str]:
+        """What to send when nothing has come for long: the server may have left a part of CAP out."""
+        if self.welcomed or (self._exchange and "sasl" not in self.caps):
+            return []  # without the login there is no going on
+        news = self._caps.give_up()
+        return self._settle() if news == "settled" else self._request() if news == "listed" else []
+
+    def _request(self) -> list[str]:
+        self._check_mechanism()
+        return self._caps.request(self._extra) or ["CAP END"]
+
+    def _settle(self) -> list[str]:
+        """All requests are answered."""
         if not self._exchange:
             return ["CAP END"]
         if "sasl" not in self.caps:

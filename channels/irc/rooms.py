@@ -14,6 +14,7 @@ _MOST_ENTERED = 1_000
 _CLOSED: Final = frozenset({"471", "473", "474", "475"})
 """Full, only for the invited, banned, needs a key: somebody has decided so, and is not to be pestered."""
 _FIRST_S, _MOST_S = 60.0, 3600.0
+_UNANSWERED_S = 300.0
 _CLOSED_FIRST_S, _CLOSED_MOST_S = 900.0, 6 * 3600.0
 REJOIN_S: Final = 30.0
 """After a kick."""
@@ -48,15 +49,15 @@ class Rooms:
         """Folded; entered from the configuration, so a refusal is tried again."""
         self._later: dict[str, _Later] = {}
 
-    def ask(self, rooms: Iterable[str], isupport: Isupport, *, again: bool) -> list[str]:
-        """The lines to send. `again`: if one is refused, it is tried again later."""
+    def ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
+        """The lines to send. `again`: if one is refused or not answered, it is tried again later."""
         wanted = list(dict.fromkeys(rooms))
         folded = {isupport.fold(room): room for room in wanted}
         self.asked |= folded.keys()
         if again:
             self._again |= folded.keys()
             for key, room in folded.items():
-                self._later.setdefault(key, _Later(room, float("inf"), 0.0))
+                self._later.setdefault(key, _Later(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
         return [
             line("JOIN", ",".join(wanted[start : start + _ROOMS_PER_JOIN]))
             for start in range(0, len(wanted), _ROOMS_PER_JOIN)

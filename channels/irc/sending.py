@@ -13,7 +13,7 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
     if "," in target or target.startswith("$"):
         raise Rejected(f"{target} is not one room or person")
     limit, limits, folded = session.body_bytes(target), session.multiline, session.isupport.fold(target)
-    tags, reference = reply_tags(part.reply_to, session.caps, session.isupport), session.reference()
+    tags, reference = reply_tags(part.reply_to, session.login.caps, session.isupport), session.reference()
     try:
         single = singly(command, target, part.body, limit, tags)
         whole = None
@@ -36,7 +36,7 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
 def show_typing(session: Session, target: str, now_s: float, *, active: bool) -> None:
     """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
     folded = session.isupport.fold(target)
-    if "message-tags" not in session.caps or not session.isupport.relays("typing"):
+    if "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
         return
     raw = tagged(line("TAGMSG", target), {"+typing": "active" if active else "done"})
     if session.writing.due(folded, now_s, active=active) and session.outgoing.aside(raw):

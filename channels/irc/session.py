@@ -21,6 +21,7 @@ from channels.irc.outgoing import Outgoing
 from channels.irc.people import People, who
 from channels.irc.presence import Presence
 from channels.irc.registration import Logins, Registration, Upgrade
+from channels.irc.render import plain
 from channels.irc.splits import Splits
 from channels.irc.telling import Put, Telling
 from channels.irc.wire import Line, line, parse
@@ -51,8 +52,9 @@ class Session:
     ) -> None:
         """`memory` and `logins` outlive the connection; `secure`: it is TLS."""
         self.name, self._config, self._clock, self._write = name, config, clock, write
-        self._registration = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
-        self._memory, self._telling = memory, Telling(put, memory, self._fresh_id, config.history_age)
+        self.login = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
+        self._memory = memory
+        self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
         self._batches, self._people, self._splits = Batches(), People(), Splits()
         self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
         self.heard_s = self._adrift_s = clock.monotonic()
@@ -66,37 +68,29 @@ class Session:
         self.welcomed = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection ended; Denied if there is no use in another."""
+        self._last_words = ""
+        """Of the server: its ERROR."""
         self.upgrade: int | None = None
         """The connection ended because the server wants TLS on this port."""
 
     def start(self) -> None:
         """Say the first lines."""
-        for raw in self._registration.start():
+        for raw in self.login.start():
             self._write(raw)
-
-    @property
-    def caps(self) -> set[str]:
-        """What the server agreed to."""
-        return self._registration.caps
-
-    def offer(self, name: str) -> str | None:
-        """The value that a capability is offered with; None: it is not."""
-        return self._registration.offer(name)
 
     @property
     def multiline(self) -> Limits | None:
         """What one multiline message may hold; None: the server takes none."""
-        return Limits.read(self.offer("draft/multiline") or "") if {"batch", "draft/multiline"} <= self.caps else None
+        agreed = {"batch", "draft/multiline"} <= self.login.caps
+        return Limits.read(self.login.offer("draft/multiline") or "") if agreed else None
 
     def reference(self) -> str:
         """A new name for a batch of ours."""
         return f"b{next(self._numbers)}"
 
-    def _fresh_id(self) -> str:
-        return LOCAL + new_id(self._clock.now())
-
     def end(self, reason: str) -> None:
         """The connection is lost, or shall be held to be."""
+        reason += f": {self._last_words}" if self._last_words else ""
         self.outgoing.close(reason)
         if not self.lost.done():
             self.lost.set_result(reason)
@@ -115,9 +109,9 @@ class Session:
         if said.command == "PING":
             self._write(line("PONG", trailing=said.param(-1)))
         elif said.command == "ERROR":
-            _LOG.warning("%s: the server says: %s", self.name, said.param(-1)[:300])
+            self._last_words = plain(said.param(-1))[:300]
         elif said.command == "001" and not self.welcomed.is_set():
-            self.nick = self._registration.nick
+            self.nick = self.login.nick
             self.welcomed.set()
         elif said.command == "PONG" and said.param(-1).startswith(PONG):
             self._say(self._telling.pong(said.param(-1), self._clock.now()))
@@ -127,9 +121,9 @@ class Session:
                 self._handle(heard)
 
     def _registered(self, said: Line) -> bool:
-        before = "account-tag" in self.caps
+        before = "account-tag" in self.login.caps
         try:
-            for answer in self._registration.feed(said):
+            for answer in self.login.feed(said):
                 self._write(answer)
         except Denied as denied:
             self.outgoing.close(denied.reason)
@@ -140,12 +134,12 @@ class Session:
             self.upgrade = upgrade.port
             self.end(str(upgrade))
         if said.command == "CAP":
-            self.outgoing.labelled = {"batch", "labeled-response"} <= self.caps
-            self._telling.keeps = {"batch", "draft/chathistory", "server-time"} <= self.caps
-            if before and "account-tag" not in self.caps:
+            self.outgoing.labelled = {"batch", "labeled-response"} <= self.login.caps
+            self._telling.keeps = {"batch", "draft/chathistory", "server-time"} <= self.login.caps
+            if before and "account-tag" not in self.login.caps:
                 for room in self.presence.entered:
                     self._ask_who(room)
-        if not self._registration.adrift:
+        if not self.login.adrift:
             self._adrift_s = self.heard_s
         return not self.lost.done()
 
@@ -160,7 +154,8 @@ class Session:
 
     def _follow(self, heard: Heard) -> None:  # noqa: C901 - one case per command
         """What a logged-in client must know and tell."""
-        said, now, mine = heard.line, self._clock.now(), self._is_me(heard.line.source.nick)
+        said, now, fold = heard.line, self._clock.now(), self.isupport.fold
+        mine = fold(said.source.nick) == fold(self.nick)
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self._people.feed(said, self.nick, self.isupport)
@@ -183,6 +178,8 @@ class Session:
                 self._memory.own.add(said.tags["msgid"])
             case "PRIVMSG" if not mine:
                 self._answer_ctcp(said)
+            case "421" | "FAIL" if "TAGMSG" in said.params:
+                self.writing.unknown = True
             case "JOIN" if mine and "time" in said.tags:
                 self._telling.seen(said, now)
             case _:
@@ -191,7 +188,7 @@ class Session:
 
     def _ask_who(self, room: str) -> None:
         """Learn the accounts of who was there before us, if the server tells of changes but not with each line."""
-        ask = self.isupport.whox and "account-notify" in self.caps and "account-tag" not in self.caps
+        ask = self.isupport.whox and "account-notify" in self.login.caps and "account-tag" not in self.login.caps
         if ask and self.isupport.fold(room) in self.presence.entered:
             self.outgoing.say(who(room))
 
@@ -205,14 +202,20 @@ class Session:
         nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
         return self._mask.body_bytes(target, nick, self.isupport)
 
-    def mark_as_bot(self) -> None:
-        """Tell the server what we are, if it has a mode for that: https://ircv3.net/specs/extensions/bot-mode."""
+    def hurry(self) -> None:
+        """We have been waiting for long to be welcomed."""
+        for raw in self.login.hurry():
+            self._write(raw)
+
+    def settle_in(self) -> None:
+        """Say that we are a bot, if the server has a mode for that, and ask to be let into our rooms.
+
+        `presence.joined` is set when all is answered. https://ircv3.net/specs/extensions/bot-mode
+        """
         if self.isupport.bot_mode:
             self.outgoing.say(line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
-
-    def join(self) -> None:
-        """Ask to be let into our rooms; `presence.joined` is set when all is answered."""
-        self._telling.expect([self.isupport.fold(room) for room in self.presence.open(self.isupport)])
+        rooms = self.presence.open(self.isupport, self._clock.monotonic())
+        self._telling.expect(map(self.isupport.fold, rooms))
         self.presence.regain(self.nick, self.isupport)
 
     def fill_gap(self) -> None:
@@ -224,11 +227,9 @@ class Session:
         """To be called now and then."""
         now_s = self._clock.monotonic()
         self.presence.keep_up(self.nick, self.isupport, now_s)
-        if self._registration.adrift and now_s - self._adrift_s > _ADRIFT_S:
+        self._telling.keep_up(self._clock.now())
+        if self.login.adrift and now_s - self._adrift_s > _ADRIFT_S:
             self.end("the services logged us out and do not let us in again")
-
-    def _is_me(self, nick: str) -> bool:
-        return self.isupport.fold(nick) == self.isupport.fold(self.nick)
 
     def _say(self, lines: Iterable[str]) -> None:
         for raw in lines:
@@ -241,8 +242,8 @@ class Session:
             rooms={self.isupport.fold(room): room for room in self._config.rooms},
             isupport=self.isupport,
             people=self._people,
-            account_tag="account-tag" in self.caps,
+            account_tag="account-tag" in self.login.caps,
             own=self._memory.own,
             past=past,
-            account=self._registration.account,
+            account=self.login.account,
         )

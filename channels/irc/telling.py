@@ -37,6 +37,8 @@ class Telling:
         for notification in to_notifications(line, view, now, self.fresh_id):
             if isinstance(notification, Link) or not self._held(notification, view.isupport):
                 self._tell(notification, now)
+        if self._gaps.crowded:
+            self._released(now)
 
     def _held(self, notification: Notification, isupport: Isupport) -> bool:
         # Membership must not wait: who is in a room decides who may be heard.
@@ -99,6 +101,12 @@ class Telling:
             self.memory.closed()
             if self._cursor is not None:
                 self.put(None, self._cursor)
+
+    def keep_up(self, now: datetime) -> None:
+        """To be called now and then: nothing is held back for a server that does not answer."""
+        if self._gaps.late(now):
+            self._gaps.stop()
+            self._released(now)
 
     def flush(self, now: datetime) -> None:
         """The connection is over: what is held back is told as it is, and the gap stays one."""

@@ -6,6 +6,11 @@ from channels.base import Denied
 from channels.irc.config import Tls
 
 
+def reason(error: OSError) -> str:
+    """Why a connection did not come about, for people."""
+    return str(error) or ("timeout" if isinstance(error, TimeoutError) else "the server hung up")
+
+
 def context(config: bool | Tls) -> ssl.SSLContext | None:
     """None: no TLS. Reads the configured files; raises Denied if one cannot be used."""
     if config is False:

@@ -12,6 +12,8 @@ from channels.tasks import within
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.irc")
+_HURRY_S = 10.0
+"""Longer than servers take to answer CAP."""
 _JOIN_WAIT_S = 10.0
 _ENTER_WAIT_S = 30.0
 _MOTD_WAIT_S = 5.0
@@ -21,14 +23,13 @@ _UPKEEP_S = 10.0
 async def come_up(session: Session, config: IrcConfig, clock: Clock, up: Callable[[], None]) -> None:
     """From the first line to `up`; then look after rooms and nick. Ends only by cancellation or with the session."""
     try:
-        await within(clock, config.connect_timeout, session.welcomed.wait())
+        await within(clock, config.connect_timeout, _welcome(session, clock))
     except TimeoutError:
         session.end("the server did not welcome us in time")
         return
     with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
         await within(clock, _MOTD_WAIT_S, session.ready.wait())
-    session.mark_as_bot()
-    session.join()
+    session.settle_in()
     try:
         await within(clock, _JOIN_WAIT_S, session.presence.joined.wait())
     except TimeoutError:
@@ -38,6 +39,14 @@ async def come_up(session: Session, config: IrcConfig, clock: Clock, up: Callabl
     while True:
         await clock.sleep(_UPKEEP_S)
         session.keep_up()
+
+
+async def _welcome(session: Session, clock: Clock) -> None:
+    while not session.welcomed.is_set():
+        with contextlib.suppress(TimeoutError):
+            await within(clock, _HURRY_S, session.welcomed.wait())
+            return
+        session.hurry()
 
 
 async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
@@ -67,7 +76,7 @@ async def enter(session: Session, clock: Clock, room: str) -> None:
     if not session.isupport.is_room(room) or "," in room:
         raise Rejected(f"{room!r} is not a room")
     try:
-        entering = session.presence.enter(room, session.isupport)
+        entering = session.presence.enter(room, session.isupport, clock.monotonic())
     except ValueError as error:
         raise Rejected(f"{room!r} is not a room") from error
     try:

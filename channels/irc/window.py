@@ -66,7 +66,7 @@ class Window(Generic[Owner]):
     def refuse(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
         """The server refused a line to one of `names`, or, if `anybody`, perhaps to somebody it did not name."""
         target = next((line.target for line in self._lines if line.target in names), "")
-        if target or anybody:
+        if target or (anybody and self._lines):  # where nothing waits, it is about something else
             self._refusals[target] += 1
             self._answered[target] += 1
             self._reasons.setdefault(target, reason)

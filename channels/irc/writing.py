@@ -15,9 +15,13 @@ class Writing:
 
     def __init__(self) -> None:
         self._shown: dict[str, float] = {}
+        self.unknown = False
+        """The server has said that it knows no such thing."""
 
     def due(self, target: str, now_s: float, *, active: bool) -> bool:
         """Whether telling it would be news."""
+        if self.unknown:
+            return False
         age_s = now_s - self._shown.get(target, float("-inf"))
         return age_s >= EVERY_S if active else age_s < _FADES_S
 

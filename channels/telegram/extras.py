@@ -8,6 +8,7 @@ from telegram.error import BadRequest
 
 from channels.base import Denied, RateLimited, Rejected, SendError, Unreachable
 from channels.telegram.calls import Api
+from channels.telegram.ids import named, number_of
 from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
 from channels.telegram.render import render
 from gateway.clock import Clock
@@ -80,7 +81,8 @@ class Extras:
         last, bot = render(text)[-1], self._api.bot
         marks = entities(last.spans)
         if shown is not None:
-            await bot.edit_message_text(last.text, chat, int(shown), entities=marks, link_preview_options=NO_PREVIEW)
+            number = _number(at, chat, shown)
+            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_PREVIEW)
             return shown
         sent = await bot.send_message(
             chat,
@@ -90,13 +92,13 @@ class Extras:
             message_thread_id=thread(at),
             link_preview_options=NO_PREVIEW,
         )
-        return MessageId(str(sent.message_id))
+        return named(sent.message_id, str(chat), at.room)
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:
         """As `CanPreview`."""
         chat = self._outgoing.chat(at)
         try:
-            await self._api.bot.delete_message(chat, int(shown))
+            await self._api.bot.delete_message(chat, _number(at, chat, shown))
         except Exception as error:  # noqa: BLE001 - said as what it means
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
                 raise self._verdict(error, at) from None
@@ -137,6 +139,13 @@ class Extras:
                 data += chunk
                 _within(len(data), limit_bytes)
             return bytes(data)
+
+
+def _number(at: Address, chat: int, shown: MessageId) -> int:
+    number = number_of(shown, str(chat), at.room)
+    if number is None:
+        raise Rejected("it stands where the group was before it moved")
+    return number
 
 
 def _within(size_bytes: int | None, limit_bytes: int) -> None:

@@ -9,6 +9,7 @@ from telegram.error import BadRequest, ChatMigrated
 
 from channels.base import Going, Part, RateLimited, Rejected, SendError
 from channels.telegram.calls import Api
+from channels.telegram.ids import named, number_of
 from channels.telegram.pace import Pace
 from channels.telegram.render import Span, Text, parse
 from gateway.clock import Clock
@@ -17,7 +18,6 @@ from gateway.events import Address, MessageId, Receipt
 NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _TRIES = 4
 """With the formatting, the reply and the old chat id each given up once."""
-_LAST_ID = 2**31
 _PATIENCE_S = 60.0
 """A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
 
@@ -70,9 +70,10 @@ class Outgoing:
         return verdict
 
     async def _hand_over(self, part: Part) -> MessageId:
-        text, reply = parse(part.body), _message_id(part.reply_to)
+        text, replying = parse(part.body), part.reply_to is not None
         for _ in range(_TRIES):
-            chat = self.chat(part.to)
+            chat, room = self.chat(part.to), part.to.room
+            reply = number_of(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
                 sent = await self._api.bot.send_message(
                     chat,
@@ -83,7 +84,7 @@ class Outgoing:
                     link_preview_options=NO_PREVIEW,
                     reply_parameters=ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
                 )
-                return MessageId(str(sent.message_id))
+                return named(sent.message_id, str(chat), room)
             # Each of these says that the message was surely not sent.
             except ChatMigrated as error:
                 self._moved(str(chat), str(error.new_chat_id))
@@ -92,7 +93,7 @@ class Outgoing:
                 if text.spans and "entit" in said:
                     text = Text(text=text.text)
                 elif reply and "repl" in said:
-                    reply = None
+                    replying = False
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
@@ -114,8 +115,3 @@ def thread(at: Address) -> int | None:
         return int(at.thread) if at.thread is not None else None
     except ValueError:
         raise Rejected(f"{at.thread!r} is not the id of a Telegram topic") from None
-
-
-def _message_id(of: MessageId | None) -> int | None:
-    """None for what no message can reply to: a button press, or another platform's id."""
-    return int(of) if of is not None and of.isascii() and of.isdigit() and 0 < int(of) < _LAST_ID else None

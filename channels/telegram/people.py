@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from channels.payload import Json, obj, raw, whole
 from channels.telegram.cursor import Cursor
+from channels.telegram.ids import named
 from channels.telegram.media import full_name
 from channels.text import name
-from gateway.events import Address, ChannelName, RoomId, Sender, SenderId, ThreadId
+from gateway.events import Address, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
 
 _STAND_INS = frozenset({1087968824, 136817688, 777000})
 """Users that stand for a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
@@ -46,6 +47,14 @@ def place(message: Json, view: View) -> Address | None:
         room=RoomId(view.cursor.room(str(chat), view.rooms)),
         thread=ThreadId(str(thread)) if thread is not None else None,
     )
+
+
+def message_id(message: Json, view: View, about: Json | None = None) -> MessageId | None:
+    """Its id, or that of the message which it is about (of the same chat). None: not told."""
+    chat, number = whole(obj(message, "chat"), "id"), whole(message if about is None else about, "message_id")
+    if chat is None or number is None:
+        return None
+    return named(number, str(chat), view.cursor.room(str(chat), view.rooms))
 
 
 def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:

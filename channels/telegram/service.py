@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Literal
 
-from channels.payload import Json, moment, obj, objs, raw, whole
+from channels.payload import Json, moment, obj, objs, raw
 from channels.telegram.media import full_name
-from channels.telegram.people import View, place, sender, somebody
+from channels.telegram.people import View, message_id, place, sender, somebody
 from channels.text import line, name
 from gateway.events import EventId, Membership, Sender
 
@@ -15,7 +15,7 @@ _TITLE_CHARS = 128
 
 def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ...]:
     """What a service message says; nothing if it is none, or concerns ourselves (`my_membership` does)."""
-    at, by, number = place(message, view), sender(message), whole(message, "message_id")
+    at, by, number = place(message, view), sender(message), message_id(message, view)
     if at is None or by is None or number is None:
         return ()
     sent = moment(message, "date") or now

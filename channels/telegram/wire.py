@@ -10,11 +10,11 @@ from datetime import datetime
 from channels.payload import Json, moment, obj, objs, raw, string, whole
 from channels.telegram import media
 from channels.telegram.entities import markdown, quoted
-from channels.telegram.people import View, origin, place, sender, somebody
+from channels.telegram.people import View, message_id, origin, place, sender, somebody
 from channels.telegram.service import membership, my_membership
 from channels.telegram.whom import BODIES, Kind, answered, command, kind
 from channels.text import clean, name
-from gateway.events import Command, Edited, EventId, Message, MessageId, Notification, Reacted
+from gateway.events import Command, Edited, EventId, Message, Notification, Reacted
 
 ALLOWED = (
     "message",
@@ -85,7 +85,7 @@ def merged(messages: list[Message]) -> Message:
 
 
 def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ...]:
-    at, who, number = place(message, view), sender(message), whole(message, "message_id")
+    at, who, number = place(message, view), sender(message), message_id(message, view)
     if at is None or who is None or number is None:
         return ()
     if happened := membership(message, view, now):
@@ -96,7 +96,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
     if called := command(message, view):
         return (
             Command(
-                id=EventId(str(number)),
+                id=EventId(number),
                 at=at,
                 sender=who,
                 name=called[0],
@@ -110,17 +110,16 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
     if not text.strip() and not files:
         return ()
     about = answered(message)
-    reply_to = whole(about, "message_id")
     language = string(obj(message, "from"), "language_code")
     return (
         Message(
-            id=MessageId(str(number)),
+            id=number,
             at=at,
             sender=who,
             text=text,
             sent=sent,
             kind=kind(message, view, about),
-            reply_to=MessageId(str(reply_to)) if reply_to is not None else None,
+            reply_to=message_id(message, view, about),
             attachments=files,
             language=language or None,
         ),
@@ -128,7 +127,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
 
 
 def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
-    at, who, number = place(message, view), sender(message), whole(message, "message_id")
+    at, who, number = place(message, view), sender(message), message_id(message, view)
     if at is None or who is None or number is None or who.id == str(view.me):
         return ()
     if "live_period" in obj(message, "location"):
@@ -139,7 +138,7 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
             id=EventId(f"{number}.{update_id}"),
             at=at,
             sender=who,
-            message=MessageId(str(number)),
+            message=number,
             text=_text(message, view),
             sent=sent,
             direct=_private(message),
@@ -148,7 +147,7 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
 
 
 def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
-    at, who, number = place(event, view), sender(event, user="user", chat="actor_chat"), whole(event, "message_id")
+    at, who, number = place(event, view), sender(event, user="user", chat="actor_chat"), message_id(event, view)
     if at is None or who is None or number is None or who.id == str(view.me):
         return ()
     old, new = ([_reaction(one) for one in objs(event, key)] for key in ("old_reaction", "new_reaction"))
@@ -159,7 +158,7 @@ def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[
             id=EventId(f"{update_id}.{index}"),
             at=at,
             sender=who,
-            message=MessageId(str(number)),
+            message=number,
             reaction=reaction,
             added=added,
             sent=sent,

@@ -18,9 +18,10 @@ from channels.base import (
     Unreachable,
     unrecorded,
 )
-from channels.discord.channel import DiscordChannel, PreviewingChannel, make, nonce
+from channels.discord.channel import DiscordChannel, PreviewingChannel, make
 from channels.discord.config import DiscordConfig
 from channels.discord.files import allowed
+from channels.discord.ids import nonce
 from channels.discord.interactions import Answers
 from channels.discord.rest import Api
 from gateway.clock import SystemClock

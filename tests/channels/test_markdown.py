@@ -66,7 +66,7 @@ BLOCKS = [
     ("   poem\n     line\n", "   poem\n     line"),
     ("# Title **x** #\ntext", "{heading|Title }{bold,heading|x}\ntext"),
     ("#python #1\n#", "#python #1\n{heading|#}"),
-    ("a\n---\nb\n***", "a\n---\nb\n---"),
+    ("a\n---\nb\n***", "a\n---\nb\n***"),
     ("a\n===", "a\n==="),
     ("- a\n* b\n+ c", "• a\n• b\n• c"),
     ("1. a\n1. b\n7) c", "1. a\n1. b\n7) c"),

@@ -381,6 +381,7 @@ TWINS: Mapping[type[Twin], str] = {
 
 BEYOND: Mapping[tuple[str, type[Twin]], str] = {
     ("console", TurnsPartsRound): "its posts have one part",
+    ("irc", FreshIds): "the adapter itself drops what the server sends twice",
     ("discord", FreshIds): "the adapter itself drops what the gateway sends twice",
 }
 """Twins that do no harm behind that adapter, and why."""

@@ -159,7 +159,7 @@ async def it_pages(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanPage)
     assert channel.pages(bench.post("short")) == 1
-    assert channel.pages(bench.post("\n\n".join(f"Line {number}." for number in range(100)))) > 1
+    assert channel.pages(bench.post("\n\n".join(f"Line {number}." for number in range(1000)))) > 1
 
 
 async def it_joins(bench: Bench) -> None:

@@ -12,7 +12,7 @@ ODD = "näïve Ωμέγα 你好 עברית 👩‍👩‍👧 e\u0301 <b>&amp; 
 async def text_room_and_sender_arrive(bench: Bench) -> None:
     await bench.kit.say("hello there", by="alice")
     await bench.kit.say("and from me", by="bob", where="other")
-    first, second = await bench.ear.messages(2)
+    first, second = await bench.ear.message("hello there"), await bench.ear.message("and from me")
     assert (first.text, first.at, first.sender.name) == ("hello there", bench.kit.address("room"), "alice")
     assert (second.text, second.at, second.sender.name) == ("and from me", bench.kit.address("other"), "bob")
     assert first.at.channel == bench.channel.name
@@ -22,7 +22,7 @@ async def senders_keep_their_ids(bench: Bench) -> None:
     await bench.kit.say("one", by="alice")
     await bench.kit.say("two", by="bob")
     await bench.kit.say("three", by="alice", where="other")
-    one, two, three = await bench.ear.messages(3)
+    one, two, three = [await bench.ear.message(text) for text in ("one", "two", "three")]
     assert one.sender.id == three.sender.id != two.sender.id
     assert not any(message.sender.is_bot for message in (one, two, three))
 

@@ -35,7 +35,6 @@ class ConsoleKit(Kit):
         "a_broken_emit_comes_out": "it comes out where the line was typed",
         "it_types": "nobody watches",
         "it_previews": "nobody watches",
-        "it_downloads": "there are no files",
         "it_pages": "a terminal scrolls",
         "it_joins": "a room is there when somebody speaks in it",
     }
@@ -92,6 +91,10 @@ class ConsoleKit(Kit):
 
     async def cut_send(self) -> None:
         self._fail = Uncertain("cut")
+
+    async def attach(self, data: bytes) -> None:
+        assert self._channel is not None
+        await self._channel.say("look", attachments=(self._channel.attach(data, "file"),), room="#room")
 
     async def gone(self) -> None:
         await asyncio.sleep(0)

@@ -1,0 +1,140 @@
+"""Asking the histories for what was said while nobody told us."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from channels.base import Denied, Emit, Rejected, SendError
+from channels.discord import gaps, wire
+from channels.discord.directory import Directory, Place
+from channels.discord.gaps import Progress
+from channels.discord.ids import snowflake
+from channels.discord.inbox import Raw
+from channels.discord.rest import Api, channel_of, messages
+from channels.payload import Json, flag
+from gateway.clock import Clock
+from gateway.events import Notification
+
+_LOG = logging.getLogger("reverie.discord")
+REFILL: Final = "_REFILL"
+"""From ourselves: a history that could not be had is asked for again."""
+LATE: Final = "_LATE"
+"""From ourselves: all guilds should have been told by now."""
+BEGIN_A_GAP: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
+_PAGE = 100
+_AT_ONCE = 8
+"""Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
+_AGAIN_S = 30.0
+
+
+class Backlog:
+    """Emits what was missed, and closes the gaps."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        rooms: AbstractSet[str],
+        directory: Directory,
+        progress: Progress,
+        api: Api,
+        new: Callable[[Sequence[Notification]], Sequence[Notification]],
+        later: Callable[[float, Raw], None],
+    ) -> None:
+        """`new` takes away what went out already; `later` puts something into the inbox after so many seconds."""
+        self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
+        self._api, self._new, self._later = api, new, later
+
+    async def fill(self, item: Raw, data: Json, emit: Emit) -> None:
+        """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
+        if item.event == LATE:
+            await self._fill_untold(item.shard, emit)
+            return
+        shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
+        if not self._progress.missing(shard, guild):
+            return
+        if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
+            return  # it comes again once the outage is over
+        if guild:
+            places = self._directory.in_guild(guild)
+        else:
+            places = [place for direct in self._progress.directs if (place := self._direct(direct))]
+        now = self._clock.now()
+        asked = gaps.plan(places, self._progress.since(shard, now), self._rooms if guild else {gaps.ANY})
+        if asked and self._progress.too_old(shard, now):
+            _LOG.warning("what was said before the last `history_age` while we were away is not answered")
+        if await self._histories(asked, self._progress.since(shard, now), emit):
+            self._progress.closed(shard, guild)
+        else:
+            self._later(_AGAIN_S, Raw(shard, REFILL, {"id": guild} if guild else {}))
+
+    async def _fill_untold(self, shard: int, emit: Emit) -> None:
+        """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
+
+        Their gaps stay open, for what is said until it comes.
+        """
+        if not self._progress.some_missing(shard):
+            return
+        for room in self._rooms - {gaps.ANY} - set(self._directory.places):
+            try:
+                told = await channel_of(self._api, room)
+            except Rejected:
+                told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
+            except SendError:
+                continue
+            self._directory.add(told, snowflake(told, "guild_id"))
+        places = [
+            place
+            for place in self._directory.places.values()
+            if not place.direct
+            and (not place.guild or self._progress.missing(shard, place.guild))
+            and gaps.acts(place, self._rooms)
+        ]
+        await self._histories(places, self._progress.since(shard, self._clock.now()), emit)
+
+    def _direct(self, channel: str) -> Place | None:
+        return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")
+
+    async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
+        """Whether all of them could be had."""
+        free, whole = asyncio.Semaphore(_AT_ONCE), True
+
+        async def one(place: Place) -> None:
+            nonlocal whole
+            async with free:
+                whole = await self._history(place, since, emit) and whole
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for place in places:
+                    tasks.create_task(one(place))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return whole
+
+    async def _history(self, place: Place, since: int, emit: Emit) -> bool:
+        """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
+        while True:
+            try:
+                answer = await self._api.call(
+                    "GET",
+                    "/channels/{channel_id}/messages",
+                    params={"limit": _PAGE, "after": since},
+                    channel_id=place.id,
+                )
+            except (Rejected, Denied) as error:  # not ours to read: there is no gap either
+                _LOG.info("the history of %s is closed to us: %s", place.id, error.reason)
+                return True
+            except SendError as error:
+                _LOG.warning("the history of %s could not be had: %s", place.id, error.reason)
+                return False
+            page = [data for data in messages(answer) if int(snowflake(data, "id") or 0) > since]
+            told = [event for data in page if (event := wire.message(data, self._directory)) is not None]
+            if new := self._new(told):
+                _LOG.info("%d messages in %s were said while we were away", len(new), place.id)
+                await emit(new)
+            if len(page) < _PAGE:
+                return True
+            since = int(snowflake(page[-1], "id"))

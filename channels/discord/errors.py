@@ -1,0 +1,11 @@
+"""What Discord refuses, with its reasons as numbers."""
+
+from channels.base import Rejected
+
+
+class Refused(Rejected):
+    """Discord answered with a 4xx: surely not done."""
+
+    def __init__(self, reason: str, *, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
