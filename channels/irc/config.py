@@ -10,6 +10,7 @@ from gateway.fields import Duration, Section
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
+_HOST = re.compile(r"[^\s\x00-\x20/@]+")
 
 
 class Tls(Section):
@@ -93,10 +94,11 @@ class IrcConfig(Section):
     @classmethod
     def _host(cls, host: str) -> str:
         try:
-            host.encode("idna")
+            if _HOST.fullmatch(host) and host.encode("idna"):
+                return host
         except UnicodeError:
-            raise ValueError(f"{host!r} is not the name of a host") from None
-        return host
+            pass
+        raise ValueError(f"{host!r} is not the name of a host")
 
     @field_validator("rooms")
     @classmethod

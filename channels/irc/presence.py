@@ -43,7 +43,7 @@ class Presence:
         rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.kicked]
         self._ask(rooms, isupport, now_s, again=True)
         self._opened = True
-        if not rooms:
+        if not self._rooms.asked:
             self.joined.set()
         return rooms
 

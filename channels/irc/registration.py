@@ -103,10 +103,10 @@ class Registration:
         return [] if self.welcomed else self._unwelcomed(said)
 
     def _unwelcomed(self, said: Line) -> list[str]:
-        if said.command in _NICK_TAKEN:
-            return [line("NICK", self._next_nick())]
         if said.command == "432" and not self._tries:
             raise Denied(f"the server does not allow the nick {self._config.nick}: {said.param(-1)}")
+        if said.command in _NICK_TAKEN or said.command == "432":  # what we put behind it can be too long
+            return [line("NICK", self._next_nick())]
         if said.command in _REFUSED:
             raise Denied(f"{_REFUSED[said.command]}: {said.param(-1)}")
         return self._welcome(said) if said.command == "001" else []

@@ -50,8 +50,11 @@ class Rooms:
         self._later: dict[str, _Later] = {}
 
     def ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
-        """The lines to send. `again`: if one is refused or not answered, it is tried again later."""
-        wanted = list(dict.fromkeys(rooms))
+        """The lines to send. `again`: if one is refused or not answered, it is tried again later.
+
+        Not for rooms that we are in (a bouncer kept us there): servers do not answer that.
+        """
+        wanted = [room for room in dict.fromkeys(rooms) if isupport.fold(room) not in self.entered]
         folded = {isupport.fold(room): room for room in wanted}
         self.asked |= folded.keys()
         if again:

@@ -105,11 +105,10 @@ class Telling:
     def keep_up(self, now: datetime) -> None:
         """To be called now and then: nothing is held back for a server that does not answer."""
         if self._gaps.late(now):
-            self._gaps.stop()
-            self._released(now)
+            self.flush(now)
 
     def flush(self, now: datetime) -> None:
-        """The connection is over: what is held back is told as it is, and the gap stays one."""
+        """No answer will come any more: what is held back is told as it is, and the gap stays one."""
         self._gaps.stop()
         for notification in self._gaps.release():
             self._tell(notification, now)

@@ -186,3 +186,46 @@ async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
         await run.until(lambda: len(run.cursors) > len(before))
         await run.channel.send(part("ours is not told"))
         assert _texts(run) == ["before", "missed"]
+
+
+@story
+async def test_a_question_that_is_never_answered_does_not_hold_the_room_back_for_ever() -> None:
+    clock = ManualClock(datetime.now(UTC))
+    async with Ircd(Options(caps=MODERN, history_deaf=True)) as ircd:
+        channel = IrcChannel(NAME, config(ircd.port, history_age="1d"), clock, cursor=_at(20))
+        run = Running(channel)
+        bot = await ircd.joined("reverie", "#room")
+        ircd.faults.hold_pongs = True
+        await run.up()
+        await ircd.received("PING history-")
+        await ircd.say("#room", "live")
+        seconds = 0
+        while not run.messages and seconds < 1000:
+            seconds += 10
+            clock.advance(10)
+            await settled(bot, f"t{seconds}")
+            await asyncio.sleep(0.001)
+        assert 120 < seconds <= 150
+        await ircd.say("#room", "more")
+        await run.message(2)
+        assert _texts(run) == ["live", "more"]
+        assert run.links == [True]
+        assert not any(run.cursors), "what is missing is still missing"
+        await _ended(run)
+
+
+@story
+async def test_more_is_not_held_back_than_memory_is_for() -> None:
+    async with Ircd(Options(caps=MODERN, history_deaf=True)) as ircd:
+        run = _from(ircd, 20)
+        await ircd.joined("reverie", "#room")
+        ircd.faults.hold_pongs = True
+        await run.up()
+        for number in range(1_000):
+            await ircd.say("#room", str(number))
+        await settled(ircd.clients[0], "held")
+        assert not run.messages
+        await ircd.say("#room", "1000")
+        await run.message(1_001)
+        assert _texts(run) == [str(number) for number in range(1_001)]
+        await _ended(run)

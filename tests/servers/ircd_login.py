@@ -27,18 +27,27 @@ class Door:
                 size = -(-len(names) // lines) or 1
                 chunks = [names[i : i + size] for i in range(0, len(names), size)] or [[]]
                 for chunk in chunks:
-                    star = "" if chunk is chunks[-1] else "* "
+                    star = "" if chunk is chunks[-1] and not self._ircd.options.cap_endless else "* "
                     client.send(f":irc.test CAP * LS {star}:{' '.join(chunk)}")
             case "REQ":
-                offered = {name.partition("=")[0] for name in self._ircd.options.caps.split()} - self._ircd.options.nak
-                ok = set(params[1].split()) <= offered
-                client.caps |= set(params[1].split()) if ok else set()
-                client.send(f":irc.test CAP * {'ACK' if ok else 'NAK'} :{params[1]}")
+                self._request(client, params[1].split())
             case "END":
                 client.negotiating = False
                 self.register(client)
             case _:
                 pass
+
+    def _request(self, client: Client, names: list[str]) -> None:
+        options = self._ircd.options
+        offered = {name.partition("=")[0] for name in (options.caps or "").split()} - options.nak
+        if not options.cap_deaf.isdisjoint(names):
+            return
+        if offered.issuperset(names):
+            client.caps |= set(names)
+            client.send(f":irc.test CAP * ACK :{' '.join(names)}")
+            return
+        named = {"all": names, "refused": [name for name in names if name not in offered], "none": []}
+        client.send(f":irc.test CAP * NAK :{' '.join(named[options.nak_names])}")
 
     def authenticate(self, client: Client, payload: str) -> None:
         proof = self._ircd.options.scram_proof
@@ -77,6 +86,9 @@ class Door:
             client.numeric("904", ":SASL authentication failed")
 
     def nick(self, client: Client, nick: str) -> None:
+        if len(nick) > self._ircd.options.nick_length:
+            client.numeric("432", nick, ":Erroneous nickname")
+            return
         if nick in self._ircd.options.taken or any(c.nick == nick for c in self._ircd.here() if c is not client):
             client.numeric("433", nick, ":Nickname is already in use")
             return

@@ -26,6 +26,12 @@ class Options:
     """Over how many lines CAP LS is spread."""
     nak: frozenset[str] = frozenset()
     """Capabilities that are offered, but refused when asked for."""
+    nak_names: Literal["all", "refused", "none"] = "all"
+    """Which of the capabilities asked for the refusal repeats; the specification says all."""
+    cap_endless: bool = False
+    """The last line of CAP LS says that there is more to come; none does."""
+    cap_deaf: frozenset[str] = frozenset()
+    """A request for any of these capabilities is not answered."""
     sasl: Mapping[str, str] = field(default_factory=dict)
     """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL EXTERNAL."""
     sasl_fails: str = ""
@@ -35,6 +41,8 @@ class Options:
     isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
     taken: set[str] = field(default_factory=set)
     """Nicks that somebody else has."""
+    nick_length: int = 99
+    """A longer nick is refused (432)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Room -> numeric with which JOIN is refused."""
     muted: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +62,8 @@ class Options:
     """What CHATHISTORY knows: room or nick, tags (`time`, `msgid`, ...), line; oldest first."""
     history_fails: str = ""
     """Code of the FAIL that answers every CHATHISTORY."""
+    history_deaf: bool = False
+    """CHATHISTORY is not answered."""
     multiline_fails: str = ""
     """Code of the FAIL that answers every multiline batch."""
     accounts: Mapping[str, str] = field(default_factory=dict)

@@ -93,6 +93,8 @@ class V3:
             other.send(f":irc.test BATCH -{name}")
 
     def _history(self, client: "Client", params: list[str]) -> None:
+        if self._ircd.options.history_deaf:
+            return
         if self._ircd.options.history_fails:
             client.send(f"FAIL CHATHISTORY {self._ircd.options.history_fails} {' '.join(params[:2])} :no")
             return
