@@ -283,6 +283,8 @@ class Usage:
     """Neither read from nor written to a cache."""
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """Of these, written to be kept for an hour, which costs more. Where a provider has no such thing: 0."""
     output_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -290,5 +292,46 @@ class Usage:
             input_tokens=self.input_tokens + other.input_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
         )
+
+
+Lifetime = Literal["5m", "1h"]
+"""How long a provider keeps a cached prefix after its last use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAccount:
+    """One block of a request, as the cache was expected to treat it."""
+
+    name: str
+    """tools, identity, skills, binding, channel, history or now."""
+    tokens: int
+    """As counted or estimated before the request."""
+    read: int
+    """Of these, expected to come from the cache."""
+    written: int
+    """Expected to be written to it."""
+    lifetime: Lifetime | None
+    """Of what is written; None: nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One model request: what its cache was expected to do, what was billed, and why they differ."""
+
+    provider: str
+    """Which kind of provider: anthropic, openai, llamacpp, ..."""
+    model: str
+    """As the provider names it."""
+    blocks: tuple[BlockAccount, ...]
+    """In the order of the request, without empty ones."""
+    usage: Usage
+    """As billed."""
+    cost_usd: float | None
+    """Of the usage; None: the price is not known."""
+    exact: bool
+    """The tokens were counted by the model's own counter; else estimated."""
+    missed: str = ""
+    """What was expected to be read and was not, and which bytes in which block did it; empty: nothing."""

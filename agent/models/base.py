@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gateway.events import Usage
+from gateway.events import Account, Lifetime, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +95,32 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What is in front of this place should be cached, this long after its last use."""
+
+    behind: Literal["tools", "block", "said"]
+    index: int = 0
+    """Of the block, or of the `Said`: behind its last piece that can be marked. Tools: all of them."""
+    lifetime: Lifetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Everything a model sees for one answer."""
 
     blocks: tuple[Block, ...]
     conversation: tuple[Said, ...]
+    now: str = ""
+    """What holds for this request only. Told behind the conversation and all marks, and never repeated."""
     tools: tuple[ToolSpec, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
     max_output_tokens: int
+    """0: nothing is to be answered, only the prompt read into the provider's cache."""
     shared_key: str
     """Names whose stable prefix this is (the agent), for providers that route by such a key."""
+    place: str = ""
+    """Whose conversation it is, for providers that keep one apart from others. Empty: nobody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +131,8 @@ class End:
     usage: Usage
     model: str
     """As the provider names what answered."""
+    account: Account | None = None
+    """What became of the cache. None: nobody kept account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
