@@ -50,11 +50,14 @@ def place(message: Json, view: View) -> Address | None:
 
 
 def message_id(message: Json, view: View, about: Json | None = None) -> MessageId | None:
-    """Its id, or that of the message which it is about (of the same chat). None: not told."""
-    chat, number = whole(obj(message, "chat"), "id"), whole(message if about is None else about, "message_id")
-    if chat is None or number is None:
+    """Its id, or that of the message which it is about, as its own chat names it. None: not told."""
+    here, said = whole(obj(message, "chat"), "id"), message if about is None else about
+    number = whole(said, "message_id")
+    if here is None or number is None:
         return None
-    return named(number, str(chat), view.cursor.room(str(chat), view.rooms))
+    # A reply may be to what was said before the group moved.
+    chat = whole(obj(said, "chat"), "id") or here
+    return named(number, str(chat), view.cursor.room(str(here), view.rooms))
 
 
 def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:

@@ -15,6 +15,7 @@ from channels.base import Emit
 from channels.payload import Json
 from channels.telegram.calls import Api
 from channels.telegram.config import Webhook
+from channels.telegram.cursor import Cursor
 from channels.telegram.inbound import Inbound, valid
 from channels.telegram.trouble import Trouble
 from channels.telegram.wire import ALLOWED
@@ -34,6 +35,8 @@ class Hook:
     ) -> None:
         self._config, self._api, self._inbound, self._emit = config, api, inbound, emit
         self._clock, self._trouble = clock, trouble
+        self._durable: Cursor | None = None
+        """None: not known. A group may have moved while nobody was looking."""
         self._order = asyncio.Lock()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -91,6 +94,7 @@ class Hook:
     async def _take(self, updates: list[Json]) -> None:
         async with self._order:
             taken = self._inbound.take(updates, self._clock.now())
-            if taken.batch:
+            if taken.batch or taken.cursor != self._durable:
                 await self._emit(taken.batch, cursor=taken.cursor.dump())
+                self._durable = taken.cursor
         await self._api.rest(taken.buttons)
