@@ -187,6 +187,12 @@ class DiscordApi(People):
             assert session.connection is not None
             session.connection.send(RECONNECT)
 
+    def tell_guilds(self) -> None:
+        """GUILD_CREATE for all, to those that are connected."""
+        for session in self.live:
+            for guild in filter(session.serves, self.world.guilds):
+                session.dispatch("GUILD_CREATE", self.world.guild_create(guild))
+
     def forget(self) -> None:
         """No session can be resumed any more."""
         for session in self.sessions:

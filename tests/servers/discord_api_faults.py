@@ -18,6 +18,10 @@ Action = Literal[
 ]
 
 
+Told = Literal["both", "body", "header", "nothing"]
+"""Where a 429 says how long to wait."""
+
+
 @dataclass(slots=True)
 class Fault:
     """What becomes of the next `times` requests that match."""
@@ -29,6 +33,7 @@ class Fault:
     retry_after_s: float
     scope: str
     delay_s: float
+    told: Told
 
 
 @dataclass(slots=True)
@@ -50,6 +55,16 @@ class Faults:
     """So many IDENTIFY and RESUME are answered with INVALID_SESSION."""
     resumable: bool = False
     """What that says of the session."""
+    refused_resumes: int = 0
+    """So many RESUME are answered by closing with `refusal`."""
+    refusal: int = 4000
+    """0 cuts without a code."""
+    closed_handshakes: int = 0
+    """So many connections are closed with 4000 instead of HELLO."""
+    unlisted_guilds: bool = False
+    """READY names no guilds."""
+    late_guilds: bool = False
+    """No GUILD_CREATE comes by itself; see `DiscordApi.tell_guilds`."""
 
     def add(
         self,
@@ -60,9 +75,10 @@ class Faults:
         retry_after_s: float = 0.2,
         scope: str = "user",
         delay_s: float = 0.2,
+        told: Told = "both",
     ) -> Fault:
         """A fault of the HTTP API; earlier ones go first."""
-        self.rest.append(Fault(re.compile(on), do, times, retry_after_s, scope, delay_s))
+        self.rest.append(Fault(re.compile(on), do, times, retry_after_s, scope, delay_s, told))
         return self.rest[-1]
 
     def due(self, call: str) -> Fault | None:
@@ -96,6 +112,8 @@ class Options:
     strict_identify: bool = False
     limits: tuple[tuple[str, int, float], ...] = ((r".*", 50, 1.0),)
     """Pattern on `POST /channels/1/messages`, requests, per seconds; the first that matches makes the bucket."""
+    json_type: str = "application/json"
+    """What the HTTP API says of its answers; clients compare it as a whole."""
     nonce_s: float = 180.0
     """How long an enforced nonce is remembered (`the past few minutes`)."""
     interaction_s: float = 3.0

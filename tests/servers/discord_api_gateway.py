@@ -100,7 +100,10 @@ class Connection:
     async def serve(self) -> None:
         tasks = [asyncio.create_task(self._write())]
         try:
-            if not self.api.faults.silent:
+            if self.api.faults.closed_handshakes > 0:
+                self.api.faults.closed_handshakes -= 1
+                self.close(4000)
+            elif not self.api.faults.silent:
                 self.send(HELLO, {"heartbeat_interval": int(self.api.options.heartbeat_s * 1000), "_trace": ["[]"]})
                 tasks.append(asyncio.create_task(self._watch()))
                 if self.api.faults.close_after_hello is not None:
@@ -190,7 +193,7 @@ class Connection:
         ready = {
             "v": 10,
             "user": world.users[world.bot],
-            "guilds": [{"id": guild, "unavailable": True} for guild in guilds],
+            "guilds": [{"id": guild, "unavailable": True} for guild in guilds if not api.faults.unlisted_guilds],
             "session_id": self.session.id,
             "resume_gateway_url": api.options.resume_url or api.gateway_url,
             "shard": [number, count],
@@ -198,7 +201,7 @@ class Connection:
             "private_channels": [],
         }
         self.session.dispatch("READY", ready)
-        for guild in guilds:
+        for guild in [] if api.faults.late_guilds else guilds:
             self.session.dispatch("GUILD_CREATE", world.guild_create(guild))
         return self._greeted()
 
@@ -207,6 +210,9 @@ class Connection:
         api.resumes.append((time.monotonic(), data))
         if self._refused(data):
             return None
+        if api.faults.refused_resumes > 0:
+            api.faults.refused_resumes -= 1
+            return self.close(api.faults.refusal)
         found = [s for s in api.sessions if s.id == data.get("session_id") and s.valid]
         if not found:
             return self.send(INVALID, False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from aiohttp import web
 
-from tests.servers.discord_api_faults import Fault
+from tests.servers.discord_api_faults import Fault, Told
 from tests.servers.discord_api_world import Json
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Rest:
         if fault is not None and fault.do.endswith("before"):
             return self._broken(request, fault, call)
         if fault is not None and fault.do in {"429", "banned"}:
-            return self._limited(call, fault.retry_after_s, fault.scope, via=fault.do == "429")
+            return self._limited(call, fault.retry_after_s, fault.scope, via=fault.do == "429", told=fault.told)
         wait_s, headers = self._bucket(call)
         if wait_s > 0:
             return self._limited(call, wait_s, "user", headers=headers)
@@ -110,8 +110,7 @@ class Rest:
         if answer is None:
             return web.Response(status=204, headers=headers)
         body = json.dumps(answer).encode()
-        # Exactly this value: clients compare it as a whole.
-        return web.Response(status=status, body=body, headers=headers | {"Content-Type": "application/json"})
+        return web.Response(status=status, body=body, headers=headers | {"Content-Type": self.api.options.json_type})
 
     def _broken(self, request: web.Request, fault: Fault, call: Call) -> web.Response:
         if fault.do.startswith("reset"):
@@ -124,19 +123,24 @@ class Rest:
         return web.Response(status=call.status, text="upstream error")
 
     def _limited(
-        self, call: Call, wait_s: float, scope: str, *, headers: dict[str, str] | None = None, via: bool = True
+        self,
+        call: Call,
+        wait_s: float,
+        scope: str,
+        *,
+        headers: dict[str, str] | None = None,
+        via: bool = True,
+        told: Told = "both",
     ) -> web.Response:
         call.status = 429
-        told = {"message": "You are being rate limited.", "retry_after": wait_s, "global": scope == "global"}
-        more = {
-            "Retry-After": str(max(1, round(wait_s))),
-            "X-RateLimit-Scope": scope,
-            "Content-Type": "application/json",
-        }
+        body: Json = {"message": "You are being rate limited.", "global": scope == "global"}
+        body |= {"retry_after": wait_s} if told in {"both", "body"} else {}
+        more = {"X-RateLimit-Scope": scope, "Content-Type": self.api.options.json_type}
+        more |= {"Retry-After": str(max(1, round(wait_s)))} if told in {"both", "header"} else {}
         more |= {"Via": "1.1 google"} if via else {}
         more |= {"X-RateLimit-Global": "true"} if scope == "global" else {}
         self.api.changed()
-        return web.Response(status=429, body=json.dumps(told).encode(), headers=(headers or {}) | more)
+        return web.Response(status=429, body=json.dumps(body).encode(), headers=(headers or {}) | more)
 
     def _bucket(self, call: Call) -> tuple[float, dict[str, str]]:
         """Seconds to wait (0: go), and the headers."""

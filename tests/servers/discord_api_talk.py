@@ -73,6 +73,8 @@ class Talk:
 
     def _history(self, call: Call, at: re.Match[str]) -> list[Json]:
         self.channel(at[1])
+        if at[1] in self.world.unread:
+            refuse(403, 50001, "Missing Access")
         query = call.query
         limit = int(query.get("limit", "50"))
         if not 1 <= limit <= 100:
@@ -117,6 +119,8 @@ class Talk:
         more: Json = {"flags": body.get("flags", 0), "nonce": body.get("nonce")}
         reference = body.get("message_reference")
         if reference:
+            if at[1] in self.world.unread:
+                refuse(400, 160002, "Cannot reply without permission to read message history")
             reply = self.api.replying(at[1], str(reference["message_id"]))
             if reply is None and reference.get("fail_if_not_exists", True):
                 refuse(400, 50035, "Unknown message")

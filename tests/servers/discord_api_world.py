@@ -58,6 +58,8 @@ class World:
         """Channels where the bot must not write (50013)."""
         self.hidden: set[str] = set()
         """Channels that the bot cannot see (50001)."""
+        self.unread: set[str] = set()
+        """Channels whose history the bot cannot see (50001), and where it cannot reply (160002)."""
         self._past = itertools.count()
         self.bot = self.add_user("reverie", bot=True)
         self.guild = self.add_guild("home")
