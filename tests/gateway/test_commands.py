@@ -11,7 +11,7 @@ import pytest
 from agent.models.scripted import Rule, Script
 from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
-from gateway.commands import handlers
+from gateway.commands import desk, handlers
 from gateway.commands.handlers import Ask, World
 from gateway.events import (
     Address,
@@ -252,16 +252,23 @@ def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     async def slow(_ask: Ask, _world: World) -> str:
         raise TimeoutError
 
+    async def endless(_ask: Ask, _world: World) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
     monkeypatch.setitem(handlers.HANDLERS, "version", broken)
     monkeypatch.setitem(handlers.HANDLERS, "status", slow)
+    monkeypatch.setitem(handlers.HANDLERS, "about", endless)
+    monkeypatch.setattr(desk, "ANSWER_S", 0.05)
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
-            await emit(gateway.console, text("!version", 1), text("!status", 2), text("reverie: hello", 3))
-            await gateway.screen.until(3)
+            said = [text("!version", 1), text("!status", 2), text("!about", 3), text("reverie: hello", 4)]
+            await emit(gateway.console, *said)
+            await gateway.screen.until(4)
             assert len(gateway.scripted.requests) == 1
         replies = [part.body for part in gateway.screen.parts if "That did not work (reference " in part.body]
-        assert len(replies) == 2
+        assert len(replies) == 3
         assert replies[0].split("reference ")[1][:8] in caplog.text
 
     asyncio.run(story())

@@ -31,6 +31,7 @@ Faults, at any time, each `times` (None: until `clear`) and for calls `where` it
 
 import asyncio
 import contextlib
+import gzip
 import json
 from collections.abc import Callable
 from types import TracebackType
@@ -169,7 +170,7 @@ class BotApi(People):
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection goes on."""
         if request.path.startswith("/file/"):
-            writer.write(self._file(request.path))
+            writer.write(self._file(request))
             return True
         where, _, method = request.path.removeprefix("/bot").rpartition("/")
         call = Call(method, request.parameters)
@@ -222,9 +223,11 @@ class BotApi(People):
             if fault is not None and step:
                 await asyncio.sleep(fault.every_s)
 
-    def _file(self, path: str) -> bytes:
-        name = path.removeprefix(f"/file/bot{self.token}/")
+    def _file(self, request: Request) -> bytes:
+        name = request.path.removeprefix(f"/file/bot{self.token}/")
         content = next((content for where, content in self.world.files.values() if where == name), None)
         if content is None:
             return answer(404, b'{"ok":false,"error_code":404,"description":"Not Found"}')
+        if "gzip" in request.headers.get("accept-encoding", ""):  # as a web server in front of it may
+            return answer(200, gzip.compress(content), "application/octet-stream\r\nContent-Encoding: gzip")
         return answer(200, content, "application/octet-stream")
