@@ -57,12 +57,11 @@ class Backlog:
             return
         if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
             return  # it comes again once the outage is over
-        if guild:
-            places = self._directory.in_guild(guild)
-        else:
-            places = [place for direct in self._progress.directs if (place := self._direct(direct))]
         now = self._clock.now()
-        asked = gaps.plan(places, self._progress.since(shard, now), self._rooms if guild else {gaps.ANY})
+        if guild:
+            asked = gaps.plan(self._directory.in_guild(guild), self._progress.since(shard, now), self._rooms)
+        else:  # all of them: nobody tells again which message is their newest
+            asked = [place for direct in self._progress.directs if (place := self._direct(direct))]
         if asked and self._progress.too_old(shard, now):
             _LOG.warning("what was said before the last `history_age` while we were away is not answered")
         if await self._histories(asked, self._progress.since(shard, now), emit):
@@ -73,16 +72,19 @@ class Backlog:
     async def _fill_untold(self, shard: int, emit: Emit) -> None:
         """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
 
-        Their gaps stay open, for what is said until it comes.
+        Their gaps stay open, for what is said until it comes. Where Discord names no guilds, none need come.
         """
         if not self._progress.some_missing(shard):
             return
+        whole = True
         for room in self._rooms - {gaps.ANY} - set(self._directory.places):
             try:
                 told = await channel_of(self._api, room)
             except Rejected:
                 told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
-            except SendError:
+            except SendError as error:
+                _LOG.warning("room %s is not known: %s", room, error.reason)
+                whole = False
                 continue
             self._directory.add(told, snowflake(told, "guild_id"))
         places = [
@@ -92,7 +94,10 @@ class Backlog:
             and (not place.guild or self._progress.missing(shard, place.guild))
             and gaps.acts(place, self._rooms)
         ]
-        await self._histories(places, self._progress.since(shard, self._clock.now()), emit)
+        if await self._histories(places, self._progress.since(shard, self._clock.now()), emit) and whole:
+            self._progress.closed(shard, gaps.ANY)
+        else:
+            self._later(_AGAIN_S, Raw(shard, LATE, {}))
 
     def _direct(self, channel: str) -> Place | None:
         return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")

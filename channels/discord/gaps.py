@@ -30,6 +30,8 @@ class Progress:
         earliest of its shards counts for all of ours: there may be another number of them now."""
         self._marks: dict[int, int] = {}
         self._heard: dict[int, int] = {}
+        self._guessed: set[int] = set()
+        """Shards whose position is of our own clock, which may go ahead of Discord's."""
         self._missing: dict[int, set[str]] = {}
         """Shard -> guilds whose gap is still open; an empty name is that of direct chats, `ANY` any guild at all."""
 
@@ -42,6 +44,7 @@ class Progress:
         self._missing[shard] = told | ({""} if self.directs and not shard else set()) if known else set()
         if not known:
             self._marks[shard] = id_at(now)
+            self._guessed.add(shard)
         self._heard[shard] = max(self._heard.get(shard, 0), self._marks[shard])
         if len(self._marks) >= shards:
             self._floor = None
@@ -66,7 +69,11 @@ class Progress:
 
     def heard(self, shard: int, message: str, now: datetime) -> None:
         """This message is being made durable. One that claims to be from the future moves us no further than now."""
-        self._heard[shard] = max(self._heard.get(shard, 0), min(int(message), id_at(now + _MARGIN)))
+        number = min(int(message), id_at(now + _MARGIN))
+        if shard in self._guessed:
+            self._guessed.discard(shard)
+            self._marks[shard], self._heard[shard] = min(self._marks.get(shard, number), number), 0
+        self._heard[shard] = max(self._heard.get(shard, 0), number)
 
     def spoke(self, direct: str, message: str) -> None:
         """Somebody wrote to us directly."""

@@ -16,6 +16,10 @@ from channels.payload import Json, number, obj
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
 BROKEN: Final = 500
+_BY_TOKEN = "/webhooks/", "/interactions/"
+"""Here a token in the address lets us in, one that runs out: https://discord.com/developers/docs/interactions/
+receiving-and-responding#interaction-response. Our own is not looked at."""
+_UNTOLD_S, _LEAST_S, _MOST_S = 60.0, 1.0, 3600.0
 
 
 class _OnlyOnce(Exception):
@@ -100,6 +104,8 @@ class Api:
             if hand_over.failed:
                 raise
             meaning = _meaning(error, hand_over)
+            if isinstance(meaning, Denied) and path.startswith(_BY_TOKEN):
+                meaning = Refused(f"Discord: the command's token is not taken ({UNAUTHORIZED})", status=UNAUTHORIZED)
             if hand_over.perhaps and not isinstance(meaning, Denied):
                 # An earlier try may have been taken: what is said of the last one does not undo it.
                 meaning = Uncertain(meaning.reason)
@@ -143,16 +149,16 @@ def _told(error: discord.HTTPException) -> Denied | Refused | Uncertain:
 
 def _wait_s(response: aiohttp.ClientResponse, body: bytes) -> float:
     """Of a 429: Discord's own has it in the body, what stands before it only in a header."""
-    told: float | None
     try:
         told = number(json_.loads(body), "retry_after")
     except (ValueError, RecursionError):
         told = None
-    try:
-        told = float(response.headers.get("Retry-After", "")) if told is None else told
-    except ValueError:
-        told = 60.0
-    return min(max(told, 1.0), 3600.0)
+    if told is None:
+        try:
+            told = number({"s": float(response.headers.get("Retry-After", ""))}, "s")
+        except ValueError:  # a date, or nothing
+            told = None
+    return min(max(_UNTOLD_S if told is None else told, _LEAST_S), _MOST_S)
 
 
 def _parsed(answer: object) -> object:

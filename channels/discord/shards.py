@@ -14,7 +14,7 @@ from discord.errors import ConnectionClosed
 from discord.gateway import ReconnectWebSocket
 
 from channels.backoff import Backoff
-from channels.base import Denied, SendError
+from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.discord.client import Client
 from channels.discord.config import DiscordConfig
 from channels.discord.inbox import Inbox
@@ -70,7 +70,7 @@ class Shards:
     async def run(self) -> None:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
         if self._config.shards == "auto":
-            self._count = await self._ask_budget() or 1
+            self._count = await self._recommended()
         tasks = [asyncio.create_task(self._stay(shard)) for shard in range(self._count or 1)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -85,15 +85,29 @@ class Shards:
         if len(self._up_s) == (self._count or 1):
             self._link(True, "connected to Discord")
 
+    async def _recommended(self) -> int:
+        """How many shards Discord recommends; asked for until it says, because too few are refused for good (4011)."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._ask_budget() or 1
+            except Denied:
+                raise
+            except Rejected:
+                return 1
+            except SendError as error:
+                told_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
+                delay_s = max(told_s, backoff.next_s(0.0, self._random()))
+                _LOG.warning("the number of shards is not known: %s; asked again in %.1f s", error.reason, delay_s)
+                self._link(False, f"Discord does not tell how many shards there are to be: {error.reason}")
+                await self._clock.sleep(delay_s)
+
     async def _ask_budget(self) -> int | None:
-        """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell."""
-        try:
-            told = await self._api.call("GET", "/gateway/bot", again=False)
-        except Denied:
-            raise
-        except SendError as error:
-            _LOG.warning("Discord does not tell the session budget: %s", error.reason)
-            return None
+        """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell.
+
+        Raises a `SendError`.
+        """
+        told = await self._api.call("GET", "/gateway/bot", again=False)
         limit = obj(told, "session_start_limit")
         remaining, reset_ms = whole(limit, "remaining"), number(limit, "reset_after")
         if remaining is not None and reset_ms is not None:
@@ -109,7 +123,12 @@ class Shards:
     async def _may_identify(self, shard: int, *, ask: bool) -> None:
         async with self._identifying:
             if ask:
-                await self._ask_budget()
+                try:
+                    await self._ask_budget()
+                except Denied:
+                    raise
+                except SendError as error:  # we keep count ourselves
+                    _LOG.warning("Discord does not tell the session budget: %s", error.reason)
             while (wait_s := self._identifies.wait_s(shard, self._clock.monotonic())) > 0:
                 if wait_s > 2 * 60:
                     _LOG.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
@@ -142,19 +161,19 @@ class Shards:
                 await socket.poll_event()
         except ReconnectWebSocket as again:
             code = 4000
-            kept = _kept(socket, session, opened) if again.resume else None
+            kept = self._kept(socket, session, opened) if again.resume else None
             return kept, _why(socket or next(iter(opened), None), resume=again.resume)
         except ConnectionClosed as closed:
             code = 4000
             if closed.code in _FINAL:
                 raise Denied(_FINAL[closed.code]) from None
-            return _kept(socket, session, opened), f"Discord has closed the connection ({closed.code})"
+            return self._kept(socket, session, opened), f"Discord has closed the connection ({closed.code})"
         except (OSError, aiohttp.ClientError) as error:
             code = 4000
             if socket is not None:
                 return socket.resumable(), f"the connection is lost: {type(error).__name__}"
-            session = _kept(None, session, opened)
-            if session is not None:  # perhaps it is the address told for resuming that is dead
+            session = self._kept(None, session, opened)
+            if session is not None:  # the same: perhaps it only pretends to be alive
                 session = replace(session, gateway=self._config.gateway_url)
             return session, f"cannot connect to Discord: {type(error).__name__}"
         finally:
@@ -184,16 +203,17 @@ class Shards:
             await self._inbox.room()
             socket.paused = False
 
-
-def _kept(socket: Socket | None, session: Session | None, opened: Sequence[Socket]) -> Session | None:
-    """What to resume after a connection: that of `socket` if it was greeted, else `session`, if Discord still may."""
-    if socket is not None:
-        return socket.resumable()
-    if session is None or not opened:  # it was not even asked
-        return session
-    if any(left.close_code in _ANEW for left in opened):
-        return None
-    return replace(session, refused=session.refused + 1) if session.refused + 1 < _RESUMES else None
+    def _kept(self, socket: Socket | None, session: Session | None, opened: Sequence[Socket]) -> Session | None:
+        """What to resume after a connection: that of `socket` if it was greeted, else `session`, if Discord may yet."""
+        if socket is not None:
+            return socket.resumable()
+        if session is None:
+            return None
+        if not opened:  # it was not even asked: perhaps the address told for resuming is dead
+            return replace(session, gateway=self._config.gateway_url)
+        if any(left.close_code in _ANEW for left in opened):
+            return None
+        return replace(session, refused=session.refused + 1) if session.refused + 1 < _RESUMES else None
 
 
 def _why(socket: Socket | None, *, resume: bool) -> str:
