@@ -2,30 +2,19 @@
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from channels.base import CommandSpec, Part
 from channels.discord.channel import DiscordChannel, PreviewingChannel
 from channels.discord.config import DiscordConfig
 from gateway.clock import Clock, SystemClock
-from gateway.events import Address, ChannelName, Command, Link, Message, MessageId, Notification, RoomId, ThreadId
+from gateway.events import Address, ChannelName, Command, MessageId, RoomId, ThreadId
+from tests.channels.kit import Run
+from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of the platform take it from here
 from tests.servers.discord_api import DiscordApi, Options
 
 NAME = ChannelName("discord.test")
-P = ParamSpec("P")
-E = TypeVar("E")
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an async test to its end, with half a minute at most."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
-
-    return run
 
 
 def config(api: DiscordApi, **changes: Any) -> DiscordConfig:
@@ -65,68 +54,15 @@ class Quick:
         await asyncio.sleep(delay_s / self._speed)
 
 
-class Running:
-    """A channel, what it emitted, and its `run`."""
-
-    def __init__(self, channel: DiscordChannel) -> None:
-        self.channel = channel
-        self.seen: list[Notification] = []
-        self.cursor: str | None = None
-        """The last durable one."""
-        self.open = asyncio.Event()
-        self.open.set()
-        """Clear it, and `emit` blocks."""
-        self._condition = asyncio.Condition()
-        self.task = asyncio.create_task(channel.run(self._emit))
-
-    async def _emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        await self.open.wait()
-        self.seen += batch
-        self.cursor = cursor or self.cursor
-        async with self._condition:
-            self._condition.notify_all()
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            async with self._condition:
-                await self._condition.wait_for(true)
-
-        try:
-            await asyncio.wait_for(wait(), 20)
-        except TimeoutError:
-            raise TimeoutError(f"seen so far: {self.seen[-20:]}") from None
-
-    def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.seen if isinstance(event, kind)]
-
-    @property
-    def messages(self) -> list[Message]:
-        return self.of(Message)
+class Running(Run[DiscordChannel]):
+    """A channel, and how the tests of Discord read it."""
 
     @property
     def texts(self) -> list[str]:
         return [message.text for message in self.messages]
 
-    @property
-    def links(self) -> list[bool]:
-        return [event.up for event in self.of(Link)]
-
-    async def up(self, times: int = 1) -> None:
-        await self.until(lambda: self.links.count(True) >= times)
-
-    async def one(self, kind: type[E], number: int = 1) -> E:
-        await self.until(lambda: len(self.of(kind)) >= number)
-        return self.of(kind)[number - 1]
-
-    async def message(self, number: int = 1) -> Message:
-        return await self.one(Message, number)
-
     async def command(self, number: int = 1) -> Command:
         return await self.one(Command, number)
-
-    async def end(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -56,11 +56,11 @@ async def test_edits_deletions_and_reactions_arrive() -> None:
         api.reacts(api.room, said, api.ben, "👍")
         api.reacts(api.room, said, api.ben, "👍", added=False)
         await run.one(Reacted, 2)
-        assert [(r.reaction, r.added, r.sender.id) for r in run.of(Reacted)] == [
+        assert [(r.reaction, r.added, r.sender.id) for r in run.all(Reacted)] == [
             ("👍", True, api.ben),
             ("👍", False, api.ben),
         ]
-        assert len({reacted.id for reacted in run.of(Reacted)}) == 2
+        assert len({reacted.id for reacted in run.all(Reacted)}) == 2
         api.deletes(api.room, said)
         assert (await run.one(Deleted)).message == said
 
@@ -74,7 +74,7 @@ async def test_a_link_preview_is_not_an_edit() -> None:
         api.dispatch("MESSAGE_UPDATE", api.world.seen_live(shown))
         api.says(api.room, api.ann, "next")
         await run.message(2)
-        assert not run.of(Edited)
+        assert not run.all(Edited)
 
 
 @story

@@ -189,7 +189,7 @@ async def test_a_preview_grows_and_goes_without_a_word() -> None:
         await channel.unpreview(place(api.room), shown)
         api.says(api.room, api.ann, "next")
         await run.one(Message)
-        assert (api.texts(api.room), run.of(Deleted), api.offences) == ([], [], [])
+        assert (api.texts(api.room), run.all(Deleted), api.offences) == ([], [], [])
 
 
 @story
