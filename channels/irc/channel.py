@@ -97,14 +97,15 @@ class IrcChannel:
         session = self._session
         if session is None:
             raise Unreachable(f"{self._name} is not connected")
-        return await deliver(session, _target(part.to), part, going)
+        return await deliver(session, session.moves.nick(part.to.room), part, going)
 
     typing_every_s = EVERY_S
 
     async def typing(self, at: Address, *, active: bool) -> None:
         with contextlib.suppress(ValueError):  # not a target
             if self._session is not None:
-                show_typing(self._session, _target(at), self._clock.monotonic(), active=active)
+                to = self._session.moves.nick(at.room)
+                show_typing(self._session, to, self._clock.monotonic(), active=active)
 
     async def join(self, at: Address) -> None:
         if self._session is None:

@@ -10,6 +10,7 @@ from gateway.fields import Duration, Section
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
+_USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+)*")
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
 
 
@@ -99,6 +100,13 @@ class IrcConfig(Section):
         except UnicodeError:
             pass
         raise ValueError(f"{host!r} is not the name of a host")
+
+    @field_validator("username")
+    @classmethod
+    def _username(cls, username: str | None) -> str | None:
+        if username is not None and not _USERNAME.fullmatch(username):
+            raise ValueError(f"{username!r} is not a user name; use letters and digits")
+        return username
 
     @field_validator("rooms")
     @classmethod

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from channels.irc.ctcp import ctcp
 from channels.irc.formatting import marked
@@ -24,6 +24,9 @@ from gateway.events import (
     Sender,
     SenderId,
 )
+
+_BOT: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
+"""https://ircv3.net/specs/extensions/bot-mode, and as it was called before: InspIRCd below 3.13 has only the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +200,7 @@ def _sender(line: Line, view: View) -> Sender:
         id=SenderId(f"account:{account}" if account else f"mask:{line.source.mask}"),
         name=line.source.nick,
         account=account or None,
-        is_bot="bot" in line.tags,
+        is_bot=not _BOT.isdisjoint(line.tags),
         verified=bool(account),
     )
 

@@ -4,7 +4,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from channels.base import Going, Rejected, Uncertain, unrecorded
+from channels.base import Going, Uncertain, unrecorded
+from channels.irc import refusals
 from channels.irc.window import Verdict, Window
 from gateway.events import Receipt
 
@@ -48,6 +49,6 @@ def finish(item: Item, verdict: Verdict) -> None:
         case "taken":
             item.done.set_result(Receipt(ids=verdict.ids))
         case "refused":
-            item.done.set_exception(Rejected(verdict.reason))
+            item.done.set_exception(refusals.error(verdict.reason))
         case "unknown":
             item.done.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))

@@ -1,7 +1,9 @@
 """Which answers of a server refuse what we asked. Pure."""
 
+import re
 from typing import Final
 
+from channels.base import RateLimited, Rejected, SendError
 from channels.irc.wire import Line
 
 # fmt: off
@@ -13,11 +15,15 @@ TARGET: Final = frozenset({
 ANY: Final = frozenset(["407", "411", "412", "413", "414", "417"])
 """The same, for those that need not name a target."""
 JOIN: Final = frozenset({
-    "403", "405", "407", "437", "470", "471", "473", "474", "475", "476", "477", "479", "480",
+    "403", "405", "407", "437", "448", "470", "471", "473", "474", "475", "476", "477", "479", "480",
     "485", "489", "495", "500", "520", "524", "926",
 })
 """Numerics that keep us out of the room they name."""
 # fmt: on
+_TOO_FAST: Final = "(439)"
+"""How the reason ends where we spoke to too many: ERR_TARGETTOOFAST of ircu and hybrid."""
+_TOO_FAST_S: Final = 120.0
+_SECONDS: Final = re.compile(r"\b([0-9]{1,4}) *s(?:ec|econds?)?\b")
 _FAILS: Final = frozenset({"PRIVMSG", "NOTICE", "BATCH", "*"})
 
 
@@ -36,3 +42,11 @@ def reason(line: Line) -> str:
     said = line.param(-1) or "refused"
     code = " ".join(line.params[:2]) if line.command == "FAIL" else ""
     return f"{said[:300]} ({line.command}{' ' + code[:100] if code else ''})"
+
+
+def error(told: str) -> SendError:
+    """A reason as made by `reason`, as what is raised for it."""
+    if not told.endswith(_TOO_FAST):
+        return Rejected(told)
+    seconds = _SECONDS.search(told)
+    return RateLimited(told, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)

@@ -9,6 +9,8 @@ from channels.irc.isupport import Isupport
 from channels.irc.wire import Line, line
 
 _ROOMS_PER_JOIN = 10
+_BYTES_PER_JOIN = 400
+"""A server cuts what is longer than 512 bytes, and half a room's name is another room's."""
 _MOST_ENTERED = 1_000
 """A server must not fill our memory with rooms that it says we are in."""
 _CLOSED: Final = frozenset({"471", "473", "474", "475"})
@@ -61,10 +63,7 @@ class Rooms:
             self._again |= folded.keys()
             for key, room in folded.items():
                 self._later.setdefault(key, _Later(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
-        return [
-            line("JOIN", ",".join(wanted[start : start + _ROOMS_PER_JOIN]))
-            for start in range(0, len(wanted), _ROOMS_PER_JOIN)
-        ]
+        return [line("JOIN", ",".join(together)) for together in _batched(wanted)]
 
     def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> list[Outcome]:
         """Take in a line; what it settles."""
@@ -115,3 +114,14 @@ class Rooms:
     def drop(self, names: Collection[str]) -> None:
         """Nobody waits for an answer about these (folded) any more."""
         self.asked -= set(names)
+
+
+def _batched(rooms: Iterable[str]) -> list[list[str]]:
+    batches: list[list[str]] = []
+    for room in rooms:
+        last = batches[-1] if batches else []
+        if last and len(last) < _ROOMS_PER_JOIN and len(",".join([*last, room]).encode()) <= _BYTES_PER_JOIN:
+            last.append(room)
+        else:
+            batches.append([room])
+    return batches

@@ -17,6 +17,7 @@ from channels.irc.inbound import View
 from channels.irc.isupport import Isupport
 from channels.irc.mask import Mask
 from channels.irc.memory import Memory
+from channels.irc.moves import Moves
 from channels.irc.outgoing import Outgoing
 from channels.irc.people import People, who
 from channels.irc.presence import Presence
@@ -55,7 +56,7 @@ class Session:
         self.login = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
         self._memory = memory
         self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
-        self._batches, self._people, self._splits = Batches(), People(), Splits()
+        self._batches, self._people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
         self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
         self.heard_s = self._adrift_s = clock.monotonic()
         self._ctcps = Ctcps(config.contact, config.source, self.heard_s)
@@ -159,6 +160,7 @@ class Session:
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self._people.feed(said, self.nick, self.isupport)
+        self.moves.feed(said, self._people, self.isupport)
         if not quiet:
             self._telling.live(said, self._view(), now)
         if said.command != "JOIN":
@@ -182,8 +184,6 @@ class Session:
                 self.writing.unknown = True
             case "JOIN" if mine and "time" in said.tags:
                 self._telling.seen(said, now)
-            case _:
-                pass
         self.presence.feed(said, self.nick, self.isupport, self.heard_s)
 
     def _ask_who(self, room: str) -> None:

@@ -93,6 +93,8 @@ async def test_long_passwords_go_in_chunks_of_400(length: int, lengths: list[int
         (Options(caps=OFFER, sasl={}), SCRAM, "904"),
         (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="false"), SCRAM, "does not know the password"),
         (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="none"), SCRAM, "skipped"),
+        (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="error"), SCRAM, "skipped"),
+        (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="error"), _wrong(SCRAM), "904"),
         *((Options(caps=OFFER, sasl_fails=code), PLAIN, code) for code in ("902", "904", "905", "906", "907", "908")),
         (Options(caps=CAPS, sasl=ACCOUNTS), PLAIN, "does not offer SASL PLAIN"),
         (Options(caps=CAPS + " sasl=EXTERNAL"), SCRAM, "does not offer SASL SCRAM-SHA-256"),

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from channels.base import CanType, Uncertain
+from channels.base import CanType, RateLimited, Uncertain
 from channels.irc.isupport import Isupport
 from channels.irc.mask import Mask
 from channels.irc.window import Window
@@ -65,6 +65,23 @@ async def test_a_refusal_that_comes_while_nothing_waits_is_about_nothing_of_ours
         await run.up()
         ircd.clients[0].send(f":irc.test {stray}")
         await settled(ircd.clients[0], "told")
+        await run.channel.send(part("hi"))
+
+
+@pytest.mark.parametrize("caps", [NO_ECHO, MODERN])
+@pytest.mark.parametrize(
+    ("said", "wait_s"),
+    [("Target change too fast. Please wait 104 seconds.", 104), ("Message target change too fast", 120)],
+)
+@story
+async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps: str, said: str, wait_s: int) -> None:
+    options = Options(caps=caps, muted={"#room": "439"}, muted_reason=said)
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        with pytest.raises(RateLimited, match="too fast") as raised:
+            await run.channel.send(part("hi"))
+        assert raised.value.retry_after_s == wait_s
+        options.muted = {}
         await run.channel.send(part("hi"))
 
 

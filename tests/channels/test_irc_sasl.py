@@ -39,6 +39,14 @@ def test_scram_refuses_a_false_server(challenge: bytes) -> None:
         scram.answer(challenge)
 
 
+def test_a_scram_error_is_no_proof() -> None:
+    scram = ScramSha256("user", "pencil", NONCE)
+    scram.answer(b"")
+    scram.answer(SERVER_FIRST)
+    assert scram.answer(b"e=invalid-proof") == b""
+    assert not scram.proven
+
+
 def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
     scram = ScramSha256("user", "pencil", NONCE)
     scram.answer(b"")

@@ -227,7 +227,7 @@ class Ircd:
                 client.numeric("353", "=", target, ":" + " ".join(member.nick for member in members))
                 client.numeric("366", target, ":End of /NAMES list")
             elif target in self.options.muted or params[1] in self.options.muted_texts:
-                client.numeric(self.options.muted.get(target, "404"), target, ":Cannot send")
+                client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
             elif not target.startswith("#") and not any(c.nick == target for c in self.here()):

@@ -54,9 +54,7 @@ class Door:
         exchanges = {
             "PLAIN": lambda: ircd_sasl.plain(self._ircd.options.sasl),
             "EXTERNAL": lambda: ircd_sasl.external(CERTIFIED if client.certified else None),
-            "SCRAM-SHA-256": lambda: ircd_sasl.scram(
-                self._ircd.options.sasl, lies=proof == "false", silent=proof == "none"
-            ),
+            "SCRAM-SHA-256": lambda: ircd_sasl.scram(self._ircd.options.sasl, proof),
         }
         if payload == "*":
             client.login = None

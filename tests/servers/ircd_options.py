@@ -36,7 +36,7 @@ class Options:
     """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL EXTERNAL."""
     sasl_fails: str = ""
     """Numeric with which every SASL login is refused."""
-    scram_proof: Literal["true", "false", "none"] = "true"
+    scram_proof: Literal["true", "false", "none", "error"] = "true"
     """Whether the server proves that it knows the password, too."""
     isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
     taken: set[str] = field(default_factory=set)
@@ -47,6 +47,7 @@ class Options:
     """Room -> numeric with which JOIN is refused."""
     muted: Mapping[str, str] = field(default_factory=dict)
     """Target -> numeric with which PRIVMSG is refused."""
+    muted_reason: str = "Cannot send"
     muted_texts: frozenset[str] = frozenset()
     """Texts that are refused wherever they are said (404)."""
     deaf: frozenset[str] = frozenset()

@@ -22,8 +22,8 @@ def external(certified: str | None) -> Exchange:
     return certified if answer.decode() in {"", certified} else None
 
 
-def scram(accounts: Mapping[str, str], *, lies: bool = False, silent: bool = False) -> Exchange:
-    """RFC 5802, from the server's side. `lies`: its proof is wrong; `silent`: it says it is done without any."""
+def scram(accounts: Mapping[str, str], proof_of_ours: str = "true") -> Exchange:
+    """RFC 5802, from the server's side, whose own proof is "true", "false", "none", or an "error" to say no."""
     first = (yield b"").decode().removeprefix("n,,")
     fields = dict(field.split("=", 1) for field in first.split(","))
     account, salt = fields["n"].replace("=2C", ",").replace("=3D", "="), b"salt"
@@ -36,11 +36,15 @@ def scram(accounts: Mapping[str, str], *, lies: bool = False, silent: bool = Fal
     signature = hmac.digest(stored, whole, "sha256")
     key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
     if hashlib.sha256(key).digest() != stored:
+        if proof_of_ours == "error":
+            yield b"e=invalid-proof"
         return None
-    if silent:
+    if proof_of_ours == "error":
+        yield b"e=other-error"  # and lets us in without a proof
+    if proof_of_ours in {"none", "error"}:
         return account
     mine = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), whole, "sha256")
-    yield b"v=" + base64.b64encode(b"x" * 32 if lies else mine)
+    yield b"v=" + base64.b64encode(b"x" * 32 if proof_of_ours == "false" else mine)
     return account
 
 

@@ -1,0 +1,39 @@
+"""What people are called now who had another nick when they spoke to us. Pure.
+
+A direct chat is named after who spoke (`nick!user@host`, or `nick!account:name`), and an answer may take minutes.
+"""
+
+from typing import Final
+
+from channels.irc.isupport import Isupport
+from channels.irc.people import People
+from channels.irc.wire import Line
+
+_MOST: Final = 1_000
+
+
+class Moves:
+    """Fed with every line, as long as one connection lasts."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, str] = {}
+        """Direct chat -> nick, the latest change last."""
+
+    def feed(self, said: Line, people: People, isupport: Isupport) -> None:
+        """Take in a line; `people` as they were before it."""
+        nick = isupport.fold(said.source.nick)
+        if said.command == "QUIT":
+            self._now = {chat: now for chat, now in self._now.items() if isupport.fold(now) != nick}
+        elif said.command == "NICK" and said.param(0) and said.source.user:
+            new, account = said.param(0), said.tags.get("account") or people.account(nick, isupport)
+            self._now = {chat: new if isupport.fold(now) == nick else now for chat, now in self._now.items()}
+            chats = [said.source.mask, *([f"{said.source.nick}!account:{account}"] if account else [])]
+            for chat in chats:
+                self._now.pop(chat, None)
+                self._now[chat] = new
+            while len(self._now) > _MOST:
+                del self._now[next(iter(self._now))]
+
+    def nick(self, chat: str) -> str:
+        """Whom to write to; a room's name is itself."""
+        return self._now.get(chat) or chat.partition("!")[0] or chat
