@@ -9,7 +9,7 @@ import logging
 from telegram.error import Conflict, TelegramError
 
 from channels.base import Emit
-from channels.payload import Json
+from channels.payload import Json, whole
 from channels.telegram.calls import Api
 from channels.telegram.inbound import ALBUM_S, Inbound, valid
 from channels.telegram.trouble import Trouble
@@ -18,7 +18,8 @@ from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
 _PAUSE_S = 1.0
-"""Between two polls that bring nothing and take less: some servers never let a poll wait."""
+"""Between two polls that bring nothing new and take less: some servers never let a poll wait, or forget what was
+confirmed."""
 _CONFLICT = "another process polls with this token, or a webhook is set"
 
 
@@ -48,10 +49,11 @@ class Polling:
                 await self._trouble.met(TelegramError("updates without an id"))
                 continue
             await self._trouble.over()
+            new = any((whole(one, "update_id") or 0) >= (offset or 0) for one in readable)
             holding = await self._take(readable)
             if holding:
                 await self._clock.sleep(ALBUM_S)
-            elif wait and not updates and self._clock.monotonic() - asked_s < _PAUSE_S:
+            elif wait and not new and self._clock.monotonic() - asked_s < _PAUSE_S:
                 await self._clock.sleep(_PAUSE_S)
 
     async def _take(self, updates: list[Json]) -> bool:

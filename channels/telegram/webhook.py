@@ -7,8 +7,10 @@ sends the next of a chat only then, so the pictures of an album come as messages
 import asyncio
 import hmac
 import json
+import logging
 
 from aiohttp import web
+from telegram import WebhookInfo
 from telegram.error import TelegramError
 
 from channels.base import Emit
@@ -19,11 +21,16 @@ from channels.telegram.cursor import Cursor
 from channels.telegram.inbound import Inbound, valid
 from channels.telegram.trouble import Trouble
 from channels.telegram.wire import ALLOWED
+from channels.text import line
 from gateway.clock import Clock
 
+_LOG = logging.getLogger("reverie.telegram")
 _BODY_BYTES = 2**20
 """An update is a few kilobytes."""
 _CLOSE_S = 0.3
+_LOOK_S = 60.0
+"""How often we see whether Telegram still means to call us: a poller elsewhere may have removed the webhook, and then
+nothing would ever come."""
 _SECRET = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
 
 
@@ -52,10 +59,43 @@ class Hook:
             except OSError as error:
                 where = f"{self._config.listen}:{self._config.port}"
                 await self._trouble.hopeless(f"cannot listen on {where} for the webhook: {error.strerror}")
-            await self._announce()
-            await self._broken
+            await self._stay()
         finally:
             await runner.cleanup()
+
+    async def _stay(self) -> None:
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            done, _ = await asyncio.wait({watching, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        await self._announce()
+        failed = None
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            info = await self._info()
+            if info.url != self._config.url:
+                _LOG.warning("%s: somebody has changed the bot's webhook; it is set again", self._inbound.view.channel)
+                await self._announce()
+            if info.last_error_date not in (None, failed):
+                failed, said = info.last_error_date, self._api.clean(info.last_error_message)
+                _LOG.warning("%s: Telegram could not call the webhook: %s", self._inbound.view.channel, line(said, 200))
+
+    async def _info(self) -> WebhookInfo:
+        """What Telegram has of our webhook, however long it takes. Raises Denied."""
+        while True:
+            try:
+                info = await self._api.read(self._api.bot.get_webhook_info())
+            except TelegramError as error:
+                await self._trouble.met(error)
+            else:
+                await self._trouble.over()
+                return info
 
     async def _announce(self) -> None:
         """Tell Telegram where we are, however long it takes. Raises Denied."""

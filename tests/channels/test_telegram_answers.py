@@ -148,3 +148,20 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_a_server_on_this_mach
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with BotApi() as api, running(api) as run:
         await run.up()
+
+
+@story
+async def test_a_server_that_forgets_what_was_confirmed_is_not_asked_without_a_pause() -> None:
+    async with BotApi() as api:
+        ann, clock = api.person("Ann"), ManualClock()
+        api.private_says(ann, "hi")
+        known = {"ok": True, "result": [update for _, update in api.updates.pending]}
+        api.faults.say("getUpdates", json.dumps(known).encode(), times=None)
+        async with running(api, clock) as run:
+            await run.message()
+            await run.until_advancing(clock, lambda: clock.monotonic() >= 5)
+            assert len(api.asked("getUpdates")) < 9
+            assert len({message.id for message in run.all(Message)}) == 1
+            api.faults.clear()
+            api.private_says(ann, "still there?")
+            await run.until_advancing(clock, lambda: run.all(Message)[-1].text == "still there?")
