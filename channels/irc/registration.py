@@ -19,6 +19,7 @@ _SASL_REFUSED = {"902", "904", "905"}
 """Of these: the services looked, and said no. The others are about the exchange itself."""
 _MOST_REFUSALS = 3
 _MOST_NICKS = 20
+_MOST_DISALLOWED = 2
 _MOST_LOGOUTS = 3
 _REFUSED = {"464": "the server password is refused", "465": "we are banned from this server"}
 
@@ -51,7 +52,7 @@ class Registration:
         self._exchange = Exchange(_mechanism(config.sasl, nonce)) if config.sasl else None
         self._extra = frozenset({"sasl"}) if config.sasl else frozenset()
         self._caps = Caps()
-        self._tries = self._logouts = 0
+        self._tries = self._disallowed = self._logouts = 0
         self.logged_in = False
         """SASL was configured and succeeded."""
         self.account = ""
@@ -103,9 +104,13 @@ class Registration:
         return [] if self.welcomed else self._unwelcomed(said)
 
     def _unwelcomed(self, said: Line) -> list[str]:
-        if said.command == "432" and not self._tries:
-            raise Denied(f"the server does not allow the nick {self._config.nick}: {said.param(-1)}")
-        if said.command in _NICK_TAKEN or said.command == "432":  # what we put behind it can be too long
+        if said.command == "432":
+            # Services say this of a nick that they hold for somebody (SVSHOLD of InspIRCd), and servers of one that
+            # is too long with what we put behind it. So the nick is at fault if it was never called taken, either.
+            self._disallowed += 1
+            if self._disallowed == self._tries + 1 == _MOST_DISALLOWED:
+                raise Denied(f"the server does not allow the nick {self._config.nick}: {said.param(-1)}")
+        if said.command in _NICK_TAKEN or said.command == "432":
             return [line("NICK", self._next_nick())]
         if said.command in _REFUSED:
             raise Denied(f"{_REFUSED[said.command]}: {said.param(-1)}")

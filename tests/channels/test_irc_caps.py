@@ -126,6 +126,20 @@ async def test_a_longer_nick_that_the_server_does_not_allow_is_not_the_last_try(
         assert ircd.clients[0].nick == "aaaaaa_6"
 
 
+@story
+async def test_a_nick_that_the_services_hold_is_regained_when_they_let_go() -> None:
+    clock, options = ManualClock(), Options(reserved={"reverie"})
+    async with Ircd(options) as ircd, running(ircd, clock) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        assert bot.nick == "reverie_"
+        options.reserved.clear()
+        for second in range(8):
+            clock.advance(10)
+            await settled(bot, f"t{second}")
+        await ircd.until(lambda: bot.nick == "reverie")
+
+
 @pytest.mark.parametrize("code", ["435", "438", "484"])
 @story
 async def test_a_watched_nick_that_is_free_but_not_yet_for_us_is_asked_for_again(code: str) -> None:

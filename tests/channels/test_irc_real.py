@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events import Address, Post, PostKey, RoomId
+from channels.base import Rejected
+from gateway.events import Address, Link, Post, PostKey, RoomId
 from tests.channels.irc_kit import NAME, part, running, story
 from tests.servers.real_ircd import inspircd, ngircd
 
@@ -94,4 +96,60 @@ async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(server: S
 
             run.task.cancel()
             await alice.until(r":reverie\S+ QUIT ")
+            await alice.close()
+
+
+@pytest.mark.parametrize(("server", "longest"), [(inspircd, 30), (ngircd, 20)])
+@story
+async def test_a_taken_nick_of_the_longest_kind_has_a_shorter_substitute(
+    server: Server, longest: int, tmp_path: Path
+) -> None:
+    nick = "a" * longest
+    with served(server, tmp_path) as port:
+        async with running(port, nick=nick) as first:
+            await first.up()
+            async with running(port, nick=nick) as second:
+                await second.up()
+                (link,) = second.seen
+                assert isinstance(link, Link)
+                assert link.reason == "connected to 127.0.0.1 as aaaaaa_6"
+
+
+@pytest.mark.parametrize("server", [inspircd, ngircd])
+@story
+async def test_an_answer_follows_whoever_asked_to_another_nick(server: Server, tmp_path: Path) -> None:
+    with served(server, tmp_path) as port:
+        async with running(port) as run:
+            await run.up()
+            alice = await Raw.joined(port)
+            alice.say("PRIVMSG reverie :psst", "NICK alice_away", "PRIVMSG #room :moved")
+            asked, _ = await run.message(), await run.message(2)
+            await run.channel.send(part("psst yourself", room=asked.at.room))
+            assert (await alice.until(r":reverie\S+ PRIVMSG ")).endswith(" alice_away :psst yourself")
+            await alice.close()
+
+
+_OPER = """
+<module name="sajoin"><module name="sapart">
+<class name="all" commands="*" privs="*" usermodes="*" chanmodes="*">
+<type name="all" classes="all"><oper name="root" password="hush" host="*@*" type="all">
+"""
+
+
+@story
+async def test_an_operator_of_the_server_can_take_us_out_of_our_room_but_not_into_another(tmp_path: Path) -> None:
+    with served(functools.partial(inspircd, more=_OPER), tmp_path) as port:
+        async with running(port) as run:
+            await run.up()
+            alice = await Raw.joined(port)
+            alice.say("OPER root hush", "JOIN #elsewhere", "SAJOIN reverie #elsewhere")
+            await alice.until(r":reverie\S+ JOIN .*#elsewhere")
+            await alice.until(r":reverie\S+ PART .*#elsewhere")
+            alice.say("SAPART reverie #room :out")
+            await alice.until(r":reverie\S+ PART .*#room")
+            with pytest.raises(Rejected):
+                await run.channel.send(part("still here?"))
+            await run.channel.join(Address(channel=NAME, room=RoomId("#room")))
+            await run.channel.send(part("back"))
+            await alice.until(r":reverie\S+ PRIVMSG #room :back")
             await alice.close()

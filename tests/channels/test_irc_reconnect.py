@@ -64,12 +64,14 @@ async def test_rooms_are_joined_again() -> None:
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(Options(banned=True), "banned"), (Options(password="x"), "password"), (Options(), "does not allow the nick")],
+    [
+        (Options(banned=True), "banned"),
+        (Options(password="x"), "password"),
+        (Options(nick_length=3), "does not allow the nick"),
+    ],
 )
 @story
 async def test_a_ban_and_a_wrong_password_end_the_channel(options: Options, says: str) -> None:
-    if says == "does not allow the nick":
-        options.greeting = b":irc.test 432 * reverie :Erroneous nickname\r\n"
     async with Ircd(options) as ircd, running(ircd) as run:
         with pytest.raises(Denied, match=says):
             await run.task

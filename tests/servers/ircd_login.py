@@ -84,7 +84,7 @@ class Door:
             client.numeric("904", ":SASL authentication failed")
 
     def nick(self, client: Client, nick: str) -> None:
-        if len(nick) > self._ircd.options.nick_length:
+        if len(nick) > self._ircd.options.nick_length or nick in self._ircd.options.reserved:
             client.numeric("432", nick, ":Erroneous nickname")
             return
         if nick in self._ircd.options.taken or any(c.nick == nick for c in self._ircd.here() if c is not client):

@@ -41,6 +41,8 @@ class Options:
     isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
     taken: set[str] = field(default_factory=set)
     """Nicks that somebody else has."""
+    reserved: set[str] = field(default_factory=set)
+    """Nicks that the services hold (432)."""
     nick_length: int = 99
     """A longer nick is refused (432)."""
     refused: Mapping[str, str] = field(default_factory=dict)
