@@ -32,6 +32,8 @@ class Line:
     """`text` is not what was said first."""
     attached: tuple[str, ...] = ()
     """What came beside the text, a line each, as `gateway.describe` writes it."""
+    topic: bool = False
+    """Nothing was said: the sender changed the topic to `text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +50,34 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the turn happens: facts that change rarely or never."""
+    """What the channel card tells of where a conversation is: facts that change rarely or never."""
 
     platform: str
     channel: str
+    """The account, e.g. `irc.libera`."""
     room: str
     """As people there call it."""
     kind: Literal["direct", "room"]
+    thread: str | None = None
     formatting: str
-    """One sentence: what becomes of Markdown there."""
+    """One sentence: what becomes of Markdown there, and how long a message may be."""
+    topic: str = ""
+    """Untrusted. Empty: there is none, or it is not known."""
+    people: tuple[tuple[str, str], ...] = ()
+    """Notable people: display name (untrusted) and role."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What the operator says of this kind of place."""
+
     prompt: str = ""
-    """The operator's own words for this binding."""
+    """The operator's own words."""
     language: str | None = None
+    peers: tuple[str, ...] = ()
+    """Other agents of the same gateway."""
+    private: str = ""
+    """USER and MEMORY, where nobody else listens. Empty everywhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +86,18 @@ class Brief:
 
     persona: str
     """Identity text, the same for every place and hour."""
-    place: Place
+    skills: str = ""
+    """The catalogue of skills and capabilities, the same for every place and hour."""
+    binding: Binding = Binding()
+    card: str
+    """The channel card as it was pinned (`agent.prompt.card`)."""
     history: tuple[Exchange, ...]
     """Oldest first; only ever grows at its end between folds."""
     heard: str
     """What is unread now, as `agent.prompt.hear` writes it."""
     images: tuple[Image, ...] = ()
     """What is shown with it, in the order of the lines."""
+    now: str = ""
+    """What holds for this turn only, and no later prompt repeats."""
+    conversation: str = ""
+    """Which one it is, for caches: never shown."""

@@ -1,19 +1,23 @@
 """From a brief to a request. Pure and byte-stable: equal facts give equal bytes.
 
-Order on the wire is tools, blocks, conversation, each piece in front of everything that changes more
-often. So the persona names no place, the place block names no person or hour, and who spoke when
-stands on the line itself, written once and never again.
+Order on the wire is tools, blocks, conversation, now: each piece in front of everything that changes more
+often. So tools, identity and skills name no place, the channel card no hour, who spoke when stands on the
+line itself, written once and never again, and what holds for one turn only is told last.
 """
 
 from collections.abc import Sequence
 
-from agent.brief import Brief, Exchange, Line, Place
+from agent.brief import Binding, Brief, Exchange, Line, Place
 from agent.models.base import Block, Piece, Request, Said, Text, ToolSpec
 
 MAX_LINE_CHARS = 8_000
 """One message may not crowd out the rest; the log keeps it whole."""
 MAX_SNIPPET_CHARS = 80
 """Of a message that is replied to: enough to know it again."""
+MAX_TOPIC_CHARS = 400
+"""More than most networks allow; forum titles are shorter."""
+SHARED = frozenset({"identity", "skills"})
+"""Blocks that are the same bytes in every conversation of an agent, as its tools are."""
 
 PROTOCOL = """\
 You take part in chat rooms and direct chats through a gateway.
@@ -25,9 +29,9 @@ Write only the text to be posted, in Markdown, with no name or time in front."""
 
 
 def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: int, key: str, plain: bool) -> Request:
-    """Lay out one request.
+    """Lay out one request, without marks.
 
-    `plain` is for very small models: no protocol text and no channel card.
+    `plain` is for very small models: no protocol text, no skills and no channel card.
     """
     said: list[Said] = []
     for exchange in (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images)):
@@ -43,31 +47,45 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
     return Request(
         blocks=_blocks(brief, plain=plain),
         conversation=tuple(said),
+        now=brief.now,
         tools=tuple(sorted(tools, key=lambda tool: tool.name)),
         max_output_tokens=max_output_tokens,
         shared_key=key,
+        place=brief.conversation,
     )
 
 
 def _blocks(brief: Brief, *, plain: bool) -> tuple[Block, ...]:
+    """The system prompt. What all conversations share stands first, and has these names: `SHARED`."""
     identity = brief.persona if plain else f"{PROTOCOL}\n\n{brief.persona}"
-    long_lived = (("identity", identity), ("binding", _binding(brief.place)))
-    blocks = [Block(name=name, text=text.strip(), ttl="long") for name, text in long_lived if text.strip()]
-    if not plain:
-        blocks.append(Block(name="channel", text=_card(brief.place), ttl="short"))
-    return tuple(blocks)
+    blocks = [("identity", identity), ("skills", "" if plain else brief.skills), ("binding", _binding(brief.binding))]
+    made = [Block(name=name, text=text.strip(), ttl="long") for name, text in blocks if text.strip()]
+    if not plain and brief.card.strip():
+        made.append(Block(name="channel", text=brief.card.strip(), ttl="short"))
+    return tuple(made)
 
 
-def _binding(place: Place) -> str:
-    language = f"Answer in the language with the code {place.language}." if place.language else ""
-    return "\n".join(text for text in (place.prompt.strip(), language) if text)
+def _binding(binding: Binding) -> str:
+    language = f"Answer in the language with the code {binding.language}." if binding.language else ""
+    peers = f"Other agents here, not you: {', '.join(binding.peers)}." if binding.peers else ""
+    return "\n\n".join(text for text in (binding.prompt.strip(), language, peers, binding.private.strip()) if text)
 
 
-def _card(place: Place) -> str:
-    where = "a direct chat" if place.kind == "direct" else f"the room {place.room}"
-    return (
-        f"# Where you are\nPlatform: {place.platform} ({place.channel})\nPlace: {where}\nFormatting: {place.formatting}"
-    )
+def card(place: Place) -> str:
+    """The channel card. It is pinned to a conversation: `gateway.cards` says when it may be written anew."""
+    where = "a direct chat" if place.kind == "direct" else f"the room {_flat(place.room)}"
+    thread = f", in the thread {_flat(place.thread)}" if place.thread is not None else ""
+    lines = [
+        "# Where you are",
+        f"Platform: {place.platform} ({place.channel})",
+        f"Place: {where}{thread}",
+        f"Formatting: {place.formatting}",
+    ]
+    if place.topic:
+        lines.append(f'Topic, in the words of people there: "{_quoted(place.topic, MAX_TOPIC_CHARS)}"')
+    if place.people:
+        lines.append("People to know: " + ", ".join(f"{_name(name)} ({role})" for name, role in place.people))
+    return "\n".join(lines)
 
 
 def hear(lines: Sequence[Line], *, omitted: int, plain: bool) -> str:
@@ -82,6 +100,9 @@ def render_line(line: Line, *, plain: bool = False) -> str:
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
     text = " ".join(piece for piece in (text, *line.attached) if piece)
+    if line.topic:
+        changed = f'{_name(line.sender)} changed the topic to: "{_quoted(line.text, MAX_TOPIC_CHARS)}"'
+        return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
     if plain:
         return text
     text = "\n  ".join(text.splitlines())
@@ -107,7 +128,15 @@ def _answering(answers: tuple[str, str] | None) -> str:
     if answers is None:
         return ""
     whom, text = answers
-    said = "".join(c if c.isprintable() else " " for c in text).replace('"', "'")
-    said = " ".join(said.split())
-    cut = said if len(said) <= MAX_SNIPPET_CHARS else f"{said[:MAX_SNIPPET_CHARS]}..."
-    return f' (in reply to {_name(whom)}: "{cut}")' if cut else f" (in reply to {_name(whom)})"
+    said = _quoted(text, MAX_SNIPPET_CHARS)
+    return f' (in reply to {_name(whom)}: "{said}")' if said else f" (in reply to {_name(whom)})"
+
+
+def _quoted(text: str, most: int) -> str:
+    """On one line, without quotation marks of its own."""
+    said = _flat(text).replace('"', "'")
+    return said if len(said) <= most else f"{said[:most]}..."
+
+
+def _flat(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -23,7 +23,7 @@ from agent.models.base import (
 )
 from agent.prompt import assemble
 from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
-from gateway.events import Usage
+from gateway.events import Account, Usage
 
 NOTHING = Usage()
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
@@ -65,6 +65,8 @@ class Outcome:
     model: str = ""
     usage: Usage = NOTHING
     requests: int = 0
+    accounts: tuple[Account, ...] = ()
+    """Of the requests whose cache was kept account of."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,11 @@ async def take_turn(
             return replace(done, reason=error.reason)
         assert answer.end is not None
         done = replace(
-            done, usage=done.usage + answer.end.usage, requests=done.requests + 1, model=answer.end.model or model.name
+            done,
+            usage=done.usage + answer.end.usage,
+            requests=done.requests + 1,
+            model=answer.end.model or model.name,
+            accounts=done.accounts if answer.end.account is None else (*done.accounts, answer.end.account),
         )
         ended = _ended(answer, done)
         if ended is not None:
@@ -181,5 +187,4 @@ def _continued(request: Request, answer: _Answer, results: tuple[ToolResult, ...
 
 def _with_hint(request: Request, hint: str) -> Request:
     """Say something to the model behind all that is worth caching. It leaves with this turn."""
-    *before, newest = request.conversation
-    return replace(request, conversation=(*before, replace(newest, parts=(*newest.parts, Text(text=hint)))))
+    return replace(request, now=f"{request.now}\n{hint}".strip())

@@ -9,20 +9,17 @@ from importlib.metadata import version
 
 from agent import dmn
 from agent.models.base import Model, ModelError
-from agent.models.build import build_model
-from agent.turn import NoTools
-from agent.workspace import default_workspace, persona
 from channels.base import Channel, Denied
-from gateway import access, policies
-from gateway.bindings import Bindings
+from gateway import policies
+from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
 from gateway.commands.table import SPECS
 from gateway.events import ChannelName
-from gateway.hearing import Hearing
 from gateway.inbox import Inbox
 from gateway.intake import Doors
 from gateway.loop import Loop
 from gateway.media import Media
+from gateway.minds import Minds, Shared, models_of
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
@@ -31,7 +28,6 @@ from gateway.reception import Invitations, Parts, intakes, space_of
 from gateway.records import LOW
 from gateway.settings import Settings
 from gateway.store import Store
-from gateway.turns import Turns
 
 logger = logging.getLogger("reverie.app")
 
@@ -94,14 +90,15 @@ async def run(
         raise Unavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(settings)
-    if model is None:
-        model = build_model(settings.agents[0].model, settings.llm.models, settings.llm.providers, clock)
+    models = models_of(settings, clock, model)
     try:
         async with (
-            contextlib.aclosing(model),
+            contextlib.AsyncExitStack() as closing,
             await Store.open(settings.store.path, clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
+            for one in {id(one): one for one in models.values()}.values():
+                closing.push_async_callback(one.aclose)
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
                 channels = {name: make_channel(name, settings, clock, await store.cursor(name)) for name in names}
@@ -110,7 +107,7 @@ async def run(
                 store=store,
                 clock=clock,
                 channels=channels,
-                model=model,
+                models=models,
                 saved=await store.dmn_state(),
                 spawn=tasks.create_task,
             )
@@ -143,7 +140,7 @@ class _Gateway:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
-        model: Model,
+        models: Mapping[str, Model],
         saved: str | None,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
@@ -151,17 +148,29 @@ class _Gateway:
         self.store = store
         self.clock = clock
         self.channels = channels
-        self.model = model
+        self.models = models
         self.spawn = spawn
         who = replace(policies.access_policy(settings), space_of=space_of(channels))
         bindings = policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
+        able = {name: channel.capabilities for name, channel in channels.items()}
+        shared = Shared(
+            settings=settings,
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            who=who,
+            cards=Cards(store, clock, able, who),
+            media=self.media,
+            signs=self.signs,
+            post=self.outbox.put,
+        )
         self.loop = Loop(
             store=store,
             clock=clock,
-            turns=self._turns(settings, who, bindings),
+            turns=Minds(shared, models),
             policy=policies.dmn_policy(settings),
             state=_restored(saved),
             spawn=spawn,
@@ -179,33 +188,21 @@ class _Gateway:
             who=who,
             bindings=bindings,
             stats=self.stats,
-            model=lambda: model.label,
+            model=lambda: self.thinking,
             mode=lambda: self.loop.state.mode.value,
         )
         put, join = self.outbox.put, self.invitations.accept
         self.intakes = intakes(parts, Doors(arrived=self.inbox.arrived, link=self.outbox.link, post=put, join=join))
 
-    def _turns(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Turns:
-        agent = settings.agents[0]
-        return Turns(
-            store=self.store,
-            clock=self.clock,
-            model=self.model,
-            tools=NoTools(),
-            agent_id=agent.id,
-            persona=persona(agent.workspace or default_workspace(), self.model.family),
-            bindings=bindings,
-            hearing=Hearing(self.store, who, self.media),
-            media=self.media,
-            signs=self.signs,
-            capabilities={name: channel.capabilities for name, channel in self.channels.items()},
-            post=self.outbox.put,
-        )
+    @property
+    def thinking(self) -> str:
+        """For people: what the agents think with."""
+        return ", ".join(dict.fromkeys(model.label for model in self.models.values()))
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
-        logger.info("serving %s with %s; the log is %s", names, self.model.label, self.store.path)
+        logger.info("serving %s with %s; the log is %s", names, self.thinking, self.store.path)
         background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
         background.append(self.spawn(self.media.sweep()))
         await self.signs.recover()
@@ -235,10 +232,11 @@ class _Gateway:
             raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
 
     async def _warm_up(self) -> None:
-        try:
-            await self.model.start()
-        except ModelError as error:  # each turn will say so too; people come online meanwhile
-            logger.error("the model %s is not usable: %s", self.model.label, error.reason)  # noqa: TRY400 - no bug
+        for model in {id(one): one for one in self.models.values()}.values():
+            try:
+                await model.start()
+            except ModelError as error:  # each turn will say so too; people come online meanwhile
+                logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
 
     async def _run_channel(self, channel: Channel) -> None:
         try:

@@ -63,7 +63,9 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     urgency, rule = _urgency(policy, event, dotted, listen)
     threshold, prefix = _threshold(policy.thresholds, dotted)
     fate: Literal["due", "context", "noted"]
-    if not isinstance(event, Message) or listen == "off":
+    if listen != "off" and isinstance(event, Membership) and event.change == "topic":
+        fate = "context"  # the channel card is not written anew for it, so it is told as a line
+    elif not isinstance(event, Message) or listen == "off":
         fate = "noted"  # only messages are shown to the model
         if isinstance(event, Message):
             rule = "listen: off"

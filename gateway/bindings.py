@@ -10,9 +10,11 @@ from gateway.events import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """How the agent behaves in a conversation."""
+    """Which agent lives in a conversation, and how it behaves there."""
 
     listen: Listen
+    agent: str = ""
+    """Whose conversation it is."""
     prompt: str = ""
     language: str | None = None
 
@@ -31,7 +33,7 @@ NOT_BOUND = Bound(listen="off")
 
 
 class Bindings:
-    """All bindings of an agent, in the operator's order."""
+    """All bindings of all agents, in the operator's order."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)

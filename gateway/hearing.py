@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.brief import Line
 from gateway import access
-from gateway.events import Deleted, Edited, Message, MessageId
+from gateway.events import Deleted, Edited, Membership, Message, MessageId
 from gateway.media import Media
 from gateway.records import Fact, MediaRef, Seq
 from gateway.store import Store, Unread
@@ -26,6 +26,8 @@ class Standing(NamedTuple):
     message: Message
     """With its newest text."""
     edited: bool
+    topic: bool = False
+    """It is no message, but a change of the topic, put as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,15 @@ class Hearing:
 
     async def standing(self, unread: Unread) -> tuple[Standing, ...]:
         """What is left of the unread messages, with their newest words. Oldest first."""
+        topics = tuple(
+            Standing(stored.seq, _announced(stored.fact), edited=False, topic=True)
+            for stored in unread.messages
+            if isinstance(stored.fact, Membership)
+        )
+        said = await self._standing(unread)
+        return tuple(sorted((*said, *topics), key=lambda one: one.seq)) if topics else said
+
+    async def _standing(self, unread: Unread) -> tuple[Standing, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
         if not (unread.changed and said):
             return tuple(Standing(seq, message, edited=False) for seq, message in said)
@@ -108,6 +119,7 @@ class Hearing:
             answers=answers,
             edited=one.edited,
             attached=attached,
+            topic=one.topic,
         )
 
     async def _answers(self, messages: Sequence[Message]) -> dict[MessageId, tuple[str, str]]:
@@ -134,6 +146,18 @@ class Hearing:
         if post is not None:
             return "you", post.text[:SNIPPET_CHARS]
         return ("you", "") if message.kind == "reply" else None
+
+
+def _announced(change: Membership) -> Message:
+    """A changed topic as something said in the room, so that it is told in its place."""
+    return Message(
+        id=MessageId(change.id),
+        at=change.at,
+        sender=change.sender,
+        text=change.text or "",
+        sent=change.sent,
+        kind="room",
+    )
 
 
 def addressed(fact: Fact) -> bool:

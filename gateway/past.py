@@ -5,6 +5,7 @@ Nothing here is a second record: all of it is in the log, and what is not here i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Self
 
 from agent.brief import Exchange
@@ -27,13 +28,15 @@ class PastTurn:
     media: tuple[MediaRef, ...]
     tokens: int
     """Estimated."""
+    at: datetime
+    """When it ended."""
 
     @classmethod
-    def of(cls, seq: Seq, ended: Fact) -> Self:
+    def of(cls, seq: Seq, ended: Fact, at: datetime) -> Self:
         """What a turn's record leaves to see."""
         assert isinstance(ended, TurnEnded)
         tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text) + images_tokens(ended.media)
-        return cls(seq, Exchange(heard=ended.heard, reply=ended.text), ended.media, tokens)
+        return cls(seq, Exchange(heard=ended.heard, reply=ended.text), ended.media, tokens, at)
 
 
 class Past:

@@ -36,16 +36,17 @@ def attention_policy(settings: Settings) -> attention.Policy:
 
 
 def bindings(settings: Settings) -> Bindings:
-    """How the agent behaves where."""
+    """Which agent behaves how where."""
     return Bindings(
         [
             Pattern(
                 channel=binding.match.channel,
                 room=binding.match.room,
                 thread=binding.match.thread,
-                bound=Bound(listen=binding.listen, prompt=binding.prompt, language=binding.language),
+                bound=Bound(listen=binding.listen, agent=agent.id, prompt=binding.prompt, language=binding.language),
             )
-            for binding in settings.agents[0].bindings
+            for agent in settings.agents
+            for binding in agent.bindings
         ]
     )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, NewType
 from pydantic import Field, TypeAdapter
 
 from gateway.events import (
+    Account,
     Address,
     ChannelName,
     Command,
@@ -99,6 +100,8 @@ class TurnEnded:
     """Nobody asked for it."""
     media: tuple[MediaRef, ...] = ()
     """The images shown with the new lines, in their order: what a later prompt repeats, too."""
+    accounts: tuple[Account, ...] = ()
+    """Of each model request, what its cache was expected to do and what was billed."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -109,6 +112,15 @@ class Folded:
     start: Seq
     reason: str
     kind: Literal["folded"] = "folded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carded:
+    """From now on this card tells the model where the conversation is, until another one is pinned."""
+
+    text: str
+    reason: str
+    kind: Literal["carded"] = "carded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +201,7 @@ Fact = (
     | Judged
     | TurnEnded
     | Folded
+    | Carded
     | Queued
     | Sending
     | PartEnded

@@ -28,10 +28,23 @@ def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
             if isinstance(name, str) and name and name not in names:
                 yield keys, f"no such model; in llm.models: {', '.join(names) or 'none'}"
     agents = at(data, "agents")
-    if isinstance(agents, list) and len(agents) != 1:
-        yield ("agents",), "one agent per gateway for now"
+    if isinstance(agents, list):
+        yield from _agents(agents)
     yield from _models(data)
     yield from _roles(at(data, "access", "roles"))
+
+
+def _agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
+    if not agents:
+        yield ("agents",), "a gateway needs an agent: add one with an id"
+    ids = [agent.get("id") if isinstance(agent, dict) else None for agent in agents]
+    for place, name in enumerate(ids):
+        if isinstance(name, str) and name in ids[:place]:
+            yield ("agents", place, "id"), f"there are two agents with the id {name!r}; choose another"
+    for place, agent in enumerate(agents[:-1]):
+        if isinstance(agent, dict) and "bindings" not in agent:
+            message = "takes every conversation, so that the agents below get none; give it bindings, or put it last"
+            yield ("agents", place), message
 
 
 def _models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:

@@ -6,17 +6,16 @@ crash only means that they are asked about again; afterwards they are dealt with
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agent import view
-from agent.brief import Brief, Place
+from agent.brief import Brief
 from agent.models.base import Malformed, Model, TooLong
 from agent.turn import Outcome, Tools, take_turn
-from channels.base import Capabilities
-from gateway.bindings import Bindings
+from gateway.briefing import Briefing
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey
+from gateway.events import Address, ConversationId, Message, Post, PostKey
 from gateway.fitting import Told, fit, tell
 from gateway.hearing import Heard, Hearing, Standing, addressed, answered
 from gateway.ids import new_id
@@ -33,12 +32,9 @@ MOST_LINES = 50
 bounded prompt; what was said to the agent waits for the next turn."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
-FRAME_TOKENS = 400
-"""Protocol text, channel card, binding and tools, roughly."""
 APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
 FULL, TOO_LONG = "the window is full", "the provider said that it was too long"
 DELETED = "all that wanted an answer was deleted before it was heard"
-UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +57,10 @@ class Turns:
         model: Model,
         tools: Tools,
         agent_id: str,
-        persona: str,
-        bindings: Bindings,
+        briefing: Briefing,
         hearing: Hearing,
         media: Media,
         signs: Signs,
-        capabilities: Mapping[ChannelName, Capabilities],
         post: Callable[[OutboxPost], None],
     ) -> None:
         """`post` is called with every reply, after it is durable."""
@@ -75,15 +69,12 @@ class Turns:
         self._model = model
         self._tools = tools
         self._agent_id = agent_id
-        self._persona = persona
-        self._bindings = bindings
+        self._briefing = briefing
         self._hearing = hearing
         self._media = media
         self._signs = signs
-        self._capabilities = capabilities
         self._post = post
         self._plain = model.family == "local"
-        self._budget = view.budget_tokens(model.context_tokens, FRAME_TOKENS + view.estimate_tokens(persona))
         self._views = Views(store, clock, media)
 
     async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
@@ -120,22 +111,26 @@ class Turns:
         """Ask the model, and write down what came of it."""
         place = Address.parse(conversation)
         past = await self._views.take(conversation)
+        setting = await self._briefing.setting(place, unread, past)
+        budget = view.budget_tokens(self._model.context_tokens, setting.tokens)
         lines = await self._hearing.tell(standing, sees=self._model.sees)
         outcome, told, seeing, tries = Outcome(outcome="failed"), Told(), self._model.sees, 0
         while tries <= MAX_FOLDS:
             start, told = fit(
-                past, lines, omitted=unread.omitted, budget=self._budget >> tries, plain=self._plain, force=tries > 0
+                past, lines, omitted=unread.omitted, budget=budget >> tries, plain=self._plain, force=tries > 0
             )
             if told.more:
                 unread, told = await self._begin_with(told.covers, unread, lines)
             past = await self._views.fold(conversation, past, start, TOO_LONG if tries else FULL)
             told = told if seeing else replace(told, media=())
             brief = Brief(
-                persona=self._persona,
-                place=self._place(place, unread),
+                persona=setting.persona,
+                binding=setting.binding,
+                card=await self._briefing.card(place, setting, folded=start > 0),
                 history=await self._views.history(past, seeing=seeing),
                 heard=told.heard,
                 images=await self._media.load(told.media),
+                conversation=conversation,
             )
             try:
                 outcome = await take_turn(brief, self._model, self._tools, key=self._agent_id, glimpse=glimpse)
@@ -204,6 +199,7 @@ class Turns:
             requests=outcome.requests,
             autonomous=autonomous,
             media=told.media,
+            accounts=outcome.accounts,
         )
 
     async def _write(
@@ -231,17 +227,3 @@ class Turns:
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
-
-    def _place(self, place: Address, unread: Unread) -> Place:
-        bound = self._bindings.of(place)
-        able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
-        direct = any(isinstance(stored.fact, Message) and stored.fact.kind == "direct" for stored in unread.messages)
-        return Place(
-            platform=able.platform,
-            channel=place.channel,
-            room=place.room,
-            kind="direct" if direct else "room",
-            formatting=able.formatting,
-            prompt=bound.prompt,
-            language=bound.language,
-        )

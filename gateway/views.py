@@ -29,11 +29,11 @@ class Views:
         kept = self._past.take(conversation)
         if kept is not None:
             return kept
-        return tuple(PastTurn.of(turn.seq, turn.fact) for turn in await self._store.turns(conversation))
+        return tuple(PastTurn.of(turn.seq, turn.fact, turn.at) for turn in await self._store.turns(conversation))
 
     def keep(self, conversation: ConversationId, past: Sequence[PastTurn], seq: Seq, ended: TurnEnded) -> None:
         """One more turn is durable, at `seq`."""
-        self._past.keep(conversation, [*past, PastTurn.of(seq, ended)])
+        self._past.keep(conversation, [*past, PastTurn.of(seq, ended, self._clock.now())])
 
     def forget(self, conversation: ConversationId) -> None:
         """What is kept is not what the log has."""

@@ -4,6 +4,7 @@ import unicodedata
 
 from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Link, Membership, Message, Reacted
 from gateway.records import (
+    Carded,
     CursorMoved,
     DmnSaved,
     Fact,
@@ -67,6 +68,8 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             return f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: {fact.text or fact.reason or '-'}"
         case Folded():
             return f"view starts at {fact.start}: {fact.reason}"
+        case Carded():
+            return f"{fact.reason}: {fact.text}"
         case Queued():
             return f"{fact.post.key}: {fact.post.text}"
         case Sending():

@@ -61,6 +61,16 @@ TURNS = (
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
 )
 
+CARD = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
+    "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"
+)
+TOPIC = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_topic "  # noqa: S608 - constants only
+    "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = ? "
+    "ORDER BY seq DESC LIMIT 1"
+)
+
 CHANGES = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_changed "  # noqa: S608 - constants only
     "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import aiosqlite
 
-from gateway.events import ChannelName, ConversationId, MessageId, Post
-from gateway.records import Judged, Queued, Seq
+from gateway.events import ChannelName, ConversationId, Membership, MessageId, Post
+from gateway.records import Carded, Judged, Queued, Seq
 from gateway.store import queries
 from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Unread
 from gateway.store.errors import BadQuery, StoreError, Unreadable
@@ -147,6 +147,16 @@ class Reader:
     async def changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
         """The newest edits and deletions in a conversation with `after` < seq, oldest first."""
         return [Stored.read(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))]
+
+    async def card(self, conversation: ConversationId) -> str | None:
+        """The card that is pinned there; None: none is."""
+        found = self._one(await self._rows(queries.CARD, conversation))
+        return found.fact.text if found is not None and isinstance(found.fact, Carded) else None
+
+    async def topic(self, conversation: ConversationId) -> str:
+        """What the topic was changed to last; empty: it was never told, or taken away."""
+        found = self._one(await self._rows(queries.TOPIC, conversation))
+        return found.fact.text or "" if found is not None and isinstance(found.fact, Membership) else ""
 
     async def ours(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """The post that the platform shows as this message; None if it is none of ours."""

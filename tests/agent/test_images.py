@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Brief, Exchange, Place
+from agent.brief import Brief, Exchange
 from agent.glimpse import presentable
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Busy, End, Image, Malformed, Model, Partial, Said, Text
@@ -28,7 +28,7 @@ from tests.servers.model_api import Answer, ModelApi
 PNG = b"\x89PNG\r\n\x1a\n rest"
 IMAGE = Image(media_type="image/png", data=PNG, about="[image cat.png]")
 LOOK = Said(role="user", parts=(Text(text="look"), IMAGE, Text(text="at it")))
-PLACE = Place(platform="IRC", channel="irc.libera", room="#lobby", kind="room", formatting="Plain lines.")
+CARD = "# Where you are\nPlace: the room #lobby"
 
 
 def seeing(kind: str, url: str) -> OpenAIModel | AnthropicModel:
@@ -95,7 +95,7 @@ def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None,
 
 def test_images_follow_the_lines_they_came_with() -> None:
     earlier = Exchange(heard="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
-    brief = Brief(persona="You.", place=PLACE, history=(earlier,), heard="and this?", images=(IMAGE,))
+    brief = Brief(persona="You.", card=CARD, history=(earlier,), heard="and this?", images=(IMAGE,))
     made = assemble(brief, tools=(), max_output_tokens=10, key="k", plain=False)
     assert [said.parts[1:] for said in made.conversation] == [(IMAGE,), (), (IMAGE,)]
     silent = replace(brief, history=(Exchange(heard="", reply=""),))
@@ -139,7 +139,7 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
         )
         model = Failover([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
         seen: list[str] = []
-        brief = Brief(persona="You.", place=PLACE, history=(), heard="what time is it?")
+        brief = Brief(persona="You.", card=CARD, history=(), heard="what time is it?")
         outcome = await take_turn(brief, model, NoTools(), key="k", glimpse=seen.append)
         assert (outcome.text, seen) == ("Noon.", ["Let me see the c", "Let me see the clock.", "Noon."])
 
@@ -150,7 +150,7 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
 def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: Malformed | Busy) -> None:
     async def story() -> None:
         model = ScriptedModel(Script(errors=(error, error)), clock=ManualClock(), sees=True)
-        brief = Brief(persona="You.", place=PLACE, history=(), heard="look", images=(IMAGE,))
+        brief = Brief(persona="You.", card=CARD, history=(), heard="look", images=(IMAGE,))
         if isinstance(error, Malformed):
             with pytest.raises(Malformed):
                 await take_turn(brief, model, NoTools(), key="k")

@@ -1,6 +1,11 @@
+from datetime import UTC, datetime
+
 from gateway.events import ConversationId, Usage
 from gateway.past import KEPT_CONVERSATIONS, Past, PastTurn
 from gateway.records import Seq, TurnEnded, TurnId
+
+
+WHEN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def ended(text: str) -> TurnEnded:
@@ -23,7 +28,7 @@ def ended(text: str) -> TurnEnded:
 def test_a_view_that_is_taken_and_not_kept_again_must_be_read_from_the_log() -> None:
     past, place = Past(), ConversationId("irc.test/#room")
     assert past.take(place) is None
-    past.keep(place, [PastTurn.of(Seq(3), ended("Hi."))])
+    past.keep(place, [PastTurn.of(Seq(3), ended("Hi."), WHEN)])
     (turn,) = past.take(place) or ()
     assert (turn.seq, turn.exchange.reply, turn.tokens > 0) == (3, "Hi.", True)
     assert past.take(place) is None

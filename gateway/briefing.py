@@ -1,0 +1,91 @@
+"""What stands in front of a conversation: who the agent is, what the operator says of the place, and its card."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from agent.brief import Binding
+from agent.view import estimate_tokens
+from gateway import access
+from gateway.bindings import Bindings
+from gateway.cards import Cards
+from gateway.events import Address, Message
+from gateway.past import PastTurn
+from gateway.store import Unread
+
+FRAME_TOKENS = 400
+"""Protocol text, channel card, binding and tools, roughly."""
+PRIVATE = frozenset({"owner", "admin"})
+"""Whose direct chats are a private scope: what USER and MEMORY say is not for strangers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Self:
+    """What an agent is told of itself."""
+
+    persona: str
+    """The same for every place."""
+    private: str = ""
+    """For private scope only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What one turn has in front of its conversation."""
+
+    persona: str
+    binding: Binding
+    kind: Literal["direct", "room"]
+    last: datetime | None
+    """When the newest turn in view ended."""
+
+    @property
+    def tokens(self) -> int:
+        """Roughly."""
+        return FRAME_TOKENS + estimate_tokens(self.persona) + estimate_tokens(self.binding.private)
+
+
+class Briefing:
+    """Briefs one agent."""
+
+    def __init__(
+        self,
+        *,
+        me: Callable[[], Awaitable[Self]],
+        peers: tuple[str, ...],
+        bindings: Bindings,
+        who: access.Policy,
+        cards: Cards,
+    ) -> None:
+        """`me`: who the agent is by now. `peers`: the other agents of this gateway."""
+        self._me = me
+        self._peers = peers
+        self._bindings = bindings
+        self._who = who
+        self._cards = cards
+
+    async def setting(self, place: Address, unread: Unread, past: Sequence[PastTurn]) -> Setting:
+        """All but the card, which waits for what is folded."""
+        me, bound = await self._me(), self._bindings.of(place)
+        said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
+        direct = any(message.kind == "direct" for message in said)
+        private = direct and all(self._trusted(message) for message in said)
+        return Setting(
+            persona=me.persona,
+            binding=Binding(
+                prompt=bound.prompt,
+                language=bound.language,
+                peers=self._peers,
+                private=me.private if private else "",
+            ),
+            kind="direct" if direct else "room",
+            last=past[-1].at if past else None,
+        )
+
+    def _trusted(self, message: Message) -> bool:
+        return access.role_of(self._who, message.at.channel, message.sender) in PRIVATE
+
+    async def card(self, place: Address, setting: Setting, *, folded: bool) -> str:
+        """The pinned card. `folded`: the view just lost its beginning, so a new card costs nothing more."""
+        return await self._cards.card(place, kind=setting.kind, last=setting.last, folded=folded)

@@ -1,0 +1,95 @@
+"""Pins the channel card to each conversation.
+
+The card stands in front of the cached history, so it must not change while that cache is worth anything: a
+changed topic is told as a line, and the card is written anew when the cache is cold anyway or at a fold.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+
+from agent.brief import Place
+from agent.prompt import card
+from channels.base import Capabilities
+from gateway import access
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName, ConversationId, Message
+from gateway.records import Carded
+from gateway.store import Entry, Store
+
+COLD = timedelta(hours=1)
+"""After the last turn: the longest that a provider keeps a prefix nobody uses."""
+NEWEST_LINES = 100
+"""Looked through for notable people."""
+MOST_PEOPLE = 10
+REMEMBERED = 1_000
+UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
+_SPOKEN = ("direct", "mention", "reply", "room")
+
+
+def anew(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
+    """Why the card is to be written anew; empty: it stays as it is. `last`: when the newest turn in view ended."""
+    if not pinned:
+        return "there was none"
+    if folded:
+        return "the view was folded"
+    if last is None or now - last > COLD:
+        return "the cache is cold"
+    return ""
+
+
+class Cards:
+    """The cards of all conversations. What is pinned is in the log, and the same after a restart."""
+
+    def __init__(
+        self, store: Store, clock: Clock, capabilities: Mapping[ChannelName, Capabilities], who: access.Policy
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._capabilities = capabilities
+        self._who = who
+        self._pinned: OrderedDict[ConversationId, str] = OrderedDict()
+
+    async def card(
+        self, place: Address, *, kind: Literal["direct", "room"], last: datetime | None, folded: bool
+    ) -> str:
+        """What the model is told about the place, durably pinned."""
+        conversation, now = place.conversation, self._clock.now()
+        pinned = self._pinned.get(conversation) or await self._store.card(conversation)
+        if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
+            written = card(await self._place(place, kind))
+            if written != pinned:
+                fact = Carded(text=written, reason=reason)
+                await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
+                pinned = written
+        assert pinned is not None
+        self._pinned[conversation] = pinned
+        self._pinned.move_to_end(conversation)
+        if len(self._pinned) > REMEMBERED:
+            self._pinned.popitem(last=False)
+        return pinned
+
+    async def _place(self, place: Address, kind: Literal["direct", "room"]) -> Place:
+        able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
+        return Place(
+            platform=able.platform,
+            channel=place.channel,
+            room=place.room,
+            kind=kind,
+            thread=place.thread,
+            formatting=able.formatting,
+            topic="" if kind == "direct" else await self._store.topic(place.conversation),
+            people=() if kind == "direct" else await self._people(place.conversation),
+        )
+
+    async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
+        """Who of the owners and admins has spoken there lately, the last speaker last."""
+        lines = await self._store.newest(NEWEST_LINES, kinds=_SPOKEN, conversation=conversation)
+        found: dict[str, tuple[str, str]] = {}
+        for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
+            role = access.role_of(self._who, message.at.channel, message.sender)
+            if role in {"owner", "admin"}:
+                found.pop(message.sender.id, None)
+                found[message.sender.id] = (message.sender.name, role)
+        return tuple(found.values())[-MOST_PEOPLE:]
