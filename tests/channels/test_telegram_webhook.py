@@ -27,7 +27,7 @@ async def test_a_webhook_that_somebody_removed_is_set_again_and_nothing_is_lost(
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
         async with running(api, clock, webhook=hook) as run:
-            await run.up()
+            await api.until(lambda: api.updates.hook is not None)
             api.updates.set_hook(None, drop_pending=False)
             api.private_says(ann, "is anybody there?")
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
@@ -41,7 +41,7 @@ async def test_a_token_that_is_taken_back_ends_the_channel_in_plain_words(hook: 
     async with BotApi() as api:
         clock = ManualClock()
         async with running(api, clock, webhook=hook) as run:
-            await run.up()
+            await api.until(lambda: api.updates.hook is not None)
             api.token = "7000000001:another"
             await run.until_advancing(clock, run.task.done)
             with pytest.raises(Denied, match="BotFather"):
@@ -63,7 +63,7 @@ async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(w
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
         async with running(api, clock, webhook=hook) as run:
-            await run.up()
+            await api.until(lambda: api.updates.hook is not None)
             BREAKS[what](api)
             await run.until_advancing(clock, lambda: run.links == [True, False, True])
             api.private_says(ann, "hi")
@@ -78,7 +78,7 @@ async def test_why_telegram_cannot_call_is_told_once(hook: dict[str, Any], caplo
         info = {"url": hook["url"], "has_custom_certificate": False, "pending_update_count": 3}
         info |= {"last_error_date": 1795000000, "last_error_message": "no route\n\x1b[31m for a-secret"}
         async with running(api, clock, webhook=hook) as run:
-            await run.up()
+            await api.until(lambda: api.updates.hook is not None)
             api.faults.say("getWebhookInfo", json.dumps({"ok": True, "result": info}).encode(), times=3)
             await run.until_advancing(clock, lambda: len(api.asked("getWebhookInfo")) >= 4)
         told = [record.getMessage() for record in caplog.records if "could not call" in record.getMessage()]
