@@ -17,6 +17,7 @@ from channels.base import (
     Part,
     Rejected,
     SendError,
+    Uncertain,
     Unreachable,
     unrecorded,
 )
@@ -28,6 +29,7 @@ from channels.discord.ids import as_id, nonce, snowflake
 from channels.discord.render import bodies
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, ChannelName, MessageId, Post, Receipt, RoomId
+from gateway.ids import new_id
 
 if TYPE_CHECKING:
     from channels.discord.life import Life
@@ -42,6 +44,7 @@ _RESEND_S = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past
 few minutes`; two are the fewest that one may call so."""
 _SUPPRESS_EMBEDS, _SILENT = 1 << 2, 1 << 12
+_SHOWN_TRIES = 3
 _MESSAGES = "/channels/{channel_id}/messages"
 
 
@@ -128,16 +131,21 @@ class DiscordChannel:
         if part.reply_to is not None and (replied := as_id(part.reply_to)):
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:
-                return await self._post(life, part, content | {"message_reference": reply}, going)
+                return await self._post(life, part.to, content | {"message_reference": reply}, going)
             except Refused as refused:
                 if refused.status != HTTPStatus.BAD_REQUEST:
                     raise
                 # E.g. 160002: not without the right to read the history. The words matter more.
                 _LOG.info("said without the reply: %s", refused.reason)
-        return await self._post(life, part, content, going)
+        return await self._post(life, part.to, content, going)
 
-    async def _post(self, life: "Life", part: Part, content: dict[str, object], going: Going) -> Receipt:
-        return _receipt(await life.api.call("POST", _MESSAGES, json=content, going=going, channel_id=_channel(part.to)))
+    async def _post(
+        self, life: "Life", to: Address, content: dict[str, object], going: Going | None = None, *, again: bool = True
+    ) -> Receipt:
+        where = _channel(to)
+        return _receipt(
+            await life.api.call("POST", _MESSAGES, json=content, going=going, again=again, channel_id=where)
+        )
 
     async def typing(self, at: Address, *, active: bool) -> None:
         life = self._life
@@ -177,10 +185,13 @@ class PreviewingChannel(DiscordChannel):
             path = _MESSAGES + "/{message_id}"
             await life.api.call("PATCH", path, json=content, channel_id=_channel(at), message_id=_known(shown))
             return shown
-        # Nobody is to be called for something unfinished, and it must not stand there twice.
-        content["flags"] = _SUPPRESS_EMBEDS | _SILENT
-        answer = await life.api.call("POST", _MESSAGES, json=content, again=False, channel_id=_channel(at))
-        return next(iter(_receipt(answer).ids), None)
+        # Nobody is to be called for something unfinished. What may stand there is to be taken away, so we need its id.
+        key = nonce(new_id(self._clock.now()))
+        content |= {"flags": _SUPPRESS_EMBEDS | _SILENT, "nonce": key, "enforce_nonce": True}
+        for _ in range(_SHOWN_TRIES - 1):
+            with contextlib.suppress(Uncertain):
+                return next(iter((await self._post(life, at, content, again=False)).ids), None)
+        return next(iter((await self._post(life, at, content, again=False)).ids), None)
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:
         life, path = self._running(), _MESSAGES + "/{message_id}"

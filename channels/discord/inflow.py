@@ -52,7 +52,8 @@ class Inflow:
         self._cursor = ""
         self._began = False
         """A session has begun, and where is not durable yet: messages missed before the first one count from there."""
-        self._later: set[asyncio.Task[None]] = set()
+        self._later: dict[asyncio.Task[None], int] = {}
+        """What is put into the inbox later, and of which shard."""
         self.gone: set[str] = set()
         """Messages of ours that we took away ourselves."""
 
@@ -113,6 +114,8 @@ class Inflow:
                     shards=shards if isinstance(shards, int) else 1,
                 )
                 self._began = True
+                for task in [task for task, shard in self._later.items() if shard == item.shard]:
+                    task.cancel()  # what it would ask for is of the session before
                 self._put_later(_LATE_S, Raw(item.shard, LATE, {}))
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
@@ -167,5 +170,5 @@ class Inflow:
             await self._clock.sleep(delay_s)
             self._inbox.put(item)
 
-        self._later.add(task := asyncio.create_task(wait()))
-        task.add_done_callback(self._later.discard)
+        self._later[task := asyncio.create_task(wait())] = item.shard
+        task.add_done_callback(self._later.pop)

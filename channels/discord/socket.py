@@ -122,13 +122,11 @@ class Socket(DiscordWebSocket):
         elif op == self.HELLO and self.heart is None:
             interval_ms = max(number(data, "heartbeat_interval") or _INTERVAL_MS, _SHORTEST_MS)
             self.heart = Heart(self, interval_ms / 1000, self.chance)
-        elif op == self.RECONNECT:
-            await self.close()
+        elif op == self.RECONNECT:  # whoever catches this closes, and waits for no answer to that
             raise ReconnectWebSocket(self.shard_id)
         elif op == self.INVALIDATE_SESSION:
             if data is not True:
                 self.session_id = self.sequence = None
-            await self.close(4000 if data is True else 1000)
             raise ReconnectWebSocket(self.shard_id, resume=data is True)
 
     def _read(self, msg: object) -> Mapping[str, Any] | None:

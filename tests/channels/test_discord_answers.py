@@ -6,10 +6,11 @@ import contextlib
 import pytest
 
 from channels.base import CommandSpec, RateLimited, Rejected, Uncertain
+from channels.discord.channel import PreviewingChannel
 from channels.discord.errors import Refused
 from gateway.events import Receipt
 from tests.channels.discord_faults_kit import SAY, hello, part, running, story
-from tests.channels.discord_kit import both
+from tests.channels.discord_kit import both, place
 from tests.channels.discord_kit import part as answer
 from tests.channels.discord_kit import running as running_with
 from tests.servers.discord_api import DiscordApi, Options
@@ -150,6 +151,26 @@ async def test_the_number_of_shards_is_asked_for_until_it_is_told() -> None:
         async with running(api, shards="auto") as it:
             await it.up()
             assert sorted(identify["shard"] for _, identify in api.identifies) == [[0, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("what", ["500 after", "502 before", "reset after", "reset before"])
+def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
+    @story
+    async def run() -> None:
+        async with both(preview="all") as (api, it):
+            channel = it.channel
+            assert isinstance(channel, PreviewingChannel)
+            api.faults.add(SAY, what)  # type: ignore[arg-type] # the parameters above are its values
+            shown = await channel.preview(place(api.room), "I thi", None)
+            assert [message["id"] for message in api.visible(api.room)] == [shown]
+            await it.channel.send(answer("I think so", api.room))
+            assert shown is not None
+            await channel.unpreview(place(api.room), shown)
+            again = await channel.preview(place(api.room), "I thi", None)
+            assert again not in {shown, None}  # the next one is another
+            assert api.texts(api.room) == ["I think so", "I thi"]
+
+    run()
 
 
 @pytest.mark.parametrize("name", ["log", "status"])
