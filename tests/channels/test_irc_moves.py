@@ -27,6 +27,9 @@ def test_a_chat_follows_whoever_it_is_with() -> None:
     assert moves.nick("al!a@h") == moves.nick("AL_away!a@h") == "al"
     _fed(moves, ":AL!a@h QUIT :bye")
     assert moves.nick("AL_away!a@h") == "AL_away"
+    _fed(moves, ":al!a@h NICK other")
+    _fed(moves, ":al!a@h PRIVMSG #room :somebody else behind the same host")
+    assert moves.nick("al!a@h") == "al"
     for number in range(5_000):
         _fed(moves, f":x{number}!a@h NICK y{number}")
     assert moves.nick("x4999!a@h") == "y4999"
