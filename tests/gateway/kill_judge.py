@@ -67,6 +67,13 @@ class Verdict:
         self.faults.append(f"duplicated: {what}")
 
 
+def fair(found: Verdict) -> None:
+    """Each line is answered once, or recorded as uncertain; nothing is lost or doubled. Else AssertionError."""
+    assert found.faults == [], found.faults
+    assert (found.lost, found.duplicated, found.asked_twice) == (0, 0, 0)
+    assert found.answered + found.uncertain == found.accepted > 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     place: ConversationId

@@ -6,26 +6,17 @@ every kill. The program runs as `reverie run` does, on one store, started again 
 
 import asyncio
 import contextlib
-import itertools
-import json
-import random
-import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.records import LOW
-from gateway.store import Missing, Store, Stored
-from tests.gateway.kill_judge import TOKEN, Asked, Evidence, Shown
+from tests.gateway.kill_judge import Evidence, Shown
+from tests.gateway.program_kit import Program, so
 from tests.servers.ircd import Client, Ircd
 from tests.servers.ircd_v3 import read_tags
 from tests.servers.model_api import Answer, ModelApi
 from tests.servers.model_api_events import Json
 
-PROGRAM = "import sys; from gateway.cli import main; sys.exit(main())"
-CHECKOUT = Path(__file__).parents[2]
 ROOMS = ("#one", "#two")
 PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}
 """Nick -> whom they talk to: a room, or the bot in private."""
@@ -35,77 +26,35 @@ LINE_TOKENS = 6
 """At most so many tokens in one line of a reply, so that it is one IRC line."""
 
 
-class World:
+class World(Program):
     """All of it. Use as `async with world(directory, seed) as it`."""
 
     def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str) -> None:
-        self.directory, self.ircd, self.model = directory, ircd, model
-        self.program = f"{sabotage}\n{PROGRAM}"
-        self.random = random.Random(seed)
-        self.store = directory / "reverie.db"
-        self.asked: list[Asked] = []
+        here = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "reverie",
+            "rooms": list(ROOMS),
+            "page_lines": 0,
+            "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
+        }
+        super().__init__(directory, model, seed, {"irc.test": here}, sabotage=sabotage)
+        self.ircd = ircd
         self.said = 0
         """Lines that were said to the bot, whether it was there or not."""
         self.talking = True
         self.kills: Counter[str] = Counter()
-        self.process: asyncio.subprocess.Process | None = None
-        self.lines = itertools.count(1)
         model.default = self._answer
-        config = {
-            "channels": {
-                "irc.test": {
-                    "platform": "irc",
-                    "host": "127.0.0.1",
-                    "port": ircd.port,
-                    "tls": False,
-                    "nick": "reverie",
-                    "rooms": list(ROOMS),
-                    "page_lines": 0,
-                    "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
-                }
-            },
-            "agents": [{"id": "reverie"}],
-            "llm": {
-                "providers": {"fake": {"kind": "openai", "base_url": model.url, "api_key": "none"}},
-                "models": {"main": {"provider": "fake", "name": "fake", "context_tokens": 8000}},
-            },
-            "attention": {"coalesce": "50ms"},
-            "access": {"dm": "open"},
-            "store": {"path": str(self.store)},
-            "ops": {"port": 0},
-        }
-        (directory / "reverie.yaml").write_text(json.dumps(config))  # JSON is YAML
 
     def _answer(self, body: Json) -> Answer:
         """Each token of the newest message in exactly one line; sometimes long, sometimes slow."""
-        tokens = list(dict.fromkeys(TOKEN.findall(body["messages"][-1]["content"])))
-        self.asked.append(Asked(datetime.now(UTC), frozenset(tokens)))
+        tokens = self.tokens_of(body)
         number, roll = len(self.asked), self.random
         count = max(roll.choice((1, 1, 2, 4, 7, 12)), -(-len(tokens) // LINE_TOKENS))
         text = "\n".join(f"r{number}.{i + 1} {' '.join(tokens[i::count])} so much for that" for i in range(count))
         return Answer(text=text, delay_s=roll.choice((0.0, 0.0, 0.02, roll.uniform(0, 0.4))))
-
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "stderr.txt"
-
-    async def launch(self, *arguments: str) -> asyncio.subprocess.Process:
-        """Run `reverie` with these arguments."""
-        with self.log_file.open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                sys.executable, "-c", self.program, *arguments, stdout=log, stderr=log, cwd=CHECKOUT
-            )
-
-    async def start(self) -> None:
-        """Run the gateway."""
-        self.process = await self.launch("run", "--config", str(self.directory))
-
-    async def kill(self) -> None:
-        """SIGKILL. It must have been alive."""
-        assert self.process is not None
-        assert self.process.returncode is None, f"it ended by itself:\n{self.log_file.read_text()[-4000:]}"
-        self.process.kill()
-        assert await self.process.wait() == -signal.SIGKILL
 
     async def round(self) -> None:
         """Run the gateway until a random moment."""
@@ -123,7 +72,7 @@ class World:
         if name == "launch":  # anywhere from the interpreter's first step on
             await asyncio.sleep(within(0.005, 1.5))
             return
-        if not await _so(lambda: len(self.ircd.clients) > clients):
+        if not await so(lambda: len(self.ircd.clients) > clients):
             return
         bot = self.ircd.clients[clients]
         if name == "registration":
@@ -134,20 +83,20 @@ class World:
         said = self.said + 1
         match name:
             case "ingest":
-                await _so(lambda: self.here(bot) and self.said > said)
+                await so(lambda: self.here(bot) and self.said > said)
                 await asyncio.sleep(within(0, 0.03))
             case "asked":
-                await _so(lambda: len(self.asked) > asked)
+                await so(lambda: len(self.asked) > asked)
                 await asyncio.sleep(within(0, 0.3))
             case "sending":
-                await _so(lambda: len(_shown(bot)) > sent)
+                await so(lambda: len(_shown(bot)) > sent)
                 await asyncio.sleep(self.random.choice((0, 0, within(0, 0.004), within(0, 0.03))))
             case "unconfirmed":
                 self.ircd.faults.hold_pongs = True
-                await _so(lambda: len(_shown(bot)) > 0)
+                await so(lambda: len(_shown(bot)) > 0)
                 await asyncio.sleep(within(0, 0.1))
             case _:
-                await _so(lambda: self.here(bot))
+                await so(lambda: self.here(bot))
                 await asyncio.sleep(within(0.05, 1.5))
 
     def here(self, bot: Client) -> bool:
@@ -156,27 +105,15 @@ class World:
     async def drain(self) -> None:
         """Run the gateway, let people fall silent, wait until all is dealt with; then it has to end well."""
         await self.start()
-        assert await _so(lambda: self.here(self.ircd.clients[-1]), 20)
+        assert await so(lambda: self.here(self.ircd.clients[-1]), 20)
         said = self.said
-        await _so(lambda: self.said > said + len(PEOPLE))
+        await so(lambda: self.said > said + len(PEOPLE))
         self.talking = False
-        async with asyncio.timeout(60):
-            calm = 0
-            while calm < 3:
-                await asyncio.sleep(0.2)
-                calm = calm + 1 if await self._dealt_with() else 0
-        assert self.process is not None
-        self.process.terminate()
-        async with asyncio.timeout(10):
-            assert await self.process.wait() == 0
+        await self.calm()
+        await self.end()
 
-    async def _dealt_with(self) -> bool:
-        if not self.here(self.ircd.clients[-1]):
-            return False
-        with contextlib.suppress(Missing):
-            async with await Store.open_readonly(self.store) as reader:
-                return not await reader.outbox() and not await reader.due(LOW)
-        return False
+    def taken_in(self) -> bool:
+        return self.here(self.ircd.clients[-1])
 
     async def rebuild(self) -> int:
         """`reverie log rebuild`: 0 if every table is what the log says."""
@@ -184,12 +121,10 @@ class World:
 
     async def evidence(self) -> Evidence:
         """All that was recorded."""
-        entries: list[Stored] = []
-        async with await Store.open_readonly(self.store) as reader:
-            while page := await reader.entries(after=entries[-1].seq if entries else 0):
-                entries += page
         bots = [client for client in self.ircd.clients if client.user == "reverie"]
-        return Evidence(entries=entries, wire=[shown for bot in bots for shown in _shown(bot)], asked=self.asked)
+        return Evidence(
+            entries=await self.entries(), wire=[part for bot in bots for part in _shown(bot)], asked=self.asked
+        )
 
     async def person(self, nick: str, target: str) -> None:
         """Talk, with a token in each line; then stay and listen."""
@@ -204,7 +139,7 @@ class World:
                     continue
                 aside = target.startswith("#") and self.random.random() < 0.2
                 address = "reverie: " if target.startswith("#") and not aside else ""
-                writer.write(f"PRIVMSG {target} :{address}what about t{next(self.lines)}z?\r\n".encode())
+                writer.write(f"PRIVMSG {target} :{address}what about {self.token()}?\r\n".encode())
                 self.said += not aside
         finally:
             hearing.cancel()
@@ -227,9 +162,7 @@ async def world(directory: Path, seed: int, sabotage: str = "") -> AsyncIterator
             for person in people:
                 person.cancel()
             await asyncio.gather(*people, return_exceptions=True)
-            if it.process is not None and it.process.returncode is None:
-                it.process.kill()
-                await it.process.wait()
+            await it.close()
 
 
 def _shown(bot: Client) -> list[Shown]:
@@ -241,13 +174,3 @@ def _shown(bot: Client) -> list[Shown]:
 async def _hear(reader: asyncio.StreamReader) -> None:
     while await reader.read(2**16):
         pass
-
-
-async def _so(true: Callable[[], bool], limit_s: float = 4.0) -> bool:
-    """Wait for it, but not for long: whether it came."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            while not true():
-                await asyncio.sleep(0.001)
-            return True
-    return False

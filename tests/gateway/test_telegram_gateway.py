@@ -19,8 +19,9 @@ from gateway.events import Delivery, Link
 from gateway.records import CursorMoved, PartEnded, TurnEnded
 from tests.channels.telegram_kit import story
 from tests.channels.test_telegram_fuzz import Spoiler
-from tests.gateway.kill_judge import Verdict
-from tests.gateway.telegram_kit import Town, fair, so, town
+from tests.gateway.kill_judge import Verdict, fair
+from tests.gateway.program_kit import so
+from tests.gateway.telegram_kit import Town, town
 from tests.gateway.test_kill import GUESSES
 from tests.servers.bot_api import BAD_GATEWAY, Flood, Person
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from channels.telegram.render import Text
 from gateway.records import PartEnded
 from tests.channels.telegram_kit import story
-from tests.gateway.kill_judge import Evidence, Shown, Verdict, judge
-from tests.gateway.telegram_kit import Town, fair, town
+from tests.gateway.kill_judge import Evidence, Shown, Verdict, fair, judge
+from tests.gateway.telegram_kit import Town, town
 from tests.servers.bot_api import Chat
 
 
