@@ -13,7 +13,7 @@ from channels.discord.gaps import Progress
 from channels.discord.ids import snowflake
 from channels.discord.inbox import Raw
 from channels.discord.rest import Api, channel_of, messages
-from channels.payload import Json, flag
+from channels.payload import Json, flag, whole
 from gateway.clock import Clock
 from gateway.events import Notification
 
@@ -22,11 +22,13 @@ REFILL: Final = "_REFILL"
 """From ourselves: a history that could not be had is asked for again."""
 LATE: Final = "_LATE"
 """From ourselves: all guilds should have been told by now."""
+_TRIES: Final = "_tries"
 BEGIN_A_GAP: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
 _PAGE = 100
 _AT_ONCE = 8
 """Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
-_AGAIN_S = 30.0
+_AGAIN_S, _MOST_S = 2.0, 60.0
+"""What could not be had is asked for again so soon; each time it takes twice as long, up to the second."""
 
 
 class Backlog:
@@ -50,7 +52,7 @@ class Backlog:
     async def fill(self, item: Raw, data: Json, emit: Emit) -> None:
         """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
         if item.event == LATE:
-            await self._fill_untold(item.shard, emit)
+            await self._fill_untold(item.shard, emit, data)
             return
         shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
         if not self._progress.missing(shard, guild):
@@ -67,16 +69,20 @@ class Backlog:
         if await self._histories(asked, self._progress.since(shard, now), emit):
             self._progress.closed(shard, guild)
         else:
-            self._later(_AGAIN_S, Raw(shard, REFILL, {"id": guild} if guild else {}))
+            self._again(shard, REFILL, data, guild)
 
-    async def _fill_untold(self, shard: int, emit: Emit) -> None:
+    def _again(self, shard: int, event: str, before: Json, guild: str = "") -> None:
+        tries = min(max(whole(before, _TRIES) or 0, 0), 9)
+        self._later(min(_AGAIN_S * 2.0**tries, _MOST_S), Raw(shard, event, {"id": guild, _TRIES: tries + 1}))
+
+    async def _fill_untold(self, shard: int, emit: Emit, data: Json) -> None:
         """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
 
         Their gaps stay open, for what is said until it comes. Where Discord names no guilds, none need come.
         """
         if not self._progress.some_missing(shard):
             return
-        whole = True
+        complete = True
         for room in self._rooms - {gaps.ANY} - set(self._directory.places):
             try:
                 told = await channel_of(self._api, room)
@@ -84,7 +90,7 @@ class Backlog:
                 told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
             except SendError as error:
                 _LOG.warning("room %s is not known: %s", room, error.reason)
-                whole = False
+                complete = False
                 continue
             self._directory.add(told, snowflake(told, "guild_id"))
         places = [
@@ -94,22 +100,22 @@ class Backlog:
             and (not place.guild or self._progress.missing(shard, place.guild))
             and gaps.acts(place, self._rooms)
         ]
-        if await self._histories(places, self._progress.since(shard, self._clock.now()), emit) and whole:
+        if await self._histories(places, self._progress.since(shard, self._clock.now()), emit) and complete:
             self._progress.closed(shard, gaps.ANY)
         else:
-            self._later(_AGAIN_S, Raw(shard, LATE, {}))
+            self._again(shard, LATE, data)
 
     def _direct(self, channel: str) -> Place | None:
         return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")
 
     async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
         """Whether all of them could be had."""
-        free, whole = asyncio.Semaphore(_AT_ONCE), True
+        free, complete = asyncio.Semaphore(_AT_ONCE), True
 
         async def one(place: Place) -> None:
-            nonlocal whole
+            nonlocal complete
             async with free:
-                whole = await self._history(place, since, emit) and whole
+                complete = await self._history(place, since, emit) and complete
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -117,7 +123,7 @@ class Backlog:
                     tasks.create_task(one(place))
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        return whole
+        return complete
 
     async def _history(self, place: Place, since: int, emit: Emit) -> bool:
         """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
@@ -127,6 +133,7 @@ class Backlog:
                     "GET",
                     "/channels/{channel_id}/messages",
                     params={"limit": _PAGE, "after": since},
+                    again=False,  # others wait meanwhile
                     channel_id=place.id,
                 )
             except (Rejected, Denied) as error:  # not ours to read: there is no gap either

@@ -213,6 +213,8 @@ class Shards:
             return replace(session, gateway=self._config.gateway_url)
         if any(left.close_code in _ANEW for left in opened):
             return None
+        if (seq := max(left.sequence or 0 for left in opened)) > session.seq:  # cut in the middle of what was missed
+            return replace(session, seq=seq, refused=0)
         return replace(session, refused=session.refused + 1) if session.refused + 1 < _RESUMES else None
 
 

@@ -119,7 +119,9 @@ async def test_json_is_read_whatever_its_type_is_called() -> None:
 
 
 @story
-async def test_a_channel_that_cannot_be_told_is_asked_once_and_holds_nobody_up_for_long() -> None:
+async def test_a_channel_that_cannot_be_told_is_asked_once_and_holds_nobody_up_for_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with DiscordApi() as api, running(api) as it:
         await it.up()
         thread = api.world.add_thread(api.room, "old", api.ann)["id"]
@@ -130,6 +132,7 @@ async def test_a_channel_that_cannot_be_told_is_asked_once_and_holds_nobody_up_f
         begun_s = asyncio.get_running_loop().time()
         await it.heard("there", "here")
         assert len(api.made(asked)) == 1
+        assert "is not known: Discord: no reason (500)" in caplog.text
         assert asyncio.get_running_loop().time() - begun_s < 5
 
 

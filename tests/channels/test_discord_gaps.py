@@ -11,7 +11,8 @@ from channels.discord.directory import Directory, Place
 from channels.discord.gaps import Progress
 from channels.discord.ids import id_at
 from channels.discord.rest import messages
-from gateway.events import Message, RoomId
+from gateway.clock import SystemClock
+from gateway.events import Message, Reacted, RoomId
 from tests.channels.discord_faults_kit import Hurried, hello, running, story
 from tests.channels.discord_kit import NAME, place
 from tests.servers.discord_api import DiscordApi, Options
@@ -207,6 +208,42 @@ async def test_a_session_that_is_given_back_counts_from_anew() -> None:
 
 
 @story
+async def test_what_was_told_before_a_resuming_was_cut_is_not_told_again() -> None:
+    async with DiscordApi() as api, running(api, clock=Hurried(200)) as it:
+        await it.up()
+        said = hello(api, "before")
+        await it.heard("before")
+        api.faults.cut_replays = 3
+        api.cut()
+        for number in range(16):
+            api.reacts(api.room, said, api.ann, str(number))
+        await it.up(2)
+        hello(api, "after")
+        await it.heard("before", "after")
+        assert [event.reaction for event in it.seen if isinstance(event, Reacted)] == [str(n) for n in range(16)]
+        assert (len(api.resumes), len(api.identifies)) == (4, 1)
+
+
+@story
+async def test_a_history_that_fails_holds_nobody_up_and_is_asked_again_soon() -> None:
+    async with DiscordApi() as api, running(api, clock=SystemClock()) as it:
+        await it.up()
+        hello(api, "before")
+        await it.heard("before")
+        api.faults.add(HISTORY, "500 before", times=2)
+        api.forget()
+        api.cut()
+        hello(api, "away")
+        await it.up(2)
+        begun_s = asyncio.get_running_loop().time()
+        hello(api, "live", room=api.other)
+        await it.until(lambda: "live" in it.texts)
+        assert asyncio.get_running_loop().time() - begun_s < 5
+        await it.heard("before", "away", "live")
+        assert asyncio.get_running_loop().time() - begun_s < 12
+
+
+@story
 async def test_an_invalid_session_that_is_called_resumable_for_ever_is_given_up() -> None:
     async with DiscordApi() as api, running(api) as it:
         await it.up()
@@ -240,10 +277,12 @@ async def test_a_direct_chat_is_asked_whatever_was_told_of_it_once() -> None:
         api.dispatch(
             "CHANNEL_CREATE", api.world.channels[direct] | {"last_message_id": str(int(first) - (10**6 << 22))}
         )
+        hello(api, "in a room")
+        await it.heard("before", "in a room")  # so that is known now
         api.forget()
         api.cut()
         api.says(direct, api.ann, "away")
-        await it.heard("before", "away")
+        await it.heard("before", "in a room", "away")
 
 
 def directory() -> Directory:

@@ -59,6 +59,8 @@ class Faults:
     """So many RESUME are answered by closing with `refusal`."""
     refusal: int = 4000
     """0 cuts without a code."""
+    cut_replays: int = 0
+    """So many RESUME are cut when the first half of what was missed is told."""
     closed_handshakes: int = 0
     """So many connections are closed with 4000 instead of HELLO."""
     unlisted_guilds: bool = False
