@@ -199,10 +199,14 @@ class Sign:
             while not self._over:
                 await self._news.wait()
                 self._news.clear()
-                text = presentable(self._newest)
-                if text not in ("", last):
-                    shown, last = await self._show(channel, text, shown), text
-                await self._signs.clock.sleep(channel.preview_every_s)
+                text, wait_s = presentable(self._newest), channel.preview_every_s
+                try:
+                    if text not in ("", last):
+                        shown, last = await self._show(channel, text, shown), text
+                except RateLimited as error:  # there is no room now; then what stands would be old until the end
+                    self._news.set()
+                    wait_s = max(wait_s, error.retry_after_s)
+                await self._signs.clock.sleep(wait_s)
         except StoreError:
             raise
         except SendError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.models.scripted import Rule, Script
-from channels.base import Part, Rejected, SendError, Unreachable
+from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.events import Address, MessageId
@@ -32,6 +32,8 @@ class Showing(ConsoleChannel):
         self.drafts = drafts
         self.fails: SendError | Exception | None = None
         """Raised by the next preview, and by every one after it."""
+        self.full = 0
+        """For so many previews to come there is no room, each time for a tenth of a second."""
         self.stays: list[SendError] = []
         """Raised by the next tries to take a preview away, one each."""
         self.hold: asyncio.Event | None = None
@@ -51,6 +53,9 @@ class Showing(ConsoleChannel):
             await (self.hold.wait() if self.hold else asyncio.sleep(0.001))
             if self.fails is not None:
                 raise self.fails
+            if self.full:
+                self.full -= 1
+                raise RateLimited("no room", retry_after_s=0.1)
         finally:
             self._busy = False
         self.seen.append(("preview", text))
@@ -178,6 +183,26 @@ def test_a_preview_that_fails_ends_previews_and_nothing_else(tmp_path: Path, err
 
     with_console(tmp_path, console, LONG, story)
     assert not console.of("preview")
+
+
+def test_previews_for_which_there_is_no_room_go_on_when_there_is(tmp_path: Path) -> None:
+    console = Showing()
+    refused: list[float] = []
+
+    async def story(gateway: Running) -> None:
+        await console.say("hello", sender="ann")
+        await until(lambda: len(console.of("preview")) == 1)
+        console.full = 2
+        await until(lambda: len(console.of("preview")) == 2)
+        refused.append(console.full)
+        await gateway.took(1)
+        await until(lambda: bool(console.of("sent")))
+
+    long = Script(rules=(Rule(match="", reply="one two three four five. " * 40),), pace_s=0.02)
+    with_console(tmp_path, console, long, story)
+    assert (refused, len(console.of("sent")), console.standing) == ([0], 1, {})
+    first, second = console.of("preview")[:2]
+    assert second.startswith(first.rstrip(" …"))
 
 
 def test_a_preview_that_cannot_be_taken_away_now_goes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
