@@ -16,25 +16,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.bench_store import fill
-from tests.bench.gateway_kit import NICK, ROOM, FastModel, Gateway, Wire, running, write_config
+from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Gateway, Wire, running, show, write_config
 
 IDLE_S = 5.0
 WARM_UP = 20
 """Messages before the first that counts."""
-
-
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    name: str
-    value: float
-    unit: str
-    promise: str = ""
 
 
 class Bench:
@@ -178,9 +168,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({f"{figure.name} ({figure.unit})": round(figure.value, 3) for figure in figures}))
         return 0
-    print(f"{'figure':46} {'measured':>10} {'unit':8} promise")
-    for name, value, unit, promise in figures:
-        print(f"{name:46} {value:10.3f} {unit:8} {promise}")
+    show(figures)
     print(f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after, on {os.cpu_count()} processors")
     return 0
 

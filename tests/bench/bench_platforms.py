@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.gateway_kit import NICK, ROOM, FastModel, Wire, running, write_config
+from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Wire, running, show, write_config
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 
@@ -66,8 +66,8 @@ class Platforms:
             return gateway.up_s - gateway.launched_s, gateway.resident_mb()
 
 
-async def measure(runs: int) -> list[tuple[str, float, str, str]]:
-    """Name, figure, unit, promise."""
+async def measure(runs: int) -> list[Figure]:
+    """All figures, in the order of the table."""
     figures = []
     with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
         platforms = Platforms(Path(folder))
@@ -84,12 +84,12 @@ async def measure(runs: int) -> list[tuple[str, float, str, str]]:
             ):
                 taken = [await platforms.measure(names, remote=False) for _ in range(runs)]
                 promise = ("<= 2.0", "<= 100") if names == every else ("<= 1.0", "<= 60") if not names else ("", "")
-                figures.append(
-                    (f"launch -> connected, {kind}", statistics.median(t for t, _ in taken), "s", promise[0])
-                )
-                figures.append((f"resident, idle, {kind}", statistics.median(m for _, m in taken), "MB", promise[1]))
+                up_s, resident_mb = (statistics.median(column) for column in zip(*taken, strict=True))
+                figures.append(Figure(f"launch -> connected, {kind}", up_s, "s", promise[0]))
+                figures.append(Figure(f"resident, idle, {kind}", resident_mb, "MB", promise[1]))
             taken = [await platforms.measure(every, remote=True) for _ in range(runs)]
-            figures.append(("resident, after a request, all", statistics.median(m for _, m in taken), "MB", "<= 100"))
+            after_mb = statistics.median(resident_mb for _, resident_mb in taken)
+            figures.append(Figure("resident, after a request, all", after_mb, "MB", "<= 100"))
     return figures
 
 
@@ -104,9 +104,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({f"{name} ({unit})": round(value, 3) for name, value, unit, _ in figures}))
         return 0
-    print(f"{'figure':46} {'measured':>10} {'unit':8} promise")
-    for name, value, unit, promise in figures:
-        print(f"{name:46} {value:10.3f} {unit:8} {promise}")
+    show(figures)
     print(f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after; {time.monotonic() - begun_s:.0f} s")
     return 0
 

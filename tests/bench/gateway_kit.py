@@ -9,10 +9,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.servers.ircd import Client, Ircd
 from tests.servers.ircd_v3 import read_tags
@@ -23,6 +23,22 @@ START_LIMIT_S = 60.0
 
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Compiled code is kept between starts, as it is where the gateway is installed: compiling takes 0.3 s."""
+
+
+class Figure(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    promise: str = ""
+
+
+def show(figures: Iterable[Figure]) -> None:
+    """Print them as a table."""
+    print(f"{'figure':46} {'measured':>10} {'unit':8} promise")
+    for name, value, unit, promise in figures:
+        print(f"{name:46} {value:10.3f} {unit:8} {promise}")
 
 
 def write_config(

@@ -115,12 +115,17 @@ def _running(command: list[str], port: int, directory: Path) -> Iterator[None]:
             time.sleep(0.02)
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to go, and see that it does."""
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _listening(port: int) -> bool:

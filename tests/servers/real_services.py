@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers.real_ircd import end
+
 _START_S = 15.0
 _LINK = """
 <module name="spanningtree"><module name="sasl">
@@ -79,9 +81,4 @@ def services(port: int) -> Iterator[None]:
                 time.sleep(0.05)
             yield
         finally:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
