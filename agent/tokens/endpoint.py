@@ -1,0 +1,171 @@
+"""Anthropic's own counter, asked beside the conversations and never on the way of one.
+
+Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without what concerns the answer;
+free, but with requests per minute of its own; an estimate, by its own words, that ignores caching.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent.models.base import Busy, ModelError, TooLong
+from agent.models.http import Api, endpoint
+from agent.tokens.base import Counter
+from agent.tokens.breaker import Breaker
+from gateway.clock import Clock
+
+VERSION = "2023-06-01"
+TIMEOUT_S = 20.0
+"""For a whole answer. Nobody waits for it, but a question that hangs keeps the next ones from being asked."""
+_AT_ONCE = 2
+"""Questions under way. What does not get a turn is not asked: the next request brings a better one."""
+_COUNTED = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
+"""Of a request's body; the others (`max_tokens`, `stream`, ...) are refused there."""
+
+Body = Mapping[str, object]
+OnCount = Callable[[int], None]
+
+
+class _Counted(BaseModel):
+    model_config = ConfigDict(strict=True)
+    input_tokens: int = Field(ge=0)
+
+
+class EndpointCounter:
+    """Counts texts offline, and whole requests by asking the provider.
+
+    `count` is the offline counter's. What the provider said of a request is remembered under the hash of what was
+    asked, so that the same one is asked once. After three failures in a row the provider is left alone for 30 s, then
+    for twice as long each time up to 300 s.
+    """
+
+    def __init__(
+        self,
+        offline: Counter,
+        *,
+        clock: Clock,
+        api_key: str = "",
+        base_url: str = "https://api.anthropic.com",
+        capacity: int = 1024,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`capacity`: answers remembered; 0: none. `offline` stays its owner's. Raises ValueError: bad URL or key."""
+        secret = "" if api_key.lower() == "none" else api_key
+        headers = {"anthropic-version": VERSION} | ({"x-api-key": secret} if secret else {})
+        url = endpoint(endpoint(base_url, "/messages"), "/count_tokens")
+        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        self._timeout_s = timeout_s
+        self._offline = offline
+        self._clock = clock
+        self._capacity = capacity
+        self._answers: OrderedDict[bytes, int] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[None]] = {}
+        self.breaker = Breaker()
+        """For people and metrics."""
+        self.last_failure = ""
+        """Why the newest failed question failed, for people; empty: none did. Holds no secrets."""
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.breaker.has_opened
+
+    def count(self, text: str) -> int:
+        return self._offline.count(text)
+
+    def known(self, body: Body) -> int | None:
+        """What the provider counted for this request; None: it has not been asked, or it is forgotten.
+
+        No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
+        """
+        return self._look_up(_key(countable(body)))
+
+    def want(self, body: Body, on_count: OnCount = lambda _: None) -> None:
+        """Ask beside what goes on, unless it is known, being asked, or the provider is to be left alone.
+
+        `body` is a request as it goes to `/v1/messages`, marks and all; it is read before this returns. `on_count`
+        hears the answer if there is one: at once if it is known, and must not raise. Needs a running loop.
+        """
+        asked = countable(body)
+        key = _key(asked)
+        known = self._look_up(key)
+        if known is not None:
+            on_count(known)
+            return
+        now_s = self._clock.monotonic()
+        if key in self._asking or len(self._asking) >= _AT_ONCE or not self.breaker.admits(now_s):
+            return
+        self.breaker = self.breaker.asked(now_s)
+        task = asyncio.create_task(self._ask(key, asked, on_count), name="count_tokens")
+        self._asking[key] = task
+        task.add_done_callback(lambda _: self._asking.pop(key, None))
+
+    async def settled(self) -> None:
+        """Wait until nothing is being asked."""
+        while self._asking:
+            await asyncio.wait(self._asking.values())
+
+    async def aclose(self) -> None:
+        """End what is being asked and close the connections. Safe to call twice."""
+        for task in self._asking.values():
+            task.cancel()
+        await self.settled()
+        await self._api.aclose()
+
+    def _look_up(self, key: bytes) -> int | None:
+        if key in self._answers:
+            self._answers.move_to_end(key)
+        return self._answers.get(key)
+
+    async def _ask(self, key: bytes, asked: Body, on_count: OnCount) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                tokens = self._read(await self._api.post(asked))
+        except TooLong as error:
+            self.last_failure = error.reason  # the provider is well, and the request is past counting
+            self.breaker = self.breaker.succeeded()
+        except TimeoutError:
+            self._failed(Busy(f"{self._api.where} did not count within {self._timeout_s:g} s"))
+        except ModelError as error:
+            self._failed(error)
+        else:
+            self.breaker = self.breaker.succeeded()
+            self._answers[key] = tokens
+            while len(self._answers) > self._capacity:
+                self._answers.popitem(last=False)
+            on_count(tokens)
+
+    def _read(self, answer: bytes) -> int:
+        try:
+            return _Counted.model_validate_json(answer).input_tokens
+        except ValidationError:
+            raise Busy(f"{self._api.where} did not answer with a number of tokens") from None
+
+    def _failed(self, error: ModelError) -> None:
+        self.last_failure = error.reason
+        hint_s = error.retry_after_s if isinstance(error, Busy) else None
+        self.breaker = self.breaker.failed(self._clock.monotonic(), hint_s=hint_s)
+
+
+def countable(body: Body) -> Body:
+    """What of a request's body is counted: without what concerns the answer, and without marks, which may move."""
+    asked = {name: body[name] for name in _COUNTED if name in body}
+    asked |= {name: _unmarked(asked[name]) for name in ("system", "tools") if name in asked}
+    if isinstance(messages := asked.get("messages"), list):
+        asked["messages"] = [message | {"content": _unmarked(message.get("content"))} for message in messages]
+    return asked
+
+
+def _unmarked(items: object) -> object:
+    """Only the items themselves are looked at: what a tool is told or answers may have a `cache_control` of its own."""
+    if not isinstance(items, list):
+        return items
+    return [{name: item[name] for name in item if name != "cache_control"} for item in items]
+
+
+def _key(asked: Body) -> bytes:
+    written = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(written.encode(), digest_size=16).digest()

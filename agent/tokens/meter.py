@@ -1,0 +1,66 @@
+"""Estimates whole requests, and learns from what they turned out to be. No IO, no clock."""
+
+from dataclasses import dataclass
+
+from agent.models.base import Request
+from agent.tokens.drift import Calibration, drift_percent
+from agent.tokens.offline import Method, OfflineCounter
+from agent.tokens.size import Look, PromptSize, prompt_size
+from gateway.events import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a request was thought to have before it was sent."""
+
+    model: str
+    """As its provider names it."""
+    tokens: int
+    """Of the whole prompt, corrected by what is known of this model."""
+    size: PromptSize
+    """Its parts, uncorrected."""
+    method: Method
+
+    def corrected(self, tokens: int) -> int:
+        """A part's tokens, corrected as the whole is."""
+        return round(tokens * self.tokens / self.size.total) if self.size.total else 0
+
+
+class Meter:
+    """One for all models: texts are counted once, and corrected for each model by its own bills."""
+
+    def __init__(self, counter: OfflineCounter, *, look: Look = lambda _: None) -> None:
+        """`look` reads an image's size from its bytes; without it all count as large ones."""
+        self._counter = counter
+        self._look = look
+        self._calibrations: dict[Method, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
+
+    def estimate(self, model: str, request: Request) -> Estimate:
+        """Costs O(new text): see `prompt_size`."""
+        method = self._counter.method
+        size = prompt_size(request, self._counter, look=self._look)
+        if method != self._counter.method:  # in between: half of it was counted the other way
+            method = self._counter.method
+            size = prompt_size(request, self._counter, look=self._look)
+        tokens = self._calibrations[method].calibrated(model, size.total)
+        return Estimate(model=model, tokens=tokens, size=size, method=method)
+
+    def counted(self, estimate: Estimate, tokens: int) -> None:
+        """The provider's own counter says that the request has `tokens`."""
+        self._calibrations[estimate.method].observe(estimate.model, estimate.size.total, tokens)
+
+    def billed(self, estimate: Estimate, usage: Usage) -> float | None:
+        """The request was answered. Returns the drift of the estimate in percent; None: nothing was billed.
+
+        `usage` must be that of one request: a sum over a turn's requests teaches a wrong ratio.
+        """
+        tokens = prompt_tokens(usage)
+        if tokens <= 0:
+            return None
+        self.counted(estimate, tokens)
+        return drift_percent(estimate.tokens, tokens)
+
+
+def prompt_tokens(usage: Usage) -> int:
+    """What a prompt had, however it was billed."""
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

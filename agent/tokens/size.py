@@ -1,0 +1,76 @@
+"""How large a request is, piece by piece. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolSpec
+from agent.tokens.base import Counter
+from agent.view import Sized, images_tokens
+
+FRAME_TOKENS = 4
+"""Around each message: its role and where it begins and ends (view.estimate_tokens counts as many)."""
+TOOL_TOKENS = 12
+"""Around each tool, call and result: the words of the JSON that it is told in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSize:
+    """Tokens of a request's parts, in its order."""
+
+    tools: int
+    blocks: tuple[int, ...]
+    """One each."""
+    conversation: tuple[int, ...]
+    """One for each `Said`."""
+    now: int
+
+    @property
+    def total(self) -> int:
+        """Of the whole prompt."""
+        return self.tools + sum(self.blocks) + sum(self.conversation) + self.now
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    width: int = 0
+    height: int = 0
+
+
+Look = Callable[[bytes], Sized | None]
+"""What reads an image's size from its bytes; None: it cannot."""
+
+
+def prompt_size(request: Request, counter: Counter, *, look: Look = lambda _: None) -> PromptSize:
+    """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before."""
+    count = counter.count
+    return PromptSize(
+        tools=sum(tool_size(tool, counter) for tool in request.tools),
+        blocks=tuple(block_size(block, counter) for block in request.blocks),
+        conversation=tuple(said_size(said, counter, look=look) for said in request.conversation),
+        now=count(request.now) + FRAME_TOKENS if request.now else 0,
+    )
+
+
+def tool_size(tool: ToolSpec, counter: Counter) -> int:
+    """One tool, as the model is told of it."""
+    return counter.count(tool.name) + counter.count(tool.description) + counter.count(tool.schema) + TOOL_TOKENS
+
+
+def block_size(block: Block, counter: Counter) -> int:
+    """One block of the system prompt."""
+    return counter.count(block.text)
+
+
+def said_size(said: Said, counter: Counter, *, look: Look = lambda _: None) -> int:
+    """One side's contribution, with the frame around it."""
+    tokens = FRAME_TOKENS
+    for part in said.parts:
+        if isinstance(part, Text):
+            tokens += counter.count(part.text)
+        elif isinstance(part, Image):
+            tokens += images_tokens((look(part.data) or _Unknown(),))
+        elif isinstance(part, ToolCall):
+            tokens += counter.count(part.name) + counter.count(part.arguments) + TOOL_TOKENS
+        else:
+            tokens += counter.count(part.text) + TOOL_TOKENS
+    return tokens

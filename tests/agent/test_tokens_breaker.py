@@ -1,0 +1,95 @@
+"""The breaker: a table of before, event, after; and what holds for every history."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.tokens.breaker import Breaker
+
+CLOSED = Breaker()
+TWICE = Breaker(failures=2)
+OPEN = Breaker(wait_s=30.0, retry_at_s=130.0, has_opened=True)
+TRYING = Breaker(wait_s=30.0, retry_at_s=160.0, trying=True, has_opened=True)
+AGAIN = Breaker(wait_s=60.0, retry_at_s=200.0, has_opened=True)
+HEALED = Breaker(has_opened=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "after"),
+    [
+        (CLOSED, ("asked", 100), CLOSED),
+        (CLOSED, ("succeeded",), CLOSED),
+        (CLOSED, ("failed", 100), Breaker(failures=1)),
+        (TWICE, ("succeeded",), CLOSED),
+        (TWICE, ("failed", 100), OPEN),
+        (OPEN, ("asked", 130), TRYING),
+        (OPEN, ("failed", 131), OPEN),  # asked before it opened: nothing new
+        (OPEN, ("succeeded",), HEALED),  # the same: it works
+        (TRYING, ("succeeded",), HEALED),
+        (TRYING, ("failed", 140), AGAIN),
+        (HEALED, ("failed", 0), Breaker(failures=1, has_opened=True)),
+        (
+            Breaker(wait_s=240, trying=True, has_opened=True),
+            ("failed", 0),
+            Breaker(wait_s=300, retry_at_s=300, has_opened=True),
+        ),
+    ],
+)
+def test_transitions(before: Breaker, event: tuple[str, float], after: Breaker) -> None:
+    name, *arguments = event
+    assert getattr(before, name)(*arguments) == after
+
+
+@pytest.mark.parametrize(
+    ("state", "now_s", "may"),
+    [
+        (CLOSED, 0, True),
+        (TWICE, 0, True),
+        (OPEN, 129.9, False),
+        (OPEN, 130, True),
+        (TRYING, 159.9, False),  # one tries already
+        (TRYING, 160, True),  # and was never heard of again
+    ],
+)
+def test_who_may_ask(state: Breaker, now_s: float, may: bool) -> None:
+    assert state.admits(now_s) == may
+
+
+def test_a_service_that_stays_away_is_tried_ever_more_seldom() -> None:
+    breaker, now_s, tried = Breaker(), 0.0, []
+    while now_s < 1_500:
+        if breaker.admits(now_s):
+            breaker = breaker.asked(now_s).failed(now_s)
+            tried.append(now_s)
+        now_s += 1
+    assert tried == [0, 1, 2, 32, 92, 212, 452, 752, 1052, 1352]
+
+
+@pytest.mark.parametrize(("hint_s", "until_s"), [(None, 30), (5, 30), (90, 90), (1e9, 300)])
+def test_a_hint_may_make_it_wait_longer_but_not_for_ever(hint_s: float | None, until_s: float) -> None:
+    assert TWICE.failed(0, hint_s=hint_s).retry_at_s == until_s
+    assert TWICE.failed(0, hint_s=hint_s).wait_s == 30  # the next doubles ours
+
+
+events = st.lists(st.tuples(st.sampled_from(["ask", "fail", "succeed", "lose"]), st.floats(0, 400)), max_size=80)
+
+
+@given(events)
+def test_whatever_happens(history: list[tuple[str, float]]) -> None:
+    breaker, now_s, streak = Breaker(), 0.0, 0
+    for what, passed_s in history:
+        now_s += passed_s
+        before = breaker
+        if what == "succeed":
+            breaker, streak = breaker.succeeded(), 0
+            assert breaker.admits(now_s)
+        elif breaker.admits(now_s):
+            breaker = breaker.asked(now_s)
+            if breaker.is_open:
+                assert not breaker.admits(now_s)  # one at a time
+            if what == "fail":
+                breaker, streak = breaker.failed(now_s), streak + 1
+        assert breaker.has_opened or not before.has_opened
+        assert breaker.is_open == (streak >= 3)
+        assert breaker.admits(now_s + 300)  # never shut out for longer than the longest wait
+        assert not breaker.is_open or 30 <= breaker.wait_s <= 300
