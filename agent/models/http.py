@@ -18,11 +18,13 @@ CONNECT_TIMEOUT_S = 10.0
 DEFAULT_TIMEOUT_S = 120.0
 """For the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
 _ERROR_BODY_BYTES = 16 * 1024
+_JSON_BYTES = 1024 * 1024
+"""Of an answer that does not stream: a number, or a list of models."""
 _LOOPBACK = frozenset({"localhost", "::1"})
 
 
 class Api:
-    """Posts JSON to one URL and reads server-sent events. One connection pool, made at the first use.
+    """Posts JSON to one URL and reads server-sent events, or JSON. One connection pool, made at the first use.
 
     httpx is imported then, not with this module: it costs 200 ms that a start without remote models
     need not pay. Environment proxies are not used for loopback hosts.
@@ -75,16 +77,29 @@ class Api:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         parser = Parser()
         try:
-            async with client.stream("POST", self._url, content=content, headers=self._headers) as response:
-                await self._check(response)
+            async with client.stream("POST", self._url, content=_written(body), headers=self._headers) as response:
+                await self._check(response, "text/event-stream")
                 async for data in response.aiter_bytes():
                     for event in parser.feed(data):
                         yield event
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
             raise self._named(error) from None  # the cause may hold request headers
+
+    async def post(self, body: object) -> bytes:
+        """Post `body` and return the answer, which calls itself JSON. Raises a ModelError."""
+        client = self.open()
+        import httpx  # noqa: PLC0415 - imported when first needed: see the class
+
+        headers = self._headers | {"accept": "application/json"}
+        try:
+            async with client.stream("POST", self._url, content=_written(body), headers=headers) as response:
+                await self._check(response, "application/json")
+                answer = await _read(response, _JSON_BYTES)
+        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
+            raise self._named(error) from None  # the cause may hold request headers
+        return answer
 
     async def aclose(self) -> None:
         """Close all connections; streams under way end with an error. Safe to call twice."""
@@ -92,9 +107,9 @@ class Api:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _check(self, response: "httpx.Response") -> None:
-        kind = response.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
-        if response.status_code == 200 and kind == "text/event-stream":  # noqa: PLR2004 - HTTP's own number
+    async def _check(self, response: "httpx.Response", wanted: str) -> None:
+        kind = response.headers.get("content-type", wanted).partition(";")[0].strip()
+        if response.status_code == 200 and kind == wanted:  # noqa: PLR2004 - HTTP's own number
             return
         body = b""
         async for data in response.aiter_bytes():
@@ -102,7 +117,7 @@ class Api:
             if len(body) > _ERROR_BODY_BYTES:
                 break
         if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
-            raise Unusable(f"{self.where} answered {short(kind, self._secret)}, not an event stream: check base_url")
+            raise Unusable(f"{self.where} answered {short(kind, self._secret)}, not {wanted}: check base_url")
         now = datetime.now(UTC)
         raise failure(response.status_code, response.headers, body, where=self.where, secret=self._secret, now=now)
 
@@ -122,7 +137,7 @@ class Api:
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             return Unusable(f"the request to {self.where} cannot be sent: check base_url and api_key")
         if isinstance(error, TooLarge):
-            return Busy(f"{self.where} sent more than one event may hold")
+            return Busy(f"{self.where} sent more than one event or answer may hold")
         return Busy(f"{self.where} cut the connection")
 
 
@@ -150,6 +165,20 @@ def is_loopback(url: str) -> bool:
     """Whether `url` stays on this machine."""
     host = _split(url).hostname or ""
     return host in _LOOPBACK or host.startswith("127.")
+
+
+async def _read(response: "httpx.Response", most_bytes: int) -> bytes:
+    """Raises TooLarge."""
+    body = bytearray()
+    async for data in response.aiter_bytes():
+        body += data
+        if len(body) > most_bytes:
+            raise TooLarge
+    return bytes(body)
+
+
+def _written(body: object) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _split(url: str) -> SplitResult:
