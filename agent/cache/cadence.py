@@ -1,0 +1,158 @@
+"""How soon a prefix is asked for again: the odds of the next gap, learned from the gaps that were. Pure.
+
+Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by what survives them:
+up to 5 minutes, up to an hour, longer. Talk comes in bursts with silences between, so what follows a short gap
+is counted apart from what follows a long one (a Markov chain over the three kinds). Newer gaps weigh more, one
+gap outweighs the prior, and what is not known of one conversation is taken from all others.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+GAPS_S = (300.0, 3_600.0)
+"""Up to these, and longer: what a 5 minute and a 1 hour lifetime survive
+(platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
+
+Share = tuple[float, float, float]
+"""Of gaps of each kind, shortest first. Sums to 1."""
+
+_NONE = 3
+"""The row of what follows the first request, with no gap before it."""
+_MEMORY = 0.95
+"""What an observation still weighs when the next one of its kind comes: about the last twenty count."""
+_ROW = 1.0
+"""How many observations the conversation's overall share weighs against what follows one kind of gap."""
+_WEAK, _INFORMED = 0.3, 1.5
+"""How many observations a guess weighs, and what all other conversations taught."""
+_POOL_ENOUGH = 20.0
+"""Gaps of all conversations after which they count as informed."""
+_AT_LEAST = 6.0
+"""Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
+_AT_MOST = 40.0
+"""More do not change a decision, and a fold ends most prefixes."""
+_KEPT = 4_096
+"""Conversations remembered, the last used ones."""
+
+TALK: Share = (0.55, 0.30, 0.15)
+"""A guess for a conversation of which nothing is known."""
+AGENT: Share = (0.45, 0.45, 0.10)
+"""A guess for all conversations of an agent together. Writing for an hour too often costs 0.75 of a prefix,
+writing for 5 minutes too often 1.15 each time, so this leans to the hour."""
+
+
+class Odds(NamedTuple):
+    """What is expected of a prefix that is being asked for now."""
+
+    next: Share
+    """Of the gap that begins now."""
+    rows: tuple[Share, Share, Share]
+    """Of the gap that follows each kind of gap."""
+    remaining: float
+    """How many more requests will repeat it."""
+
+
+class Habit(NamedTuple):
+    """What is kept of one prefix: plain numbers, to be stored and restored."""
+
+    last_s: float
+    """When it was last asked for."""
+    last: int
+    """The kind of the gap before that; 3: there was none."""
+    asked: int
+    """Requests so far."""
+    weights: tuple[float, ...]
+    """Four rows (after each kind of gap, and at first) of three kinds."""
+
+
+_SHARED, _POOL = "shared", "pool"
+"""No conversations' names: those have a slash (`Address.conversation`)."""
+
+_NEW = Habit(0.0, _NONE, 0, (0.0,) * 12)
+
+
+def kind(gap_s: float) -> int:
+    """0, 1 or 2: which lifetimes survive such a gap. What lives for 300 s is gone at 300."""
+    return 0 if gap_s < GAPS_S[0] else 1 if gap_s < GAPS_S[1] else 2
+
+
+def asked(habit: Habit | None, at_s: float) -> Habit:
+    """Take in that the prefix is asked for now."""
+    if habit is None:
+        return _NEW._replace(last_s=at_s, asked=1)
+    gap = kind(max(0.0, at_s - habit.last_s))
+    return Habit(at_s, gap, habit.asked + 1, _add(habit.weights, habit.last, gap))
+
+
+def _add(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
+    aged = [weight * _MEMORY if index // 3 == row else weight for index, weight in enumerate(weights)]
+    aged[3 * row + gap] += 1.0
+    return tuple(aged)
+
+
+def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: float) -> Odds:
+    """Weigh what was seen of one prefix against `prior`: shares after each kind of gap, and at first."""
+    w = habit.weights
+    overall = (w[0] + w[3] + w[6] + w[9], w[1] + w[4] + w[7] + w[10], w[2] + w[5] + w[8] + w[11])
+    rows: list[Share] = []
+    for row in range(4):
+        guess = _mix(overall, prior[row], prior_weight)
+        rows.append(_mix((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW))
+    remaining = min(_AT_MOST, _AT_LEAST + habit.asked)
+    return Odds(next=rows[habit.last], rows=(rows[0], rows[1], rows[2]), remaining=remaining)
+
+
+def _mix(seen: tuple[float, float, float], guess: Share, weight: float) -> Share:
+    total = seen[0] + seen[1] + seen[2] + weight
+    return (
+        (seen[0] + weight * guess[0]) / total,
+        (seen[1] + weight * guess[1]) / total,
+        (seen[2] + weight * guess[2]) / total,
+    )
+
+
+@dataclass(slots=True)
+class Cadence:
+    """One agent's habits: of what all its conversations share, and of each of them.
+
+    No clock: times are handed in, as seconds that a restart does not begin anew.
+    """
+
+    shared: Habit | None = None
+    pool: Habit = _NEW
+    """All conversations' gaps together."""
+    _each: OrderedDict[str, Habit] = field(default_factory=OrderedDict)
+
+    def asked(self, conversation: str, at_s: float) -> None:
+        """Take in a request of this conversation."""
+        self.shared = asked(self.shared, at_s)
+        before = self._each.pop(conversation, None)
+        if before is not None:
+            gap = kind(max(0.0, at_s - before.last_s))
+            self.pool = self.pool._replace(asked=self.pool.asked + 1, weights=_add(self.pool.weights, before.last, gap))
+        self._each[conversation] = asked(before, at_s)
+        if len(self._each) > _KEPT:
+            self._each.popitem(last=False)
+
+    def shared_odds(self) -> Odds:
+        """Of what all conversations share."""
+        return odds(self.shared or _NEW, (AGENT, AGENT, AGENT, AGENT), _WEAK)
+
+    def odds(self, conversation: str) -> Odds:
+        """Of this conversation."""
+        pooled = odds(self.pool._replace(last=_NONE), (TALK, TALK, TALK, TALK), _WEAK)
+        weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
+        return odds(self._each.get(conversation, _NEW), (*pooled.rows, pooled.next), weight)
+
+    def state(self) -> tuple[tuple[str, Habit], ...]:
+        """All of it, for `restore`."""
+        shared = ((_SHARED, self.shared), (_POOL, self.pool)) if self.shared is not None else ()
+        return (*shared, *self._each.items())
+
+    @classmethod
+    def restore(cls, state: Iterable[tuple[str, Habit]]) -> "Cadence":
+        """Reverse `state`."""
+        each = OrderedDict(state)
+        shared, pool = each.pop(_SHARED, None), each.pop(_POOL, _NEW)
+        return cls(shared=shared, pool=pool, _each=each)

@@ -1,0 +1,164 @@
+"""Which places of a request to mark. Pure: `plan` tells what comes of it.
+
+The rules (platform.claude.com/docs/en/build-with-claude/prompt-caching): at most four marks; 1 h in front of
+5 m; only a marked place is written, and only if the prompt up to it has the model's minimum; a mark reads the
+longest cached prefix that ends at most twenty positions back, its own counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from agent.cache.lifetimes import Expected
+from agent.cache.warmth import Cached, Digest
+from gateway.events import Lifetime
+
+MAX_MARKS = 4
+LOOK_BACK = 20
+"""Positions that a mark looks at, its own first."""
+_SAFE = 18
+"""As many are counted on: what a provider counts as a position may differ by the odd one."""
+
+Marked = list[tuple[int, Lifetime]]
+"""Units to mark behind, ascending, and for how long."""
+
+_LIFETIMES: tuple[Lifetime | None, ...] = (None, "5m", "1h")
+"""From the shortest."""
+
+
+class Unit(NamedTuple):
+    """A piece of a request that ends at a place where a mark can stand: the tools, a block or a `Said`."""
+
+    name: str
+    """tools, identity, skills, binding, channel or history."""
+    behind: Literal["tools", "block", "said"]
+    number: int
+    """`Mark.index`."""
+    tokens: int
+    digest: Digest
+    """Of all bytes of the request up to the end of this unit."""
+    positions: int = 1
+    """Tools, blocks or content blocks that it consists of."""
+    shared: bool = False
+    """It and all in front of it is the same in all conversations."""
+    markable: bool = True
+    """False: nothing in it can carry a mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """A request, measured."""
+
+    units: Sequence[Unit]
+    upto: Sequence[int]
+    """Tokens up to the end of each unit."""
+    position: Sequence[int]
+    """Of the end of each unit, from 1."""
+    minimum: int
+    """Tokens of the shortest prefix that is cached."""
+    hit: Cached | None
+    """The longest prefix that is believed to be cached."""
+
+    def last(self, unit: int) -> int:
+        """Return the last unit that is worth a mark, from this one backwards; -1: there is none."""
+        while unit >= 0 and not self.units[unit].markable:
+            unit -= 1
+        return unit if unit >= 0 and self.upto[unit] >= self.minimum else -1
+
+    @property
+    def head(self) -> int:
+        """The last such unit of what all conversations share."""
+        return self.last(next((i for i, unit in enumerate(self.units) if not unit.shared), len(self.units)) - 1)
+
+    @property
+    def end(self) -> int:
+        """The last such unit of all."""
+        return self.last(len(self.units) - 1)
+
+    def tokens(self, start: int, end: int) -> int:
+        """Between the ends of two units; -1: the beginning."""
+        return self.upto[end] - (self.upto[start] if start >= 0 else 0) if end > start else 0
+
+
+def auto(places: Places, shared: Expected, own: Expected) -> Marked:
+    """Choose by expected cost."""
+    head, end, hit = places.head, places.end, places.hit
+    front, tail = _lifetimes(places, head, end, (shared, own))
+    chosen: dict[int, Lifetime] = {}
+    if head >= 0 and (front or hit is not None):
+        chosen[head] = front or "5m"
+    if tail:
+        for unit in (_binding(places, head), _stepping_stone(places, end)):
+            if unit > head:
+                chosen[unit] = tail
+        chosen[end] = tail
+    elif hit is not None and hit.unit > head:
+        chosen[hit.unit] = "5m"  # only read; should it be gone after all, this is the cheaper surprise
+    return _ordered(chosen)
+
+
+def _lifetimes(
+    places: Places, head: int, end: int, expected: tuple[Expected, Expected]
+) -> tuple[Lifetime | None, Lifetime | None]:
+    """Choose for what is shared and for this conversation together: the first may not be the shorter one."""
+    shared, own = expected
+    hit = places.hit or Cached(-1, "1h")
+    fronts = _LIFETIMES if head > hit.unit else (shared.best(),)  # what is read has its lifetime already
+    tails = _LIFETIMES if end > head else (None,)
+    tokens = places.tokens(hit.unit, head), places.tokens(max(hit.unit, head), end)
+    pairs = [
+        (tokens[0] * shared.of(front) + tokens[1] * own.of(tail), front, tail)
+        for front in fronts
+        for tail in tails
+        if (not tokens[0] or _LIFETIMES.index(tail) <= _LIFETIMES.index(front))
+        # behind a segment of this conversation that lives for 5 minutes, an hour could not be read any longer
+        and (tail != "1h" or hit.unit <= head or hit.lifetime == "1h")
+    ]
+    _, front, tail = min(pairs, key=lambda pair: pair[0])
+    return front, tail
+
+
+def fixed(places: Places, *, long: bool) -> Marked:
+    """Follow the table: an hour for what all share and for the binding, 5 minutes for what is behind them."""
+    head, end = places.head, places.end
+    stone = _stepping_stone(places, end)
+    card = max((i for i, unit in enumerate(places.units) if unit.behind == "block"), default=-1)
+    chosen: dict[int, Lifetime] = {unit: "5m" for unit in (places.last(card) if stone < 0 else stone, end) if unit >= 0}
+    for unit in (head, _binding(places, head)):
+        if unit >= 0:
+            chosen[unit] = "1h" if long else "5m"
+    return _ordered(chosen)
+
+
+def _binding(places: Places, head: int) -> int:
+    """Return the place in front of the channel's card: other rooms may have the same binding. -1: there is none."""
+    last = head
+    for number, unit in enumerate(places.units):
+        if unit.behind == "block" and unit.name != "channel":
+            last = number
+    last = places.last(last)
+    return last if last > head else -1
+
+
+def _stepping_stone(places: Places, end: int) -> int:
+    """Return a place to mark besides the last, to find what the last cannot see; -1: it sees far enough.
+
+    Where nothing of the conversation is known to be cached (a restart forgets), that is where the request before
+    this one must have ended: behind it stand one answer and what was said to it.
+    """
+    at = places.hit.unit if places.hit is not None else -1
+    if at < 0 or places.units[at].behind != "said":
+        before = end - 2
+        at = before if before >= 0 and places.units[before].behind == "said" else at
+    at = places.last(at)
+    return at if at >= 0 and places.position[end] - places.position[at] >= _SAFE else -1
+
+
+def _ordered(chosen: dict[int, Lifetime]) -> Marked:
+    """Put the marks in order, none longer-lived than one in front of it."""
+    marks: Marked = []
+    long = False
+    for unit in sorted(chosen, reverse=True):
+        long = long or chosen[unit] == "1h"
+        marks.append((unit, "1h" if long else "5m"))
+    return marks[::-1]

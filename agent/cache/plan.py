@@ -1,0 +1,105 @@
+"""The marks of one request, and what they are expected to read and write. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import Literal
+
+from agent.cache.cadence import Odds
+from agent.cache.lifetimes import Multipliers, expected
+from agent.cache.marks import LOOK_BACK, Marked, Places, Unit, auto, fixed
+from agent.cache.prices import Price
+from agent.cache.warmth import Cached
+from agent.models.base import Mark
+from gateway.events import BlockAccount, Lifetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How to decide."""
+
+    kind: Literal["auto", "fixed", "off"] = "auto"
+    """`auto`: by expected cost. `fixed`: 1 h for what all share and the binding, 5 m behind it. `off`: no marks."""
+    long: bool = True
+    """False: the provider has no 1 h lifetime, or may not be asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to send, and what is expected of it."""
+
+    marks: tuple[Mark, ...]
+    read: int
+    """Units that are expected to come from the cache, from the first."""
+    writes: tuple[tuple[int, Lifetime], ...]
+    """Units up to the end of which it is expected to write, each behind the one before or behind what is read."""
+    blocks: tuple[BlockAccount, ...]
+    """The same in tokens, per block, in the order of the request, without empty ones."""
+
+
+def plan(
+    units: Sequence[Unit],
+    *,
+    price: Price,
+    policy: Policy,
+    shared: Odds,
+    own: Odds,
+    cached: Sequence[Cached] = (),
+) -> Plan:
+    """Choose the marks of one request.
+
+    `shared` are the odds of what all conversations share, `own` those of this conversation; `cached` is what
+    `Warmth.find` says of it now.
+    """
+    places = Places(
+        units=units,
+        upto=tuple(accumulate(unit.tokens for unit in units)),
+        position=tuple(accumulate(unit.positions for unit in units)),
+        minimum=price.minimum_tokens,
+        hit=cached[-1] if cached else None,
+    )
+    marks: Marked = []
+    if policy.kind == "fixed":
+        marks = fixed(places, long=policy.long)
+    elif policy.kind == "auto":
+        cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.long else inf)
+        marks = auto(places, expected(shared, cost), expected(own, cost))
+    read = _found(places, marks, cached)
+    writes = tuple((unit, lifetime) for unit, lifetime in marks if unit >= read)
+    return Plan(
+        marks=tuple(Mark(behind=units[i].behind, index=units[i].number, lifetime=lifetime) for i, lifetime in marks),
+        read=read,
+        writes=writes,
+        blocks=_accounts(units, read, writes),
+    )
+
+
+def _found(places: Places, marks: Marked, cached: Sequence[Cached]) -> int:
+    """Return how many units the marks will find in the cache."""
+    for mark, _ in reversed(marks):
+        for place in reversed(cached):
+            if place.unit <= mark and places.position[mark] - places.position[place.unit] < LOOK_BACK:
+                return place.unit + 1
+    return 0
+
+
+def _accounts(units: Sequence[Unit], read: int, writes: Sequence[tuple[int, Lifetime]]) -> tuple[BlockAccount, ...]:
+    accounts: dict[str, list[int]] = {}
+    lifetimes: dict[str, Lifetime] = {}
+    pending = list(writes)
+    for index, unit in enumerate(units):
+        while pending and pending[0][0] < index:
+            pending.pop(0)
+        sums = accounts.setdefault(unit.name, [0, 0, 0])
+        sums[0] += unit.tokens
+        if index < read:
+            sums[1] += unit.tokens
+        elif pending:
+            sums[2] += unit.tokens
+            lifetimes.setdefault(unit.name, pending[0][1])
+    return tuple(
+        BlockAccount(name=name, tokens=sums[0], read=sums[1], written=sums[2], lifetime=lifetimes.get(name))
+        for name, sums in accounts.items()
+        if sums[0]
+    )

@@ -1,0 +1,127 @@
+"""What tokens cost, per model, from `config/prices.yaml`. Pure: the text is handed in.
+
+A model is found by its name alone or, for servers of one's own, by the kind of its provider. A name that nobody
+listed costs what the entry `default` says, and the answer says so: the caller warns, once.
+"""
+
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gateway.events import Lifetime, Usage
+
+_MILLION = 1_000_000
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LongPrompt(_Entry):
+    """What a request costs whose whole prompt (read, written and neither) is longer than this."""
+
+    above_tokens: int = Field(gt=0)
+    input_usd: float = Field(ge=0)
+    output_usd: float = Field(ge=0)
+
+
+class Price(_Entry):
+    """One entry: what a model's tokens cost, and what its cache is like."""
+
+    match: tuple[str, ...] = ()
+    """Names, with `*` and `?`, in lower case. Empty: any name, of the providers in `provider`."""
+    provider: tuple[str, ...] = ()
+    """Kinds of provider, e.g. `llamacpp`. Empty: any."""
+    input_usd: float | None = Field(None, ge=0)
+    """Per million tokens that are neither read from a cache nor written to one. None: not known."""
+    output_usd: float | None = Field(None, ge=0)
+    """Per million tokens."""
+    read: float = Field(0.1, ge=0)
+    """Of the input price, for what is read from the cache."""
+    write_5m: float = Field(1.25, ge=0)
+    """Of the input price, for what is written for five minutes (or however long a provider keeps it that has one
+    lifetime only)."""
+    write_1h: float = Field(2.0, ge=0)
+    """Of the input price, for what is written for an hour."""
+    minimum_tokens: int = Field(1_024, ge=0)
+    """A shorter prefix is silently not cached."""
+    long_prompt: LongPrompt | None = None
+    """None: one price for all lengths."""
+    known: bool = Field(default=True, exclude=True)
+    """False: no entry has this name, and this is `default`."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether a cost can be told."""
+        return self.input_usd is not None and self.output_usd is not None
+
+    def write(self, lifetime: Lifetime) -> float:
+        """Of the input price, to write for so long."""
+        return self.write_1h if lifetime == "1h" else self.write_5m
+
+    def input_cost_usd(self, usage: Usage) -> float | None:
+        """What the input of one request costs; None: the price is not known."""
+        per_token = self._per_token("input", usage)
+        return None if per_token is None else per_token * self._weighed(usage)
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What one request costs (the price of long prompts goes by request); None: the price is not known."""
+        inputs, per_token = self.input_cost_usd(usage), self._per_token("output", usage)
+        return None if inputs is None or per_token is None else inputs + per_token * usage.output_tokens
+
+    def _weighed(self, usage: Usage) -> float:
+        short = usage.cache_write_tokens - usage.cache_write_1h_tokens
+        return (
+            usage.input_tokens
+            + usage.cache_read_tokens * self.read
+            + short * self.write_5m
+            + usage.cache_write_1h_tokens * self.write_1h
+        )
+
+    def _per_token(self, side: Literal["input", "output"], usage: Usage) -> float | None:
+        long = self.long_prompt
+        prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        if long is not None and prompt > long.above_tokens:
+            return (long.input_usd if side == "input" else long.output_usd) / _MILLION
+        usd = self.input_usd if side == "input" else self.output_usd
+        return None if usd is None else usd / _MILLION
+
+
+class Prices(_Entry):
+    """The whole table."""
+
+    models: tuple[Price, ...]
+    """The first that matches counts."""
+    default: Price
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        for price in self.models:
+            if not price.match and not price.provider:
+                raise ValueError("an entry needs `match` or `provider`; what holds for all others is `default`")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read YAML. Raises ValueError (pydantic's among them) for what is not such a table."""
+        try:
+            return cls.model_validate(yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise ValueError(f"not YAML: {error}") from None
+
+    def of(self, model: str, *, provider: str = "") -> Price:
+        """What `model` costs at this kind of provider. `known` is False if only `default` is left to say it."""
+        return _find(self, model.lower(), provider)
+
+
+@lru_cache(maxsize=256)
+def _find(prices: Prices, model: str, provider: str) -> Price:
+    for price in prices.models:
+        if price.provider and provider not in price.provider:
+            continue
+        if not price.match or any(fnmatchcase(model, pattern) for pattern in price.match):
+            return price
+    return prices.default.model_copy(update={"known": False})
