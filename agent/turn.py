@@ -108,13 +108,7 @@ async def take_turn(
                 raise
             return replace(done, reason=error.reason)
         assert answer.end is not None
-        done = replace(
-            done,
-            usage=done.usage + answer.end.usage,
-            requests=done.requests + 1,
-            model=answer.end.model or model.name,
-            accounts=done.accounts if answer.end.account is None else (*done.accounts, answer.end.account),
-        )
+        done = _counted(done, answer.end, model)
         ended = _ended(answer, done)
         if ended is not None:
             return ended
@@ -128,6 +122,17 @@ async def take_turn(
             nudged = True
             request = _with_hint(request, NUDGE)
     return replace(done, reason=f"the model still called tools after {max_tool_rounds} rounds")
+
+
+def _counted(done: Outcome, end: End, model: Model) -> Outcome:
+    """One more request has been answered."""
+    return replace(
+        done,
+        usage=done.usage + end.usage,
+        requests=done.requests + 1,
+        model=end.model or model.name,
+        accounts=done.accounts if end.account is None else (*done.accounts, end.account),
+    )
 
 
 def _shows(request: Request) -> bool:

@@ -15,6 +15,7 @@ from gateway.events import (
     Deleted,
     Edited,
     EventId,
+    Membership,
     Link,
     Message,
     MessageId,
@@ -98,6 +99,13 @@ class ConsoleChannel:
         """The message is gone; returns once that is durable."""
         await self._tell(Deleted(id=self._event(), at=message.at, message=message.id, sent=self._now()))
 
+    async def topic(self, text: str, *, room: str, sender: str = "you") -> None:
+        """The room's topic is changed; returns once that is durable."""
+        who = Sender(id=SenderId(sender), name=sender, verified=True)
+        at = Address(channel=self.name, room=RoomId(room))
+        event = Membership(id=self._event(), at=at, sender=who, change="topic", sent=self._now(), text=text)
+        await self._tell(event)
+
     def attach(
         self,
         data: bytes,
@@ -127,7 +135,7 @@ class ConsoleChannel:
             raise Rejected(f"more than {limit_bytes} bytes")
         return data
 
-    async def _tell(self, event: Edited | Deleted) -> None:
+    async def _tell(self, event: Edited | Deleted | Membership) -> None:
         await self._up.wait()
         assert self._emit is not None
         await self._emit([event])

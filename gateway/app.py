@@ -1,7 +1,6 @@
 """The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -10,7 +9,8 @@ from importlib.metadata import version
 from agent import dmn
 from agent.models.base import Model, ModelError
 from channels.base import Channel, Denied
-from gateway import policies
+from gateway import access, policies
+from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
 from gateway.commands.table import SPECS
@@ -90,15 +90,12 @@ async def run(
         raise Unavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(settings)
-    models = models_of(settings, clock, model)
     try:
         async with (
-            contextlib.AsyncExitStack() as closing,
+            models_of(settings, clock, model) as models,
             await Store.open(settings.store.path, clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
-            for one in {id(one): one for one in models.values()}.values():
-                closing.push_async_callback(one.aclose)
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
                 channels = {name: make_channel(name, settings, clock, await store.cursor(name)) for name in names}
@@ -155,22 +152,10 @@ class _Gateway:
         self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
-        able = {name: channel.capabilities for name, channel in channels.items()}
-        shared = Shared(
-            settings=settings,
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            who=who,
-            cards=Cards(store, clock, able, who),
-            media=self.media,
-            signs=self.signs,
-            post=self.outbox.put,
-        )
         self.loop = Loop(
             store=store,
             clock=clock,
-            turns=Minds(shared, models),
+            turns=Minds(self._shared(settings, who, bindings), models),
             policy=policies.dmn_policy(settings),
             state=_restored(saved),
             spawn=spawn,
@@ -193,6 +178,20 @@ class _Gateway:
         )
         put, join = self.outbox.put, self.invitations.accept
         self.intakes = intakes(parts, Doors(arrived=self.inbox.arrived, link=self.outbox.link, post=put, join=join))
+
+    def _shared(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Shared:
+        able = {name: channel.capabilities for name, channel in self.channels.items()}
+        return Shared(
+            settings=settings,
+            store=self.store,
+            clock=self.clock,
+            bindings=bindings,
+            who=who,
+            cards=Cards(self.store, self.clock, able, who),
+            media=self.media,
+            signs=self.signs,
+            post=self.outbox.put,
+        )
 
     @property
     def thinking(self) -> str:

@@ -1,7 +1,8 @@
 """The agents of a gateway: which of them takes a conversation's turns, and what each is made of."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +40,20 @@ class Shared:
     """Called with every reply, after it is durable."""
 
 
-def models_of(settings: Settings, clock: Clock, model: Model | None) -> dict[str, Model]:
-    """What each agent thinks with, by its id; `model` for all of them, if it is given."""
+@contextlib.asynccontextmanager
+async def models_of(settings: Settings, clock: Clock, model: Model | None) -> AsyncIterator[dict[str, Model]]:
+    """What each agent thinks with, by its id; `model` for all of them, if it is given. Closed at the end."""
     made: dict[str, Model] = {}
     llm = settings.llm
-    return {
+    models = {
         agent.id: model or build_model(agent.model, llm.models, llm.providers, clock, made=made)
         for agent in settings.agents
     }
+    try:
+        yield models
+    finally:
+        for one in {id(one): one for one in models.values()}.values():
+            await one.aclose()
 
 
 class Minds:

@@ -67,7 +67,14 @@ usages = st.builds(
     input_tokens=counts,
     cache_read_tokens=counts,
     cache_write_tokens=counts,
+    cache_write_1h_tokens=counts,
     output_tokens=counts,
+)
+accounts = st.builds(
+    events.Account,
+    blocks=st.lists(st.builds(events.BlockAccount, tokens=counts, read=counts, written=counts), max_size=3).map(tuple),
+    usage=usages,
+    cost_usd=st.none() | st.floats(0, 1e6),
 )
 judgements = st.builds(records.Judged)
 media = st.builds(records.MediaRef, line=seqs, size_bytes=counts, width=counts, height=counts)
@@ -79,8 +86,10 @@ turns_ended = st.builds(
     upto=counts.map(Seq),
     usage=usages,
     requests=counts,
+    accounts=st.lists(accounts, max_size=2).map(tuple),
 )
 folds = st.builds(records.Folded, start=seqs)
+cards = st.builds(records.Carded)
 queued = st.builds(records.Queued, post=posts)
 post_keys = texts.map(PostKey)
 sendings = st.builds(
@@ -102,6 +111,7 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     judgements,
     turns_ended,
     folds,
+    cards,
     queued,
     sendings,
     parts_ended,

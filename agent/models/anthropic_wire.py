@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolResult, with_now
 
 Json = dict[str, object]
 MAX_MARKS = 4
@@ -60,7 +60,7 @@ def translate(request: Request, *, model: str, recall: Recall) -> tuple[Json, st
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
     digest = hashlib.sha256(_canonical([model, tools, system]))
     messages: list[Json] = []
-    for said in merged(request.conversation):
+    for said in merged(with_now(request)):
         content = recall(said, digest.hexdigest()) if said.role == "assistant" else None
         message: Json = {"role": said.role, "content": _content(said) if content is None else content}
         digest.update(_canonical(message))

@@ -123,6 +123,16 @@ class Request:
     """Whose conversation it is, for providers that keep one apart from others. Empty: nobody's."""
 
 
+def with_now(request: Request) -> tuple[Said, ...]:
+    """The conversation with `now` as the user's last words, for dialects that have no better place."""
+    if not request.now.strip():
+        return request.conversation
+    *before, last = request.conversation or (Said(role="user", parts=()),)
+    if last.role != "user":
+        before, last = [*before, last], Said(role="user", parts=())
+    return (*before, Said(role="user", parts=(*last.parts, Text(text=request.now))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The last chunk of every stream that did not raise."""

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pydantic import ValidationError
 
 from agent.models.anthropic_wire import tool_input
-from agent.models.base import Busy, Chunk, Image, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import Busy, Chunk, Image, Request, Said, Text, ToolCall, ToolResult, with_now
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
@@ -110,7 +110,7 @@ def translate(request: Request, *, model: str, strict_openai: bool) -> dict[str,
     messages: list[dict[str, object]] = []
     if request.blocks:
         messages.append({"role": "system", "content": "\n\n".join(b.text for b in request.blocks)})
-    for said in request.conversation:
+    for said in with_now(request):
         messages.extend(_messages(said))
     body: dict[str, object] = {
         "model": model,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.models.base import Busy, Chunk, End, ModelError, Request, Text, ToolCall, ToolResult
+from agent.models.base import Busy, Chunk, End, ModelError, Request, Text, ToolCall, ToolResult, with_now
 from gateway.clock import Clock
 from gateway.events import Usage
 
@@ -104,7 +104,8 @@ class ScriptedModel:
         """Nothing is held here."""
 
     def _answer(self, request: Request) -> tuple[str, list[ToolCall]]:
-        parts = request.conversation[-1].parts if request.conversation else ()
+        said = with_now(request)
+        parts = said[-1].parts if said else ()
         heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
         answering = any(isinstance(part, ToolResult) for part in parts)
         earlier = sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
@@ -125,7 +126,7 @@ def busy(times: int) -> tuple[ModelError, ...]:
 
 
 def _everything(request: Request) -> str:
-    parts = [part for said in request.conversation for part in said.parts]
+    parts = [part for said in with_now(request) for part in said.parts]
     calls = [part.arguments for part in parts if isinstance(part, ToolCall)]
     said = [part.text for part in parts if isinstance(part, Text | ToolResult)]
     return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said + calls)

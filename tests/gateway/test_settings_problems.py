@@ -175,8 +175,19 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
     ("text", "line", "key", "message"),
     [
         ("llm: {models: {}, providers: {}}", 1, "agents", "is required"),
-        (MINIMAL.replace("{id: a}", "{id: a}, {id: b}"), 2, "agents", "one agent per gateway for now"),
-        (MINIMAL.replace("[{id: a}]", "[]"), 2, "agents", "one agent per gateway for now"),
+        (
+            MINIMAL.replace("{id: a}", "{id: a}, {id: b}"),
+            2,
+            "agents[0]",
+            "takes every conversation, so that the agents below get none; give it bindings, or put it last",
+        ),
+        (
+            MINIMAL.replace("{id: a}", "{id: a, bindings: []}, {id: a}"),
+            2,
+            "agents[1].id",
+            "there are two agents with the id 'a'; choose another",
+        ),
+        (MINIMAL.replace("[{id: a}]", "[]"), 2, "agents", "a gateway needs an agent: add one with an id"),
         (MINIMAL.replace("{id: a}", "{id: a, model: m}"), 2, "agents[0].model", "no such model; in llm.models: main"),
         (MINIMAL.replace("main:", "other:"), 2, "agents[0].model", "no such model; in llm.models: other"),
         (
