@@ -1,0 +1,219 @@
+"""Workspaces in memory, read again when their files change.
+
+A hit costs a look into a dict. It is one only while a watcher listens; before that, where a directory
+cannot be watched, and for files that are links, the files are compared with their state on the disk at every turn.
+What was read once is never lost to a file that cannot be read just now: an editor may be at work.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.workspace.bundle import Bundle, Scope
+from agent.workspace.files import Marks, marks, read
+from agent.workspace.watch import Heard, Watcher
+from gateway.clock import Clock
+
+logger = logging.getLogger("reverie.workspace")
+
+MAX_ENTRIES = 64
+"""Bundles kept: agents by scopes by families. One has at most 60,000 characters and their headings."""
+
+Key = tuple[Path, Scope, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What happened since the start, by workspace directory."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    """Answered from memory; also after a comparison that found nothing new."""
+    misses: Counter[str] = field(default_factory=Counter)
+    """The files were read."""
+    invalidations: Counter[str] = field(default_factory=Counter)
+    """A change made what was in memory useless. Changes within the debounce count once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    bundle: Bundle
+    marks: Marks
+    linked: bool
+    read_at: float
+    """By the clock's `monotonic`."""
+    changes: int
+    session: int
+    """The workspace's, from before this was read or compared."""
+
+
+@dataclass(slots=True)
+class _Workspace:
+    """One directory."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    watcher: Watcher | None = None
+    watching: bool = False
+    changes: int = 0
+    """That the watcher reported."""
+    session: int = 0
+    """Goes up when the watcher begins to listen: what happened before it may have missed."""
+
+
+class WorkspaceCache:
+    """Bundles by directory, scope and family of models. For one event loop; `aclose` ends its threads."""
+
+    def __init__(self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0) -> None:
+        """`max_age_seconds`: after this long the files are read again whatever was heard. 0: never for that reason."""
+        self.counts = Counts()
+        self._clock = clock
+        self._debounce_ms = watch_debounce_ms
+        self._max_age_s = max_age_seconds
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._workspaces: dict[Path, _Workspace] = {}
+        self._told: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
+        self._closed = False
+
+    async def get(self, root: Path, *, scope: Scope, family: str, cached: bool = True) -> Bundle:
+        """What the workspace says, for a model of `family`. Does not suspend if it is in memory and watched.
+
+        `cached` false: read now, neither kept nor counted. A directory that is not there gives an empty
+        bundle and a warning. Raises OSError if a file cannot be read and there is nothing from before.
+        """
+        key = (root, scope, family)
+        if not cached:
+            reading = await asyncio.to_thread(read, root, scope, family)
+            self._tell(key, reading.notes)
+            return reading.bundle
+        workspace = self._workspaces.setdefault(root, _Workspace())
+        if self._fresh(key, workspace):
+            return self._hit(key)
+        async with workspace.lock:  # whoever waited here finds what the one before has read
+            if self._fresh(key, workspace):
+                return self._hit(key)
+            if workspace.watcher is None and not self._closed:
+                workspace.watcher = self._watch(root, workspace)
+            if await self._unchanged(key, workspace):
+                return self._hit(key)
+            return await self._read(key, workspace)
+
+    async def aclose(self) -> None:
+        """End the threads. Afterwards `get` still answers, by comparing. Safe to call twice."""
+        self._closed = True
+        watchers = [workspace.watcher for workspace in self._workspaces.values() if workspace.watcher is not None]
+        for workspace in self._workspaces.values():
+            workspace.watching = False
+            workspace.watcher = None
+        for watcher in watchers:
+            watcher.stop()
+        for watcher in watchers:
+            await asyncio.to_thread(watcher.join)
+
+    def _fresh(self, key: Key, workspace: _Workspace) -> bool:
+        """Whether memory is known to be what the files say, without a look at the disk."""
+        entry = self._entries.get(key)
+        return (
+            entry is not None
+            and workspace.watching
+            and not entry.linked
+            and entry.session == workspace.session
+            and entry.changes == workspace.changes
+            and not self._old(entry)
+        )
+
+    def _old(self, entry: _Entry) -> bool:
+        return 0 < self._max_age_s <= self._clock.monotonic() - entry.read_at
+
+    def _hit(self, key: Key) -> Bundle:
+        self.counts.hits[str(key[0])] += 1
+        self._entries.move_to_end(key)
+        return self._entries[key].bundle
+
+    async def _unchanged(self, key: Key, workspace: _Workspace) -> bool:
+        """Whether a look at the disk finds the files as they were when they were read."""
+        entry = self._entries.get(key)
+        if entry is None or entry.changes != workspace.changes or self._old(entry):
+            return False
+        session = workspace.session
+        if await asyncio.to_thread(marks, *key) != entry.marks:
+            self._invalidate(key[0], workspace)
+            return False
+        entry.session = session
+        return key in self._entries and entry.changes == workspace.changes
+
+    async def _read(self, key: Key, workspace: _Workspace) -> Bundle:
+        root = key[0]
+        entry = self._entries.get(key)
+        changes, session = workspace.changes, workspace.session
+        self.counts.misses[str(root)] += 1
+        try:
+            reading = await asyncio.to_thread(read, *key)
+        except OSError as error:
+            if entry is None:
+                raise
+            self._tell(key, (f"{root} cannot be read now, what was read before goes on: {error}",))
+            return entry.bundle
+        if reading.missing and entry is not None:
+            self._tell(key, (f"{root} is not there now, what was read before goes on",))
+            return entry.bundle
+        self._tell(key, reading.notes)
+        if entry is not None and entry.bundle != reading.bundle:
+            logger.info("%s has changed and was read again", root)
+        self._entries[key] = _Entry(
+            bundle=reading.bundle,
+            marks=reading.marks,
+            linked=reading.linked,
+            read_at=self._clock.monotonic(),
+            changes=changes,
+            session=session,
+        )
+        self._entries.move_to_end(key)
+        self._forget()
+        return reading.bundle
+
+    def _forget(self) -> None:
+        """What was used least lately, and the watchers of directories that nobody asks about any more."""
+        while len(self._entries) > MAX_ENTRIES:
+            (root, _, _), _ = self._entries.popitem(last=False)
+            if not any(root == other for other, _, _ in self._entries):
+                watcher = self._workspaces.pop(root).watcher
+                if watcher is not None:
+                    watcher.stop()
+
+    def _watch(self, root: Path, workspace: _Workspace) -> Watcher:
+        loop = asyncio.get_running_loop()
+
+        def report(heard: Heard) -> bool:
+            try:
+                loop.call_soon_threadsafe(self._heard, root, workspace, heard)
+            except RuntimeError:  # the loop is closed
+                return False
+            return True
+
+        return Watcher(root, self._debounce_ms, report)
+
+    def _heard(self, root: Path, workspace: _Workspace, heard: Heard) -> None:
+        if workspace.watcher is None:
+            return  # its last words
+        if heard is Heard.CHANGED:
+            self._invalidate(root, workspace)
+            return
+        workspace.watching = heard is Heard.WATCHING
+        if workspace.watching:
+            workspace.session += 1
+
+    def _invalidate(self, root: Path, workspace: _Workspace) -> None:
+        if any(key[0] == root and entry.changes == workspace.changes for key, entry in self._entries.items()):
+            self.counts.invalidations[str(root)] += 1
+        workspace.changes += 1
+
+    def _tell(self, key: Key, notes: tuple[str, ...]) -> None:
+        """Log what is new; the same at every turn would be noise."""
+        for note in notes:
+            if note not in self._told.get(key, ()):
+                logger.warning("%s", note)
+        self._told[key] = notes
+        self._told.move_to_end(key)
+        while len(self._told) > MAX_ENTRIES:
+            self._told.popitem(last=False)

@@ -1,0 +1,110 @@
+"""The way from a workspace's directory to its text. Blocks on the disk: not for the event loop's thread."""
+
+import logging
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.workspace.bundle import Bundle, Scope, compose, sections
+
+logger = logging.getLogger("reverie.workspace")
+
+Marks = tuple[tuple[int, ...] | None, ...]
+"""What tells one state of a workspace's files from another without reading them. None: not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One look at a workspace."""
+
+    bundle: Bundle
+    notes: tuple[str, ...]
+    """What the operator should be told, with paths."""
+    marks: Marks
+    """As they were before the files were read: a change during the reading shows as a difference afterwards."""
+    linked: bool
+    """A file is a symbolic link: what it leads to may change without a sound from this directory."""
+    missing: bool
+    """There is no such directory; the bundle is empty."""
+
+
+def default_workspace() -> Path:
+    """The persona that ships with the product: in the wheel, or in the checkout's `config/`."""
+    here = Path(__file__).resolve().parent.parent.parent
+    packaged = here / "gateway" / "defaults" / "workspace"
+    return packaged if packaged.is_dir() else here / "config" / "workspace"
+
+
+def persona(workspace: Path, family: str) -> str:
+    """Identity text for a model of this family, read now; what the operator should know is logged.
+
+    Raises OSError if a file is there but cannot be read.
+    """
+    reading = read(workspace, "public", family)
+    for note in reading.notes:
+        logger.warning("%s", note)
+    return reading.bundle.identity
+
+
+def read(root: Path, scope: Scope, family: str) -> Reading:
+    """Read what is there. Links that lead out of `root` are not followed; what is not a regular file is not opened.
+
+    Raises OSError if a file is there but cannot be read, ValueError for a family that cannot be part of a file's name.
+    """
+    before = marks(root, scope, family)
+    notes: list[str] = []
+    found: dict[str, tuple[str, bytes]] = {}
+    linked = False
+    real = root.resolve()
+    missing = not real.is_dir()
+    for section in () if missing else sections(scope, family):
+        for file in section.files:
+            linked = linked or (root / file).is_symlink()
+            if section.name in found:
+                continue
+            content = _content(real, file, section.max_bytes, notes)
+            if content is not None:
+                found[section.name] = (file, content)
+    bundle, told = compose(found)
+    notes += [f"{root}: {note}" for note in told]
+    if missing:
+        notes.append(f"there is no directory {root}: going on without a persona")
+    elif not bundle.identity:
+        notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
+    return Reading(bundle=bundle, notes=tuple(notes), marks=before, linked=linked, missing=missing)
+
+
+def marks(root: Path, scope: Scope, family: str) -> Marks:
+    """The files' present state. Two within one tick of the file system's clock, some ms, may look the same."""
+    return tuple(_mark(root / file) for section in sections(scope, family) for file in section.files)
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def _content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
+    """At most one byte more than `limit`, which tells that there is more. None: no file that may be read."""
+    path = root / file
+    try:
+        real = path.resolve(strict=True)
+    except FileNotFoundError:
+        return None
+    except RuntimeError:  # Python 3.11 and 3.12: a link that leads to itself; later an OSError, ELOOP
+        notes.append(f"{path} is not read: it links to itself")
+        return None
+    if not real.is_relative_to(root):
+        notes.append(f"{path} is not read: it links to a place outside of the workspace")
+        return None
+    # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
+    handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            notes.append(f"{path} is not read: it is not a file")
+            return None
+        return opened.read(limit + 1)
