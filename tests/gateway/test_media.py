@@ -163,7 +163,7 @@ def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk(tmp_p
     async def story() -> None:
         async with ModelApi() as api:
             model: AnthropicModel | OpenAIModel = (
-                AnthropicModel(name="main", model="m", base_url=api.url)
+                AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
                 if kind == "anthropic"
                 else OpenAIModel(name="main", model="m", base_url=api.url, sees=True)
             )

@@ -100,6 +100,7 @@ class Ticket:
     """One request in the cache's eyes."""
 
     at_s: float
+    model: str
     usage: Usage
     path: tuple[Prefix, ...]
     """Its positions."""
@@ -107,6 +108,20 @@ class Ticket:
     """How many of these were read."""
     writes: tuple[tuple[int, Literal["5m", "1h"]], ...]
     """The positions (0 is the first) that it writes, ascending; each from the write or the read before it."""
+
+
+def missed(before: Ticket, now: Ticket) -> tuple[str, int] | None:
+    """Return why `now` cannot read all that `before` has, and how many tokens of it are lost. None: it can."""
+    common = 0
+    for old, new in zip(before.path, now.path, strict=False):
+        if old is not new:
+            break
+        common += 1
+    if common == len(before.path):
+        return None
+    lost = before.path[-1].tokens - (before.path[common - 1].tokens if common else 0)
+    kind = "model" if before.model != now.model else before.path[common].level
+    return f"{kind}_changed", lost
 
 
 class MessagesCache:
@@ -137,7 +152,7 @@ class MessagesCache:
             reached = path[mark].tokens
         total = path[-1].tokens if path else 0
         usage = Usage(total - reached, first, written["5m"], written["1h"])
-        return Ticket(at_s=at_s, usage=usage, path=path, read=read, writes=tuple(writes))
+        return Ticket(at_s=at_s, model=undated(body["model"]), usage=usage, path=path, read=read, writes=tuple(writes))
 
     def began(self, ticket: Ticket) -> None:
         """Its answer has begun: what it wrote can be read from now on."""

@@ -6,9 +6,8 @@ Opus 5.5 and Fable 5.1.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-ALL_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _DATED = re.compile(r"-20\d{6}$")
 
 
@@ -22,6 +21,8 @@ class Profile:
     """The types that `thinking` may have."""
     mild_only: frozenset[str] = frozenset()
     """Of these types, those that are refused at effort `xhigh` and `max`."""
+    efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh", "max")
+    """The levels that `output_config.effort` may have. Empty: it must not be there."""
     effort: str = "high"
     """The default: to say it explicitly changes nothing."""
     forced_tools: bool = True
@@ -33,13 +34,21 @@ class Profile:
     system_messages: bool = True
     """Whether `messages` may hold the role `system`."""
     binds: bool = False
-    """Thinking is bound to the exact prefix that it came after."""
+    """Thinking is bound to the exact prefix that it came after. Mythos 5.1 does not check that."""
     strips: bool = False
     """Thinking in front of the newest words of the user is taken out, and with it the cache behind that place."""
 
 
 _ADAPTIVE = frozenset({"adaptive"})
-_OLD = Profile(thinking=frozenset({"enabled", "disabled"}), prefill=True, sampling=True, system_messages=False)
+_OLD = Profile(
+    thinking=frozenset({"enabled", "disabled"}), efforts=(), prefill=True, sampling=True, system_messages=False
+)
+_MIDDLE = Profile(
+    thinking=frozenset({"adaptive", "enabled", "disabled"}),
+    efforts=("low", "medium", "high", "max"),
+    sampling=True,
+    system_messages=False,
+)
 _UNKNOWN = Profile(thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False)
 _NEWEST = Profile(minimum=512, thinking=_ADAPTIVE, forced_tools=False, binds=True)
 _NEW = Profile(minimum=512, thinking=_ADAPTIVE)
@@ -48,9 +57,9 @@ _LATER = Profile(thinking=_ADAPTIVE, forced_tools=False, binds=True)
 
 _PROFILES = {
     "claude-fable-5-2": _LATER,
-    "claude-mythos-5-2": _LATER,
+    "claude-mythos-5-2": replace(_LATER, binds=False),
     "claude-fable-5-1": _NEWEST,
-    "claude-mythos-5-1": _NEWEST,
+    "claude-mythos-5-1": replace(_NEWEST, binds=False),
     "claude-opus-5-5": Profile(minimum=512, thinking=_ADAPTIVE, effort="medium", forced_tools=False, binds=True),
     "claude-sonnet-5-5": Profile(
         minimum=512,
@@ -67,45 +76,22 @@ _PROFILES = {
     "claude-opus-4-8": Profile(),
     "claude-opus-4-7": Profile(minimum=2048, system_messages=False),
     "claude-mythos-preview": Profile(minimum=2048, system_messages=False),
-    "claude-opus-4-6": Profile(
-        minimum=4096,
-        thinking=frozenset({"adaptive", "enabled", "disabled"}),
-        sampling=True,
-        system_messages=False,
-    ),
-    "claude-sonnet-4-6": Profile(
-        thinking=frozenset({"adaptive", "enabled", "disabled"}),
-        sampling=True,
-        system_messages=False,
-    ),
-    "claude-opus-4-5": Profile(
-        minimum=4096,
-        thinking=frozenset({"enabled", "disabled"}),
-        prefill=True,
-        sampling=True,
-        system_messages=False,
-    ),
-    "claude-sonnet-4-5": Profile(
-        thinking=_OLD.thinking,
-        prefill=True,
-        sampling=True,
-        system_messages=False,
-        strips=True,
-    ),
-    "claude-haiku-4-5": Profile(
-        minimum=4096,
-        thinking=_OLD.thinking,
-        prefill=True,
-        sampling=True,
-        system_messages=False,
-        strips=True,
-    ),
+    "claude-opus-4-6": replace(_MIDDLE, minimum=4096),
+    "claude-sonnet-4-6": _MIDDLE,
+    "claude-opus-4-5": replace(_OLD, minimum=4096, efforts=("low", "medium", "high")),
+    "claude-sonnet-4-5": replace(_OLD, strips=True),
+    "claude-haiku-4-5": replace(_OLD, minimum=4096, strips=True),
 }
 
 
 def undated(model: str) -> str:
     """Return the name without the date that a pinned version ends in: it is the same model."""
     return _DATED.sub("", model)
+
+
+def known(model: str) -> bool:
+    """Return whether the table has it."""
+    return undated(model) in _PROFILES
 
 
 def profile(model: str) -> Profile:

@@ -10,8 +10,12 @@
   left `default(body)` makes one: it echoes the newest user message, `You said: ...`.
 - `seen[i].at_s` is `time.monotonic()` when the request's last byte was read: comparable across processes on
   one Linux machine. `seen[i].hung_up` turns true if the client closed before the answer was complete.
-- STRICT: what the real APIs refuse is refused with 400 (`model_api_rules`), and not counted against the script.
-  `strict=False` turns that off.
+- STRICT: what the real APIs refuse is refused (`messages_rules`, `model_api_rules`), kept in `violations`, and not
+  counted against the script. `strict=False` turns that off.
+- `cache=MessagesCache(tokens)` makes the usage of `/v1/messages` what that cache says at the time of `clock`; the
+  API key is the workspace. Without `stream` the message comes whole. `max_tokens: 0` is answered without the script.
+- `/v1/messages/count_tokens` counts with the cache's tokens (without one, a token is four characters), or answers
+  what `then_counts` scripted. `window`: a longer prompt is refused.
 - `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
 """
 
@@ -27,9 +31,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tests.servers import model_api_rules as rules
-from tests.servers.model_api_events import Answer, Json, completions, messages
+from tests.servers.messages_cache import MessagesCache, Ticket
+from tests.servers.messages_rules import Complaint
+from tests.servers.messages_side import COUNT, MessagesSide, Reply
+from tests.servers.model_api_events import Answer, Json, completions, failure, spend_limit
 
-__all__ = ["Answer", "ModelApi", "Seen", "echo"]
+__all__ = ["Answer", "ModelApi", "Seen", "Violation", "echo", "failure", "spend_limit"]
 
 
 @dataclass(kw_only=True)
@@ -43,25 +50,54 @@ class Seen:
     hung_up: bool = False
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the answer is out or the client is gone."""
+    message: Json | None = None
+    """The whole message that was answered, before faults. Messages API only."""
+    ticket: Ticket | None = None
+    """What the cache made of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A request that was refused because it broke the API's rules."""
+
+    status: int
+    complaint: str
+    path: str
+    body: Json
 
 
 class ModelApi:
     """See the top of the file."""
 
-    def __init__(self, *, strict: bool = True, port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool = True,
+        port: int = 0,
+        cache: MessagesCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        window: int | None = None,
+    ) -> None:
         self.strict = strict
+        self.violations: list[Violation] = []
         self.default: Callable[[Json], Answer] = echo
         self.seen: list[Seen] = []
         self.url = ""
         self.connections = 0
         """Accepted so far."""
         self._port = port
+        self._messages = MessagesSide(cache=cache, clock=clock, window=window)
         self._script: deque[Answer] = deque()
+        self._counts: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def then(self, *answers: Answer) -> None:
         """Put `answers` at the end of the script."""
         self._script.extend(answers)
+
+    def then_counts(self, *answers: Answer) -> None:
+        """The same for count_tokens, which has a script of its own. An answer with status 200 counts."""
+        self._counts.extend(answers)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
@@ -77,9 +113,16 @@ class ModelApi:
 
     @classmethod
     @contextmanager
-    def threaded(cls, *, strict: bool = True, port: int = 0) -> Iterator[Self]:
-        """Serve from a thread of its own."""
-        api = cls(strict=strict, port=port)
+    def threaded(
+        cls,
+        *,
+        strict: bool = True,
+        port: int = 0,
+        cache: MessagesCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Iterator[Self]:
+        """Serve from a thread of its own. `clock` and the cache's `tokens` are called there."""
+        api = cls(strict=strict, port=port, cache=cache, clock=clock)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
@@ -114,19 +157,13 @@ class ModelApi:
         head = (ahead + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         ahead.clear()
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
-        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=body)
+        raw = await reader.readexactly(int(headers.get("content-length", "0")))
+        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=json.loads(raw or b"{}"))
         self.seen.append(seen)
-        native = seen.path.endswith("/messages")
-        if not native and not seen.path.endswith("/chat/completions"):
-            answer = Answer(status=404, body=b'{"error": {"message": "no such path"}}')
-        elif self.strict and (complaint := (rules.anthropic if native else rules.openai)(body)):
-            error = {"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}
-            answer = Answer(status=400, body=json.dumps(error).encode())
-        else:
-            answer = self._script.popleft() if self._script else self.default(body)
+        reply = self._reply(seen, len(raw))
+        seen.message, seen.ticket = reply.message, reply.ticket
         gone = asyncio.create_task(reader.read(1))  # ends with the connection, or begins the next request
-        sending = asyncio.create_task(_send(writer, answer, (messages if native else completions)(answer, body)))
+        sending = asyncio.create_task(_send(writer, reply))
         try:
             await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and not gone.exception():
@@ -141,6 +178,31 @@ class ModelApi:
             await asyncio.gather(gone, sending, return_exceptions=True)
             seen.finished.set()
 
+    def _reply(self, seen: Seen, size: int) -> Reply:
+        path, body = seen.path, seen.body
+        native = path.endswith(("/messages", COUNT))
+        if not native and not path.endswith("/chat/completions"):
+            return Reply(answer=Answer(status=404, body=b'{"error": {"message": "no such path"}}'), events=[])
+        if self.strict and (wrong := self._refused(native, seen, size)):
+            self.violations.append(Violation(status=wrong.status, complaint=wrong.message, path=path, body=body))
+            return self._messages.refusal(wrong)
+        if path.endswith(COUNT):
+            answer = self._counts.popleft() if self._counts else Answer()
+            return self._messages.count(body) if answer.status == 200 else Reply(answer=answer, events=[])
+        if native and body.get("max_tokens") == 0 and not (self._script and self._script[0].status != 200):
+            answer = Answer()
+        else:
+            answer = self._script.popleft() if self._script else self.default(body)
+        if native:
+            return self._messages.reply(answer, seen.headers, body)
+        return Reply(answer=answer, events=completions(answer, body))
+
+    def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
+        if native:
+            return self._messages.refuse(seen.path, seen.headers, seen.body, size)
+        complaint = rules.openai(seen.body)
+        return Complaint(complaint) if complaint else None
+
 
 def echo(body: Json) -> Answer:
     """Answer with the newest message's text."""
@@ -150,7 +212,8 @@ def echo(body: Json) -> Answer:
     return Answer(text=f"You said: {content}")
 
 
-async def _send(writer: asyncio.StreamWriter, answer: Answer, events: list[bytes]) -> bool:
+async def _send(writer: asyncio.StreamWriter, reply: Reply) -> bool:
+    answer = reply.answer
     await asyncio.sleep(answer.delay_s)
     if answer.status != 200:
         lines = [f"HTTP/1.1 {answer.status} Scripted", f"content-length: {len(answer.body)}"]
@@ -159,15 +222,17 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer, events: list[bytes
         writer.write("\r\n".join([*lines, "", ""]).encode() + answer.body)
         await writer.drain()
         return True
-    kind = answer.headers.get("content-type", "text/event-stream")
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
-    writer.write(head.encode())
-    for place, event in enumerate([*events, b""]):
+    told = {"content-type": "text/event-stream", "request-id": "req_scripted"} | answer.headers
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    writer.write(f"HTTP/1.1 200 OK\r\n{head}transfer-encoding: chunked\r\n\r\n".encode())
+    for place, event in enumerate([*reply.events, b""]):
         if place == answer.cut_after:
             return False
         if place == answer.silent_after:
             await writer.drain()
             await asyncio.Event().wait()
+        if not place:
+            reply.began()
         size = answer.split_bytes or len(event) or 1
         for start in range(0, max(1, len(event)), size):
             piece = event[start : start + size]

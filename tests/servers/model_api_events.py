@@ -1,4 +1,4 @@
-"""What the fake model APIs send: a scripted answer as the events of either API. Pure."""
+"""A scripted answer of the fake model APIs, and its events as chat completions have them. Pure."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,6 +19,12 @@ class Answer:
     usage: Json | None = None
     """In the API's own words; None: counted. OpenAI: {} sends none."""
     thinking: str | None = None
+    content: tuple[Json, ...] = ()
+    """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the server."""
+    stop_details: Json | None = None
+    """Messages: with the stop reason `refusal`, `{"type": "refusal", "category": "cyber", "explanation": None}`."""
+    diagnostics: Json | None = None
+    """Messages: told in place of what the cache would say, if the request asks for any."""
     done: bool = True
     """OpenAI: ends with [DONE]."""
     status: int = 200
@@ -39,11 +45,25 @@ class Answer:
     """Send in pieces of so many bytes, each its own write."""
 
 
-def _pieces(text: str) -> list[str]:
+def failure(status: int, kind: str, *, code: str = "", retry_after_s: float | None = None) -> Answer:
+    """An error as the Messages API writes it (platform.claude.com/docs/en/api/errors)."""
+    error: Json = {"type": kind, "message": f"scripted {kind}"} | ({"details": {"error_code": code}} if code else {})
+    body = json.dumps({"type": "error", "error": error, "request_id": "req_scripted"}).encode()
+    return Answer(
+        status=status, body=body, headers={} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+    )
+
+
+def spend_limit() -> Answer:
+    """The month's budget is used up: a 429 that waiting does not help (docs/en/api/rate-limits)."""
+    return failure(429, "rate_limit_error", code="enforced_spend_limit_reached")
+
+
+def pieces(text: str) -> list[str]:
     return [text[i : i + 12] for i in range(0, len(text), 12)]
 
 
-def _faulty(answer: Answer, events: list[bytes]) -> list[bytes]:
+def faulty(answer: Answer, events: list[bytes]) -> list[bytes]:
     if answer.error_after is not None:
         place, kind = answer.error_after
         error = {"type": "error", "error": {"type": kind, "message": f"scripted {kind}"}}
@@ -57,11 +77,11 @@ def completions(answer: Answer, body: Json) -> list[bytes]:
     """As chat completion chunks."""
     deltas: list[Json] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": answer.thinking}] if answer.thinking else []
-    deltas += [{"content": piece} for piece in _pieces(answer.text)]
+    deltas += [{"content": piece} for piece in pieces(answer.text)]
     for index, (ident, name, arguments) in enumerate(answer.calls):
         function = {"name": name, "arguments": ""}
         deltas.append({"tool_calls": [{"index": index, "id": ident, "type": "function", "function": function}]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in _pieces(arguments)]
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in pieces(arguments)]
     base: Json = {"id": "c-1", "object": "chat.completion.chunk", "model": body.get("model"), "usage": None}
     chunks = [base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     stop = answer.stop or ("tool_calls" if answer.calls else "stop")
@@ -70,35 +90,4 @@ def completions(answer: Answer, body: Json) -> list[bytes]:
     if answer.usage != {}:
         chunks.append(base | {"choices": [], "usage": answer.usage or usage})
     events = [b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n" for chunk in chunks]
-    return _faulty(answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])])
-
-
-def messages(answer: Answer, body: Json) -> list[bytes]:
-    """As events of the Messages API."""
-    counted = {"input_tokens": len(json.dumps(body)) // 4, "output_tokens": len(answer.text) // 4 + 1}
-    usage: Json = answer.usage or counted
-    start: Json = {"id": "msg_1", "role": "assistant", "model": body.get("model"), "content": []}
-    out: list[Json] = [
-        {"type": "message_start", "message": start | {"usage": usage | {"output_tokens": 1}}},
-        {"type": "ping"},
-        {"type": "invented_later", "delta": "of another shape"},
-    ]
-    blocks: list[tuple[Json, list[Json]]] = []
-    if answer.thinking:
-        thought = {"type": "thinking_delta", "thinking": answer.thinking}
-        signature = {"type": "signature_delta", "signature": "c2lnbmVk"}
-        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [thought, signature]))
-    if answer.text:
-        blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": p} for p in _pieces(answer.text)]))
-    for ident, name, arguments in answer.calls:
-        parts = [{"type": "input_json_delta", "partial_json": p} for p in ["", *_pieces(arguments)]]
-        blocks.append(({"type": "tool_use", "id": ident, "name": name, "input": {}}, parts))
-    for index, (block, deltas) in enumerate(blocks):
-        out.append({"type": "content_block_start", "index": index, "content_block": block})
-        out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-        out.append({"type": "content_block_stop", "index": index})
-    stop = answer.stop or ("tool_use" if answer.calls else "end_turn")
-    told = {"output_tokens": usage.get("output_tokens", 1)}
-    out += [{"type": "message_delta", "delta": {"stop_reason": stop}, "usage": told}, {"type": "message_stop"}]
-    events = [f"event: {e['type']}\ndata: {json.dumps(e, ensure_ascii=False)}\n\n".encode() for e in out]
-    return _faulty(answer, events)
+    return faulty(answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])])
