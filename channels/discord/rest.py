@@ -45,7 +45,8 @@ class _HandOver:
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        if self.handed and not self._again:
+        # aiohttp may take a connection that has just died, and reads on another one: no harm in that.
+        if self.handed and not self._again and (self.status or request.method != "GET"):
             raise _OnlyOnce
         if not self.handed and self._going is not None:
             try:
