@@ -97,8 +97,10 @@ class Api:
             async with client.stream("POST", self._url, content=_written(body), headers=headers) as response:
                 await self._check(response, "application/json")
                 answer = await _read(response, _JSON_BYTES)
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
+        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
             raise self._named(error) from None  # the cause may hold request headers
+        if len(answer) > _JSON_BYTES:
+            raise Busy(f"{self.where} sent more than an answer may hold")
         return answer
 
     async def aclose(self) -> None:
@@ -111,11 +113,7 @@ class Api:
         kind = response.headers.get("content-type", wanted).partition(";")[0].strip()
         if response.status_code == 200 and kind == wanted:  # noqa: PLR2004 - HTTP's own number
             return
-        body = b""
-        async for data in response.aiter_bytes():
-            body += data
-            if len(body) > _ERROR_BODY_BYTES:
-                break
+        body = await _read(response, _ERROR_BODY_BYTES)
         if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
             raise Unusable(f"{self.where} answered {short(kind, self._secret)}, not {wanted}: check base_url")
         now = datetime.now(UTC)
@@ -137,7 +135,7 @@ class Api:
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             return Unusable(f"the request to {self.where} cannot be sent: check base_url and api_key")
         if isinstance(error, TooLarge):
-            return Busy(f"{self.where} sent more than one event or answer may hold")
+            return Busy(f"{self.where} sent more than one event may hold")
         return Busy(f"{self.where} cut the connection")
 
 
@@ -168,12 +166,12 @@ def is_loopback(url: str) -> bool:
 
 
 async def _read(response: "httpx.Response", most_bytes: int) -> bytes:
-    """Raises TooLarge."""
+    """Read on until there is more than `most_bytes`, or all of it."""
     body = bytearray()
     async for data in response.aiter_bytes():
         body += data
         if len(body) > most_bytes:
-            raise TooLarge
+            break
     return bytes(body)
 
 

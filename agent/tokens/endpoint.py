@@ -23,6 +23,8 @@ TIMEOUT_S = 20.0
 """For a whole answer. Nobody waits for it, but a question that hangs keeps the next ones from being asked."""
 _AT_ONCE = 2
 """Questions under way. What does not get a turn is not asked: the next request brings a better one."""
+_MOST_IMAGE_CHARS = 1_000_000
+"""Of base64 in a request that is asked about: to send megabytes twice costs more than the answer tells."""
 _COUNTED = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
 """Of a request's body; the others (`max_tokens`, `stream`, ...) are refused there."""
 
@@ -81,15 +83,18 @@ class EndpointCounter:
 
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
-        return self._look_up(_key(countable(body)))
+        asked = countable(body)
+        return None if _image_chars(asked) > _MOST_IMAGE_CHARS else self._look_up(_key(asked))
 
     def want(self, body: Body, on_count: OnCount = lambda _: None) -> None:
-        """Ask beside what goes on, unless it is known, being asked, or the provider is to be left alone.
+        """Ask beside what goes on, unless it is known, being asked, full of images, or the provider is left alone.
 
         `body` is a request as it goes to `/v1/messages`, marks and all; it is read before this returns. `on_count`
         hears the answer if there is one: at once if it is known, and must not raise. Needs a running loop.
         """
         asked = countable(body)
+        if _image_chars(asked) > _MOST_IMAGE_CHARS:
+            return
         key = _key(asked)
         known = self._look_up(key)
         if known is not None:
@@ -164,6 +169,13 @@ def _unmarked(items: object) -> object:
     if not isinstance(items, list):
         return items
     return [{name: item[name] for name in item if name != "cache_control"} for item in items]
+
+
+def _image_chars(asked: Body) -> int:
+    messages = asked.get("messages")
+    contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
+    items = [item for content in contents if isinstance(content, list) for item in content]
+    return sum(len(item["source"].get("data", "")) for item in items if item.get("type") == "image")
 
 
 def _key(asked: Body) -> bytes:

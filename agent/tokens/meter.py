@@ -21,9 +21,14 @@ class Estimate:
     """Its parts, uncorrected."""
     method: Method
 
+    @property
+    def words(self) -> int:
+        """Uncorrected, without images."""
+        return self.size.total - self.size.images
+
     def corrected(self, tokens: int) -> int:
-        """A part's tokens, corrected as the whole is."""
-        return round(tokens * self.tokens / self.size.total) if self.size.total else 0
+        """A part's tokens, corrected as the whole is; the part holds no images."""
+        return round(tokens * (self.tokens - self.size.images) / self.words) if self.words else 0
 
 
 class Meter:
@@ -42,12 +47,12 @@ class Meter:
         if method != self._counter.method:  # in between: half of it was counted the other way
             method = self._counter.method
             size = prompt_size(request, self._counter, look=self._look)
-        tokens = self._calibrations[method].calibrated(model, size.total)
+        tokens = self._calibrations[method].calibrated(model, size.total - size.images) + size.images
         return Estimate(model=model, tokens=tokens, size=size, method=method)
 
     def counted(self, estimate: Estimate, tokens: int) -> None:
         """The provider's own counter says that the request has `tokens`."""
-        self._calibrations[estimate.method].observe(estimate.model, estimate.size.total, tokens)
+        self._calibrations[estimate.method].observe(estimate.model, estimate.words, tokens - estimate.size.images)
 
     def billed(self, estimate: Estimate, usage: Usage) -> float | None:
         """The request was answered. Returns the drift of the estimate in percent; None: nothing was billed.

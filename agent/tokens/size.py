@@ -23,6 +23,8 @@ class PromptSize:
     conversation: tuple[int, ...]
     """One for each `Said`."""
     now: int
+    images: int
+    """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
 
     @property
     def total(self) -> int:
@@ -42,12 +44,14 @@ Look = Callable[[bytes], Sized | None]
 
 def prompt_size(request: Request, counter: Counter, *, look: Look = lambda _: None) -> PromptSize:
     """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before."""
-    count = counter.count
     return PromptSize(
         tools=sum(tool_size(tool, counter) for tool in request.tools),
         blocks=tuple(block_size(block, counter) for block in request.blocks),
         conversation=tuple(said_size(said, counter, look=look) for said in request.conversation),
-        now=count(request.now) + FRAME_TOKENS if request.now else 0,
+        now=counter.count(request.now) + FRAME_TOKENS if request.now else 0,
+        images=sum(
+            image_size(part, look=look) for said in request.conversation for part in said.parts if type(part) is Image
+        ),
     )
 
 
@@ -68,9 +72,14 @@ def said_size(said: Said, counter: Counter, *, look: Look = lambda _: None) -> i
         if isinstance(part, Text):
             tokens += counter.count(part.text)
         elif isinstance(part, Image):
-            tokens += images_tokens((look(part.data) or _Unknown(),))
+            tokens += image_size(part, look=look)
         elif isinstance(part, ToolCall):
             tokens += counter.count(part.name) + counter.count(part.arguments) + TOOL_TOKENS
         else:
             tokens += counter.count(part.text) + TOOL_TOKENS
     return tokens
+
+
+def image_size(image: Image, *, look: Look = lambda _: None) -> int:
+    """One image; as a large one if its size cannot be read."""
+    return images_tokens((look(image.data) or _Unknown(),))

@@ -1,13 +1,16 @@
 """Calibration: what bills teach."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Request
+from agent.models.base import Image, Request, Said
 from agent.tokens.drift import BOUNDS, LEAST_TOKENS, Calibration, drift_percent, prior
 from agent.tokens.meter import Meter, prompt_tokens
 from agent.tokens.offline import OfflineCounter
+from agent.view import MAX_IMAGE_TOKENS
 from gateway.events import Usage
 from tests.agent.models_kit import request, user
 
@@ -98,6 +101,22 @@ def test_a_meter_learns_from_bills_however_they_are_split() -> None:
     assert meter.billed(second, Usage()) is None
     assert second.corrected(second.size.total) == second.tokens
     assert abs(sum(map(second.corrected, second.size.blocks)) - 2 * sum(second.size.blocks)) <= 4
+
+
+def test_images_are_no_business_of_the_tokenizer() -> None:
+    meter = Meter(OfflineCounter(load_after_s=60))
+    image = Image(media_type="image/png", data=b"?", about="a picture")
+    plain = meter.estimate("m-1", _long())
+    asked = replace(_long(), conversation=(Said(role="user", parts=(image,) * 10 + _long().conversation[0].parts),))
+    shown = meter.estimate("m-1", asked)
+    assert shown.size.images == shown.tokens - plain.tokens == 10 * MAX_IMAGE_TOKENS
+    meter.counted(shown, shown.size.images + 2 * shown.words)
+    assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
+    assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * shown.words
+    small = meter.estimate("m-1", asked)
+    for _ in range(9):
+        meter.counted(small, 300)  # the images were far smaller than thought: that teaches nothing
+    assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
 
 
 def test_ways_of_estimating_are_corrected_apart() -> None:

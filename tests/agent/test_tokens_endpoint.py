@@ -1,0 +1,259 @@
+"""Asking Anthropic's counter, over real sockets: what is sent, what is remembered, and what when it fails."""
+
+import asyncio
+
+import pytest
+from pydantic import SecretStr
+
+from agent.models.anthropic_wire import translate
+from agent.models.base import Image, Request, Said, Text
+from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
+from agent.tokens.build import Backend, build_counter
+from agent.tokens.endpoint import EndpointCounter, countable
+from agent.tokens.meter import Meter
+from agent.tokens.offline import OfflineCounter
+from gateway.clock import ManualClock
+from tests.agent.models_kit import TOOL, assistant, request, user
+from tests.agent.tokens_kit import KEY, CountApi, Reply, asking, body, size
+
+
+def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        sent, _digest = translate(_marked(), model="m-1", recall=lambda *_: None)
+        assert "cache_control" in str(sent)
+        counts: list[int] = []
+        counter.want(sent, counts.append)
+        assert (api.seen, counts, counter.known(sent)) == ([], [], None)  # nothing is waited for
+        await counter.settled()
+        asked = api.seen[0]
+        assert asked.path == "/v1/messages/count_tokens"
+        assert asked.headers["x-api-key"] == KEY
+        assert asked.headers["anthropic-version"] == "2023-06-01"
+        assert asked.headers["accept"] == asked.headers["content-type"] == "application/json"
+        assert set(asked.body) == {"model", "tools", "system", "messages"}
+        assert "cache_control" not in str(asked.body)
+        assert counts == [counter.known(sent)] == [size(asked.body)]
+        assert counter.is_exact
+
+    asking(story)
+
+
+def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        counts: list[int] = []
+        counter.want(body("hi"), counts.append)
+        counter.want(body("hi", mark=True))  # being asked
+        await counter.settled()
+        counter.want(body("hi", mark=True) | {"max_tokens": 1}, counts.append)  # known
+        assert len(api.seen) == 1
+        assert counts == [counter.known(body("hi"))] * 2
+        assert counter.known(body("ho")) is None
+
+    asking(story)
+
+
+def test_only_marks_are_taken_away() -> None:
+    schema = {"type": "object", "properties": {"cache_control": {"type": "string"}}}
+    call = {"type": "tool_use", "id": "1", "name": "x", "input": {"cache_control": "mine"}}
+    tool = {"name": "x", "input_schema": schema}
+    kept = {"tools": [tool], "messages": [{"role": "assistant", "content": [call]}]}
+    marked = {
+        "tools": [tool | {"cache_control": {}}],
+        "messages": [{"role": "assistant", "content": [call | {"cache_control": {}}]}],
+    }
+    assert countable(marked) == countable(kept) == kept
+    plain = {"system": "words", "messages": [{"role": "user", "content": "words"}]}
+    assert countable(plain) == plain
+
+
+@pytest.mark.parametrize(("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])])
+def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
+    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+        for text in ("a", "b", "c"):
+            counter.want(body(text))
+            await counter.settled()
+            counter.known(body("a"))
+        assert [text for text in ("a", "b", "c") if counter.known(body(text)) is not None] == remembered
+
+    asking(story, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=500, body=b"oops"),
+        Reply(status=529, body=b'{"error": {"type": "overloaded_error", "message": "busy"}}'),
+        Reply(status=401, body=b'{"error": {"message": "bad key %s"}}' % KEY.encode()),
+        Reply(status=404, body=b"no such path"),
+        Reply(status=400, body=b'{"error": {"message": "no"}}'),
+        Reply(cut=True),
+        Reply(silent=True),
+        Reply(body=b""),
+        Reply(body=b"[" * 9999),
+        Reply(body=b'{"input_tokens": -1}'),
+        Reply(body=b'{"input_tokens": "12"}'),
+        Reply(body=b'{"input_tokens": null}'),
+        Reply(body=b" " * 2_000_000),
+        Reply(body=b"<html>", headers={"content-type": "text/html"}),
+    ],
+    ids=range(14),
+)
+def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([reply] * 3)
+        for number in range(5):
+            counter.want(body(f"text {number}"), _never)
+            await counter.settled()
+        assert len(api.seen) == 3
+        assert counter.breaker.is_open
+        assert not counter.is_exact
+        assert KEY not in counter.last_failure != ""
+        assert counter.count("four words of text") == 6  # texts are counted all the same
+
+    asking(story, timeout_s=0.2 if reply.silent else 10.0)
+
+
+def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_again() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
+        api.script.extend([Reply(status=503, body=b"")] * 6)
+        asked = []
+        for second in range(200):
+            before = len(api.seen)
+            counter.want(body(f"at {second}"))
+            counter.want(body(f"also at {second}"))
+            await counter.settled()
+            asked.append(len(api.seen) - before)
+            clock.advance(1)
+        assert [second for second, count in enumerate(asked) if count] == [0, 1, 31, 91]
+        clock.advance(11)
+        counter.want(body("again"))
+        await counter.settled()
+        assert counter.known(body("again")) is not None
+        assert not counter.breaker.is_open
+        assert not counter.is_exact
+
+    asking(story)
+
+
+def test_a_hint_is_heeded() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
+        api.script.extend([Reply(status=429, body=b"", headers={"retry-after": "100"})] * 3)
+        for number in range(3):
+            counter.want(body(str(number)))
+            await counter.settled()
+        clock.advance(99)
+        counter.want(body("too early"))
+        await counter.settled()
+        assert len(api.seen) == 3
+        clock.advance(1)
+        counter.want(body("now"))
+        await counter.settled()
+        assert len(api.seen) == 4
+
+    asking(story)
+
+
+def test_a_request_that_is_too_long_to_count_is_not_the_endpoints_fault() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([Reply(status=413, body=b"Request exceeds the maximum size")] * 9)
+        for number in range(9):
+            counter.want(body(str(number)), _never)
+            await counter.settled()
+        assert len(api.seen) == 9
+        assert counter.is_exact
+
+    asking(story)
+
+
+def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([Reply(silent=True)] * 3)
+        for number in range(3):
+            counter.want(body(str(number)), _never)
+        await api.until(2)
+        await counter.aclose()
+        for asked in api.seen:
+            await asked.gone.wait()
+        assert len(api.seen) == 2
+        assert counter.is_exact  # nobody failed
+        await counter.aclose()
+
+    asking(story)
+
+
+@pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
+def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        image = Image(media_type="image/png", data=bytes(size_bytes), about="a picture")
+        said = Said(role="user", parts=(image, Text(text="what is this?")))
+        sent, _digest = translate(request(said), model="m-1", recall=lambda *_: None)
+        counter.want(sent)
+        await counter.settled()
+        assert len(api.seen) == asks
+        assert (counter.known(sent) is not None) == bool(asks)
+
+    asking(story)
+
+
+def test_its_answers_correct_the_estimates() -> None:
+    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+        offline = OfflineCounter(load_after_s=60)
+        meter = Meter(offline)
+        asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
+        first = meter.estimate("m-1", asked)
+        sent, _digest = translate(asked, model="m-1", recall=lambda *_: None)
+        counter.want(sent, lambda tokens: meter.counted(first, tokens))
+        assert meter.estimate("m-1", asked).tokens == first.tokens
+        await counter.settled()
+        assert meter.estimate("m-1", asked).tokens == counter.known(sent) != first.tokens
+        offline.close()
+
+    asking(story)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages?beta=1", "/proxy", "/proxy/v2/messages"]
+)
+def test_it_is_asked_where_the_messages_go(path: str) -> None:
+    async def run() -> None:
+        offline = OfflineCounter(load_after_s=60)
+        async with CountApi() as api:
+            counter = EndpointCounter(offline, clock=ManualClock(), api_key="none", base_url=api.url + path)
+            counter.want(body("hi"))
+            await counter.settled()
+            await counter.aclose()
+            base, _, query = path.partition("?")
+            prefix = base.rstrip("/").removesuffix("/messages")
+            expected = (prefix if "/v" in prefix else f"{prefix}/v1") + "/messages/count_tokens"
+            assert api.seen[0].path == expected + (f"?{query}" if query else "")
+            assert "x-api-key" not in api.seen[0].headers
+
+    asyncio.run(run())
+
+
+ANTHROPIC = AnthropicConfig(kind="anthropic", api_key=SecretStr(KEY))
+
+
+@pytest.mark.parametrize(
+    ("backend", "provider", "asks"),
+    [
+        ("auto", ANTHROPIC, True),
+        ("anthropic_api", ANTHROPIC, True),
+        ("tiktoken", ANTHROPIC, False),
+        ("auto", OpenAIConfig(kind="openai"), False),
+        ("anthropic_api", OpenAIConfig(kind="openai"), False),
+    ],
+)
+def test_who_is_asked(backend: Backend, provider: ProviderConfig, asks: bool) -> None:
+    offline = OfflineCounter(load_after_s=60)
+    counter = build_counter(backend, provider, offline, capacity=1, clock=ManualClock())
+    assert isinstance(counter, EndpointCounter) == asks == counter.is_exact
+    assert (counter is offline) != asks
+
+
+def _marked() -> Request:
+    return request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
+
+
+def _never(tokens: int) -> None:
+    raise AssertionError(f"nobody should have counted {tokens}")
