@@ -44,14 +44,14 @@ Look = Callable[[bytes], Sized | None]
 
 def prompt_size(request: Request, counter: Counter, *, look: Look = lambda _: None) -> PromptSize:
     """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before."""
+    count = counter.count
+    sizes = [_said(said, count, look) for said in request.conversation]
     return PromptSize(
         tools=sum(tool_size(tool, counter) for tool in request.tools),
         blocks=tuple(block_size(block, counter) for block in request.blocks),
-        conversation=tuple(said_size(said, counter, look=look) for said in request.conversation),
-        now=counter.count(request.now) + FRAME_TOKENS if request.now else 0,
-        images=sum(
-            image_size(part, look=look) for said in request.conversation for part in said.parts if type(part) is Image
-        ),
+        conversation=tuple([words + images for words, images in sizes]),
+        now=count(request.now) + FRAME_TOKENS if request.now else 0,
+        images=sum([images for _, images in sizes]),
     )
 
 
@@ -66,20 +66,20 @@ def block_size(block: Block, counter: Counter) -> int:
 
 
 def said_size(said: Said, counter: Counter, *, look: Look = lambda _: None) -> int:
-    """One side's contribution, with the frame around it."""
-    tokens = FRAME_TOKENS
+    """One side's contribution, with the frame around it. An image whose size cannot be read counts as a large one."""
+    return sum(_said(said, counter.count, look))
+
+
+def _said(said: Said, count: Callable[[str], int], look: Look) -> tuple[int, int]:
+    """Tokens of the words and of the images."""
+    words, images = FRAME_TOKENS, 0
     for part in said.parts:
         if isinstance(part, Text):
-            tokens += counter.count(part.text)
+            words += count(part.text)
         elif isinstance(part, Image):
-            tokens += image_size(part, look=look)
+            images += images_tokens((look(part.data) or _Unknown(),))
         elif isinstance(part, ToolCall):
-            tokens += counter.count(part.name) + counter.count(part.arguments) + TOOL_TOKENS
+            words += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:
-            tokens += counter.count(part.text) + TOOL_TOKENS
-    return tokens
-
-
-def image_size(image: Image, *, look: Look = lambda _: None) -> int:
-    """One image; as a large one if its size cannot be read."""
-    return images_tokens((look(image.data) or _Unknown(),))
+            words += count(part.text) + TOOL_TOKENS
+    return words, images
