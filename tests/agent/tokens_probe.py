@@ -11,13 +11,13 @@ def run() -> dict[str, object]:
     resident = []
     from agent.tokens.offline import OfflineCounter  # noqa: PLC0415 - watched from here on
 
-    resident.append(_resident_mb())
+    resident.append(resident_mb())
     counter = OfflineCounter(load_after_s=0)
-    resident.append(_resident_mb())
+    resident.append(resident_mb())
     counter.count("hello world")
     counter.ready()
     count = counter.count("hello world")
-    resident.append(_resident_mb())
+    resident.append(resident_mb())
     counter.close()
     return {
         "network": network,
@@ -28,6 +28,6 @@ def run() -> dict[str, object]:
     }
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
