@@ -75,6 +75,13 @@ def plan(
     )
 
 
+def by_itself(units: Sequence[Unit], cached: Sequence[Cached]) -> Plan:
+    """What is expected of a provider that caches every prefix by itself, and keeps it for a while."""
+    read = cached[-1].unit + 1 if cached else 0
+    writes: tuple[tuple[int, Lifetime], ...] = tuple((unit, "5m") for unit in range(read, len(units)))
+    return Plan(marks=(), read=read, writes=writes, blocks=_accounts(units, read, ()))
+
+
 def _found(places: Places, marks: Marked, cached: Sequence[Cached]) -> int:
     """Return how many units the marks will find in the cache."""
     for mark, _ in reversed(marks):

@@ -1,7 +1,7 @@
 """The models that the `llm.providers` and `llm.models` sections describe."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model
@@ -25,6 +25,9 @@ from agent.models.openai import OpenAIModel
 from agent.models.scripted import Rule, Script, ScriptedModel, busy
 from gateway.clock import Clock
 
+Around = Callable[[Model, ModelConfig, ProviderConfig], Model]
+"""A single model, its entry and its provider's, to what is used in its place."""
+
 
 def build_model(
     name: str,
@@ -33,11 +36,13 @@ def build_model(
     clock: Clock,
     *,
     made: dict[str, Model] | None = None,
+    around: Around = lambda model, _config, _provider: model,
 ) -> Failover:
     """Build the model configured as `name` with its fallbacks behind it. No IO.
 
     Raises ValueError, whose text says the remedy, for what `check_models` finds. `made` holds single models by
-    name and is added to: hand the same one to all calls, so that an embedded model is loaded once.
+    name and is added to: hand the same one to all calls, so that an embedded model is loaded once. `around` may
+    put something around each single model.
     """
     if name not in models:
         raise ValueError(unknown(name, "llm.models", models))
@@ -47,7 +52,8 @@ def build_model(
     chain = _chain(name, models)
     for key in chain:
         if key not in made:
-            made[key] = _single(key, models[key], providers[models[key].provider], clock)
+            config, provider = models[key], providers[models[key].provider]
+            made[key] = around(_single(key, config, provider, clock), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
     return Failover([made[key] for key in chain], clock=clock, random=jitter.random)
 

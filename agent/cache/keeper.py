@@ -1,0 +1,226 @@
+"""A model whose cache is looked after: plans the marks of each request, and keeps account of what became of them."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agent.cache.cadence import Cadence
+from agent.cache.marks import Unit
+from agent.cache.plan import Plan, Policy, by_itself, plan
+from agent.cache.prices import Price
+from agent.cache.units import difference, units
+from agent.cache.warmth import Digest, Warmth
+from agent.models.base import Chunk, End, Model, Request
+from agent.tokens.meter import Estimate, Meter
+from gateway.clock import Clock
+from gateway.events import Account, BlockAccount, Usage
+
+_LOG = logging.getLogger("reverie.cache")
+_KEPT = 256
+"""Newest requests kept, one of each conversation: references to texts that its view holds too."""
+_SHORT = 0.9
+"""Of what was expected to be read: less was a miss. Estimates are this far off."""
+_NEAR = 256
+"""Tokens that a provider may round down by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What a keeper must know of the model's provider."""
+
+    provider: str
+    """Its kind: anthropic, openai, llamacpp, ..."""
+    model: str
+    """As the provider names it."""
+    price: Price
+    caching: Literal["marks", "automatic", "none"]
+    """It is told what to cache; or it caches every prefix by itself; or nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """One request, planned."""
+
+    request: Request
+    laid: tuple[Unit, ...]
+    path: tuple[Digest, ...]
+    plan: Plan
+    estimate: Estimate
+    at_s: float
+
+
+class Keeper:
+    """A `Model` around another one.
+
+    Everything of it but `stream` is the other's. `End` comes with an `account`. The first call of a cold prefix that
+    all conversations share is made alone: others wait for its first chunk, or its end, because what it writes can be
+    read only then.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dialect: Dialect,
+        *,
+        clock: Clock,
+        meter: Meter,
+        policy: Callable[[str], Policy],
+        exact: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`policy` is asked before each request, by the agent's id (`Request.shared_key`).
+
+        `exact`: whether the meter has learnt from the model's own counter.
+        """
+        self._model = model
+        self._dialect = dialect
+        self._clock = clock
+        self._meter = meter
+        self._policy = policy
+        self._exact = exact
+        self._warmth = Warmth()
+        self._cadence: dict[str, Cadence] = {}
+        self._newest: OrderedDict[tuple[str, str], _Ask] = OrderedDict()
+        self._first: dict[Digest, asyncio.Event] = {}
+        """Shared prefixes that are being written just now."""
+        self.name = model.name
+        self.label = model.label
+        self.context_tokens = model.context_tokens
+        self.max_output_tokens = model.max_output_tokens
+        self.family = model.family
+        self.takes_tools = model.takes_tools
+        self.sees = model.sees
+
+    async def start(self) -> None:
+        await self._model.start()
+
+    async def aclose(self) -> None:
+        await self._model.aclose()
+
+    def restore(self, agent: str, cadence: Cadence) -> None:
+        """Know the habits of an agent's conversations from before; not while it is asked."""
+        self._cadence[agent] = cadence
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        self._cadence_of(request).asked(request.place, self._now_s())
+        ask = self._prepare(request)
+        while (writing := self._writing(ask)) in self._first and writing is not None:
+            await self._first[writing].wait()
+            ask = self._prepare(request)
+        begun = asyncio.Event()
+        if writing is not None:
+            self._first[writing] = begun
+        try:
+            async with aclosing(self._model.stream(ask.request)) as chunks:
+                async for chunk in chunks:
+                    if not begun.is_set():
+                        self._began(ask)
+                        begun.set()
+                        self._first.pop(writing or b"", None)
+                    yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
+        finally:
+            begun.set()
+            if writing is not None and self._first.get(writing) is begun:
+                del self._first[writing]
+
+    def _prepare(self, request: Request) -> _Ask:
+        at_s, cadence = self._now_s(), self._cadence_of(request)
+        estimate = self._meter.estimate(self._dialect.model, request)
+        laid = units(request, estimate.size, estimate.corrected)
+        path = tuple(unit.digest for unit in laid)
+        policy = self._policy(request.shared_key)
+        cached = self._warmth.find(path, at_s)
+        if self._dialect.caching == "automatic":
+            planned = by_itself(laid, cached)
+        else:
+            planned = plan(
+                laid,
+                price=self._dialect.price,
+                policy=policy if self._dialect.caching == "marks" else replace(policy, kind="off"),
+                shared=cadence.shared_odds(),
+                own=cadence.odds(request.place),
+                cached=cached,
+            )
+        marked = replace(request, marks=planned.marks)
+        return _Ask(request=marked, laid=laid, path=path, plan=planned, estimate=estimate, at_s=at_s)
+
+    def _writing(self, ask: _Ask) -> Digest | None:
+        """The shared prefix that this request is going to write; None: it writes none."""
+        shared = sum(unit.shared for unit in ask.laid)
+        fresh = [unit for unit, _ in ask.plan.writes if unit < shared]
+        return ask.path[fresh[-1]] if fresh else None
+
+    def _began(self, ask: _Ask) -> None:
+        self._warmth.sent(ask.path, read=ask.plan.read, writes=ask.plan.writes, at_s=ask.at_s)
+
+    def _closed(self, ask: _Ask, end: End) -> End:
+        """The answer is whole: compare what was billed with what was expected."""
+        usage, key = end.usage, (ask.request.shared_key, ask.request.place)
+        self._meter.billed(ask.estimate, usage)
+        expected = sum(block.read for block in ask.plan.blocks)
+        missed = usage.cache_read_tokens < expected * _SHORT - _NEAR
+        before = self._newest.pop(key, None)
+        self._newest[key] = ask
+        if len(self._newest) > _KEPT:
+            self._newest.popitem(last=False)
+        if missed:
+            self._unread(ask, usage)
+        account = Account(
+            provider=self._dialect.provider,
+            model=end.model or self._dialect.model,
+            blocks=_with_now(ask),
+            usage=usage,
+            cost_usd=self._dialect.price.cost_usd(usage),
+            exact=self._exact(),
+            missed=self._why(ask, before, expected if missed else None, usage),
+        )
+        if account.missed:
+            _LOG.info("%s: %s", ask.request.place, account.missed)
+        return replace(end, account=account)
+
+    def _unread(self, ask: _Ask, usage: Usage) -> None:
+        """Believe what was billed: less was cached than was thought."""
+        read, tokens = 0, 0
+        for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
+            tokens += unit.tokens
+            if tokens * _SHORT - _NEAR <= usage.cache_read_tokens:
+                read = place if usage.cache_read_tokens else 0
+        self._warmth.forget(ask.path[read : ask.plan.read])
+        if self._dialect.caching == "marks":
+            marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.marks}
+            writes = [
+                (place, marks[unit.behind, unit.number])
+                for place, unit in enumerate(ask.laid)
+                if place >= read and unit.markable and (unit.behind, unit.number) in marks
+            ]
+            self._warmth.sent(ask.path, read=read, writes=writes, at_s=ask.at_s)
+
+    def _why(self, ask: _Ask, before: _Ask | None, expected: int | None, usage: Usage) -> str:
+        """What was not read although it might have been; empty: nothing."""
+        changed = ""
+        if before is not None and ask.path[: len(before.path)] != before.path:
+            changed = difference(before.request, ask.request)
+        if expected is None:
+            return changed
+        told = f"{usage.cache_read_tokens} of about {expected} tokens were read"
+        if changed:
+            return f"{told}: {changed}"
+        since = f", last sent {ask.at_s - before.at_s:.0f} s before" if before is not None else ""
+        return f"{told}: no byte differs{since}; the provider had it no more, or not yet"
+
+    def _cadence_of(self, request: Request) -> Cadence:
+        return self._cadence.setdefault(request.shared_key, Cadence())
+
+    def _now_s(self) -> float:
+        # Not the monotonic clock: what is known of yesterday must still count after a restart.
+        return self._clock.now().timestamp()
+
+
+def _with_now(ask: _Ask) -> tuple[BlockAccount, ...]:
+    tokens = ask.estimate.corrected(ask.estimate.size.now)
+    if not tokens:
+        return ask.plan.blocks
+    return (*ask.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))
