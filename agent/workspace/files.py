@@ -103,8 +103,11 @@ def _content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | Non
         return None
     # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as opened:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             notes.append(f"{path} is not read: it is not a file")
             return None
-        return opened.read(limit + 1)
+        with os.fdopen(handle, "rb", closefd=False) as opened:
+            return opened.read(limit + 1)
+    finally:
+        os.close(handle)
