@@ -21,7 +21,7 @@ _COUNTED = {"model", "messages", "system", "tools", "tool_choice", "thinking", "
 _SAMPLING = {"temperature": 1, "top_p": 1, "top_k": None}
 """What is sent without harm: the defaults. `top_k` has none."""
 _KEYS = _COUNTED | {*_SAMPLING, "max_tokens", "stream", "metadata", "stop_sequences", "service_tier", "diagnostics"}
-_BETA_KEYS = {"speed": "fast-mode-", "inference_geo": ""}
+_BETA_KEYS = {"speed": "fast-mode-"}
 """Known only to who sends a beta header that begins so."""
 _THINKING_KEYS = {"adaptive": {"display"}, "between_tools": {"display"}, "enabled": {"display", "budget_tokens"}}
 _TOOL_KEYS = {"type", "name", "description", "input_schema", "cache_control", "strict", "input_examples"}
