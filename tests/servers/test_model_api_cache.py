@@ -154,6 +154,16 @@ def test_segments_live_for_what_was_paid() -> None:
     assert send(cache, asked, 650 + 3600) == Usage(4, 0, 20, 100)
 
 
+def test_a_use_refreshes_every_segment_that_it_covers() -> None:
+    cache = fresh()
+    front = block("a" * 100, "1h")
+    send(cache, body(block("b" * 20, "5m"), system=(front,)))
+    only_the_last_marked = body(block("b" * 20, "5m"), system=(block("a" * 100),))
+    for at_s in range(250, 5000, 250):
+        assert send(cache, only_the_last_marked, at_s) == Usage(0, 120, 0, 0)
+    assert send(cache, body(block("c" * 20, "5m"), system=(front,)), 5000) == Usage(0, 100, 20, 0)
+
+
 def test_reading_never_makes_an_hour_of_five_minutes() -> None:
     cache = fresh()
     send(cache, body(block("a" * 10, "5m")))
@@ -262,6 +272,8 @@ def test_automatic_caching_marks_the_last_block_that_can_be_marked() -> None:
     assert send(cache, body(block("a" * 10), block("b" * 10)) | automatic) == Usage(0, 10, 10, 0)
     assert send(cache, body(block("a" * 10), block("b" * 10, "5m")) | automatic) == Usage(0, 20, 0, 0)
     assert send(cache, body(block("x" * 10), block("b" * 10)) | automatic) == Usage(0, 0, 20, 0)
+    twice = body(block("y" * 10, "5m")) | automatic
+    assert [send(cache, twice), send(cache, twice)] == [Usage(0, 0, 10, 0), Usage(0, 10, 0, 0)]
     thought = {"type": "redacted_thinking", "data": "d"}
     ends = {"messages": [said(block("q")), said(block("a" * 5), thought, role="assistant")]}
     assert send(cache, body() | ends | automatic).ephemeral_5m_input_tokens == 6
