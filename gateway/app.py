@@ -14,12 +14,14 @@ from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
 from gateway.commands.table import SPECS
+from gateway.equipment import Equipment, equip
 from gateway.events import ChannelName
 from gateway.inbox import Inbox
 from gateway.intake import Doors
+from gateway.live import Live
 from gateway.loop import Loop
 from gateway.media import Media
-from gateway.minds import Minds, Shared, models_of
+from gateway.minds import Minds, Shared
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
@@ -78,21 +80,23 @@ async def run(
     clock: Clock | None = None,
     channels: Mapping[ChannelName, Channel] | None = None,
     model: Model | None = None,
+    live: Live | None = None,
 ) -> None:
     """Serve until `stop` is set; then finish or park what is in flight, within ten seconds, and return.
 
-    `channels` and `model`: instead of those in the settings. Raises `StoreError` if the store cannot be
-    opened or written, `Unavailable`, `NothingLeft`. Anything else that comes out is a bug. On
-    cancellation nothing is finished or parked: what was durable is taken up at the next start.
+    `channels` and `model`: instead of those in the settings. `live`: what of these may change meanwhile.
+    Raises `StoreError` if the store cannot be opened or written, `Unavailable`, `BadPrices`, `NothingLeft`.
+    Anything else that comes out is a bug. On cancellation nothing is finished or parked: what was durable is
+    taken up at the next start.
     """
-    clock = clock or SystemClock()
+    clock, live = clock or SystemClock(), live or Live(settings)
     if channels is None and not settings.channels:
         raise Unavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(settings)
     try:
         async with (
-            models_of(settings, clock, model) as models,
+            equip(settings, clock, live, model=model) as equipment,
             await Store.open(settings.store.path, clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
@@ -104,7 +108,7 @@ async def run(
                 store=store,
                 clock=clock,
                 channels=channels,
-                models=models,
+                equipment=equipment,
                 saved=await store.dmn_state(),
                 spawn=tasks.create_task,
             )
@@ -137,7 +141,7 @@ class _Gateway:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
-        models: Mapping[str, Model],
+        equipment: Equipment,
         saved: str | None,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
@@ -145,7 +149,8 @@ class _Gateway:
         self.store = store
         self.clock = clock
         self.channels = channels
-        self.models = models
+        self.equipment = equipment
+        self.models = equipment.models
         self.spawn = spawn
         who = replace(policies.access_policy(settings), space_of=space_of(channels))
         bindings = policies.bindings(settings)
@@ -155,7 +160,7 @@ class _Gateway:
         self.loop = Loop(
             store=store,
             clock=clock,
-            turns=Minds(self._shared(settings, who, bindings), models),
+            turns=Minds(self._shared(settings, who, bindings), equipment),
             policy=policies.dmn_policy(settings),
             state=_restored(saved),
             spawn=spawn,

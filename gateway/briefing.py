@@ -7,6 +7,7 @@ from typing import Literal
 
 from agent.brief import Binding
 from agent.view import estimate_tokens
+from agent.workspace.bundle import Bundle, Scope
 from gateway import access
 from gateway.bindings import Bindings
 from gateway.cards import Cards
@@ -18,16 +19,6 @@ FRAME_TOKENS = 400
 """Protocol text, channel card, binding and tools, roughly."""
 PRIVATE = frozenset({"owner", "admin"})
 """Whose direct chats are a private scope: what USER and MEMORY say is not for strangers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Self:
-    """What an agent is told of itself."""
-
-    persona: str
-    """The same for every place."""
-    private: str = ""
-    """For private scope only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +43,7 @@ class Briefing:
     def __init__(
         self,
         *,
-        me: Callable[[], Awaitable[Self]],
+        me: Callable[[Scope], Awaitable[Bundle]],
         peers: tuple[str, ...],
         bindings: Bindings,
         who: access.Policy,
@@ -67,17 +58,17 @@ class Briefing:
 
     async def setting(self, place: Address, unread: Unread, past: Sequence[PastTurn]) -> Setting:
         """All but the card, which waits for what is folded."""
-        me, bound = await self._me(), self._bindings.of(place)
         said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
         direct = any(message.kind == "direct" for message in said)
         private = direct and all(self._trusted(message) for message in said)
+        me, bound = await self._me("private" if private else "public"), self._bindings.of(place)
         return Setting(
-            persona=me.persona,
+            persona=me.identity,
             binding=Binding(
                 prompt=bound.prompt,
                 language=bound.language,
                 peers=self._peers,
-                private=me.private if private else "",
+                private=me.private,
             ),
             kind="direct" if direct else "room",
             last=past[-1].at if past else None,

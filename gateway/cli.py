@@ -92,19 +92,21 @@ def _run(args: argparse.Namespace) -> int:
     if settings is None:
         return BAD_USAGE
     start_logging(logging.DEBUG if args.verbose else logging.INFO)
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, args.config))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, directory: Path) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.equipment import BadPrices  # noqa: PLC0415 - the same
+    from gateway.live import Live  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     settled = asyncio.create_task(_settle())
     try:
-        await app.run(settings, stop)
-    except app.Unavailable as error:
+        await app.run(settings, stop, live=Live(settings, directory, os.environ))
+    except (app.Unavailable, BadPrices) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return BAD_USAGE
     except (StoreError, app.NothingLeft) as error:

@@ -6,12 +6,12 @@ changes what needs a restart, is said once; what was valid last goes on.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.settings import ContextOptimization, Settings
-from gateway.settings_load import BadConfig
+from gateway.settings_load import BadConfig, load
 
 logger = logging.getLogger("reverie.live")
 
@@ -32,13 +32,18 @@ class Switches:
 class Live:
     """What the settings say by now."""
 
-    def __init__(self, settings: Settings, directory: Path | None, load: Callable[[], Settings]) -> None:
-        """`directory`: of the configuration files; None: they are not looked at again. `load` reads them whole."""
+    def __init__(self, settings: Settings, directory: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        """`directory`: of the configuration files, with what `${NAME}` stands for. None: nothing changes."""
         self._settings = settings
+        self._env = env or {}
         self._directory = directory
-        self._load = load
         self._stamp = self._look()
         self._looking = asyncio.Lock()
+
+    @property
+    def directory(self) -> Path | None:
+        """Of the configuration files."""
+        return self._directory
 
     @property
     def optimization(self) -> ContextOptimization:
@@ -67,7 +72,7 @@ class Live:
                 return
             self._stamp = stamp
             try:
-                read = await asyncio.to_thread(self._load)
+                read = await asyncio.to_thread(load, self._directory, self._env)
             except BadConfig as error:
                 logger.error("the configuration is broken and goes on as it was:\n%s", error)  # noqa: TRY400 - no bug
                 return

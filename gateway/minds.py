@@ -1,20 +1,17 @@
 """The agents of a gateway: which of them takes a conversation's turns, and what each is made of."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from agent.models.base import Model
-from agent.models.build import build_model
 from agent.turn import NoTools
-from agent.workspace import default_workspace, persona
+from agent.workspace import default_workspace
+from agent.workspace.bundle import Bundle, Scope
 from gateway import access
 from gateway.bindings import Bindings
-from gateway.briefing import Briefing, Self
+from gateway.briefing import Briefing
 from gateway.cards import Cards
 from gateway.clock import Clock
+from gateway.equipment import Equipment
 from gateway.events import Address, ConversationId
 from gateway.hearing import Hearing
 from gateway.media import Media
@@ -40,30 +37,14 @@ class Shared:
     """Called with every reply, after it is durable."""
 
 
-@contextlib.asynccontextmanager
-async def models_of(settings: Settings, clock: Clock, model: Model | None) -> AsyncIterator[dict[str, Model]]:
-    """What each agent thinks with, by its id; `model` for all of them, if it is given. Closed at the end."""
-    made: dict[str, Model] = {}
-    llm = settings.llm
-    models = {
-        agent.id: model or build_model(agent.model, llm.models, llm.providers, clock, made=made)
-        for agent in settings.agents
-    }
-    try:
-        yield models
-    finally:
-        for one in {id(one): one for one in models.values()}.values():
-            await one.aclose()
-
-
 class Minds:
     """All agents as one: a turn is taken by the agent whose binding the conversation matches."""
 
-    def __init__(self, shared: Shared, models: Mapping[str, Model]) -> None:
-        """`models`: by the id of the agent that thinks with it."""
+    def __init__(self, shared: Shared, equipment: Equipment) -> None:
+        self._live = equipment.live
         self._bindings = shared.bindings
         agents = shared.settings.agents
-        self._turns = {agent.id: _turns(agent, shared, models[agent.id]) for agent in agents}
+        self._turns = {agent.id: _turns(agent, shared, equipment) for agent in agents}
         self._first = self._turns[agents[0].id]
 
     def _of(self, conversation: ConversationId) -> Turns:
@@ -71,7 +52,8 @@ class Minds:
         return self._turns.get(self._bindings.of(Address.parse(conversation)).agent, self._first)
 
     async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
-        """As `gateway.loop.Taker`."""
+        """As `gateway.loop.Taker`. What the operator has changed meanwhile counts already."""
+        await self._live.refresh()
         return await self._of(conversation).take(conversation, autonomous=autonomous)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
@@ -83,10 +65,11 @@ class Minds:
         return await self._of(conversation).left(conversation)
 
 
-def _turns(agent: AgentConfig, shared: Shared, model: Model) -> Turns:
+def _turns(agent: AgentConfig, shared: Shared, equipment: Equipment) -> Turns:
+    model = equipment.models[agent.id]
     peers = tuple(sorted(other.id for other in shared.settings.agents if other.id != agent.id))
     briefing = Briefing(
-        me=_self(agent.workspace or default_workspace(), model.family),
+        me=_self(agent, equipment, model.family),
         peers=peers,
         bindings=shared.bindings,
         who=shared.who,
@@ -106,8 +89,11 @@ def _turns(agent: AgentConfig, shared: Shared, model: Model) -> Turns:
     )
 
 
-def _self(workspace: Path, family: str) -> Callable[[], Awaitable[Self]]:
-    async def me() -> Self:
-        return Self(persona=await asyncio.to_thread(persona, workspace, family))
+def _self(agent: AgentConfig, equipment: Equipment, family: str) -> Callable[[Scope], Awaitable[Bundle]]:
+    root = agent.workspace or default_workspace()
+
+    async def me(scope: Scope) -> Bundle:
+        cached = equipment.live.switches(agent.id).workspace_cache
+        return await equipment.workspaces.get(root, scope=scope, family=family, cached=cached)
 
     return me

@@ -67,11 +67,11 @@ class Keeper:
         dialect: Dialect,
         *,
         clock: Clock,
-        meter: Meter,
+        meter: Callable[[str], Meter],
         policy: Callable[[str], Policy],
         exact: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`policy` is asked before each request, by the agent's id (`Request.shared_key`).
+        """`policy` and `meter` are asked before each request, by the agent's id (`Request.shared_key`).
 
         `exact`: whether the meter has learnt from the model's own counter.
         """
@@ -128,7 +128,7 @@ class Keeper:
 
     def _prepare(self, request: Request) -> _Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        estimate = self._meter.estimate(self._dialect.model, request)
+        estimate = self._meter(request.shared_key).estimate(self._dialect.model, request)
         laid = units(request, estimate.size, estimate.corrected)
         path = tuple(unit.digest for unit in laid)
         policy = self._policy(request.shared_key)
@@ -159,7 +159,7 @@ class Keeper:
     def _closed(self, ask: _Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
         usage, key = end.usage, (ask.request.shared_key, ask.request.place)
-        self._meter.billed(ask.estimate, usage)
+        self._meter(ask.request.shared_key).billed(ask.estimate, usage)
         expected = sum(block.read for block in ask.plan.blocks)
         missed = usage.cache_read_tokens < expected * _SHORT - _NEAR
         before = self._newest.pop(key, None)

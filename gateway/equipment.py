@@ -1,0 +1,147 @@
+"""What the agents of a gateway think with: models whose caches are looked after, workspaces, and their switches."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from agent.cache.keeper import Dialect, Keeper
+from agent.cache.plan import Policy
+from agent.cache.prices import Prices
+from agent.models.base import Model
+from agent.models.build import build_model
+from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig
+from agent.tokens.meter import Meter
+from agent.tokens.offline import OfflineCounter
+from agent.workspace.cache import WorkspaceCache
+from gateway.clock import Clock
+from gateway.live import Live
+from gateway.settings import Settings
+
+logger = logging.getLogger("reverie.cache")
+
+_CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
+    "anthropic": "marks",
+    "openai": "automatic",
+    "llamacpp": "automatic",
+    "local": "automatic",
+}
+
+
+class BadPrices(Exception):
+    """The price table cannot be used. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """Everything that is shared by the agents' minds."""
+
+    models: Mapping[str, Model]
+    """By the id of the agent that thinks with it."""
+    workspaces: WorkspaceCache
+    live: Live
+
+
+@contextlib.asynccontextmanager
+async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | None) -> AsyncIterator[Equipment]:
+    """Get everything ready, and put it away at the end. `model`: for all agents, instead of those in the settings.
+
+    Raises BadPrices.
+    """
+    said = live.optimization
+    workspaces = WorkspaceCache(
+        clock,
+        watch_debounce_ms=said.workspace_cache.watch_debounce_ms,
+        max_age_seconds=said.workspace_cache.max_age_seconds,
+    )
+    counters = Counters()
+    around = _Around(clock, live, price_table(live.directory), counters)
+    made: dict[str, Model] = {}
+    llm = settings.llm
+    models = {
+        agent.id: model or build_model(agent.model, llm.models, llm.providers, clock, made=made, around=around)
+        for agent in settings.agents
+    }
+    try:
+        yield Equipment(models=models, workspaces=workspaces, live=live)
+    finally:
+        for one in {id(one): one for one in models.values()}.values():
+            await one.aclose()
+        await workspaces.aclose()
+        counters.close()
+
+
+class Counters:
+    """Two ways to estimate tokens: by a tokenizer, which takes memory once it is used, and from bytes."""
+
+    def __init__(self) -> None:
+        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
+        self._bytes.close()  # it never loads anything
+        self._meters = {True: Meter(self._tokenizer), False: Meter(self._bytes)}
+
+    def meter(self, *, tokenizer: bool) -> Meter:
+        """The one for agents whose tokens are counted, or not."""
+        return self._meters[tokenizer]
+
+    def close(self) -> None:
+        """Stop loading."""
+        self._tokenizer.close()
+
+
+class _Around:
+    """Puts a keeper around each single model (`agent.models.build.Around`)."""
+
+    def __init__(self, clock: Clock, live: Live, prices: Prices, counters: Counters) -> None:
+        self._clock = clock
+        self._live = live
+        self._prices = prices
+        self._counters = counters
+
+    def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
+        if isinstance(provider, ScriptedConfig):
+            return model
+        name = config.name or provider.kind
+        price = self._prices.of(name, provider=provider.kind)
+        if not price.known:
+            logger.warning("%s is not in prices.yaml: its cost is not known, its cache is taken for an average", name)
+        caching = _CACHING.get(provider.kind, "none")
+        dialect = Dialect(provider=provider.kind, model=name, price=price, caching=caching)
+        return Keeper(
+            model,
+            dialect,
+            clock=self._clock,
+            meter=self._meter,
+            policy=partial(self._policy, frozenset({provider.kind, config.provider})),
+        )
+
+    def _policy(self, provider: frozenset[str], agent_id: str) -> Policy:
+        said = self._live.optimization.prompt_cache
+        if not self._live.switches(agent_id).prompt_cache:
+            return Policy(kind="off")
+        long = said.long_ttl > said.short_ttl and not provider.isdisjoint(said.long_ttl_providers)
+        return Policy(kind=said.policy, long=long)
+
+    def _meter(self, agent_id: str) -> Meter:
+        return self._counters.meter(tokenizer=self._live.switches(agent_id).token_counter)
+
+
+def price_table(directory: Path | None) -> Prices:
+    """The operator's `prices.yaml` if there is one in `directory`, else the one that ships with the product.
+
+    Raises BadPrices, with the file's name, for one that cannot be used.
+    """
+    own = directory / "prices.yaml" if directory is not None else None
+    path = own if own is not None and own.is_file() else _shipped()
+    try:
+        return Prices.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadPrices(f"{path}: {error}; mend it, or remove it for the table that ships with the product") from None
+
+
+def _shipped() -> Path:
+    here = Path(__file__).resolve().parent
+    packaged = here / "defaults" / "prices.yaml"
+    return packaged if packaged.is_file() else here.parent / "config" / "prices.yaml"
