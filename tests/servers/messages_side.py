@@ -50,9 +50,9 @@ class MessagesSide:
         return wrong
 
     def refusal(self, wrong: Complaint) -> Reply:
-        return Reply(
-            answer=Answer(status=wrong.status, body=json.dumps(wrong.wire(self._ident("req"))).encode()), events=[]
-        )
+        ident = self._ident("req")
+        told = json.dumps(wrong.wire(ident)).encode()
+        return Reply(answer=Answer(status=wrong.status, headers={"request-id": ident}, body=told), events=[])
 
     def count(self, body: Json) -> Reply:
         told = json.dumps({"input_tokens": self._counter.count(body)}).encode()

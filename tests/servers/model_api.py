@@ -27,43 +27,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Self
 
 from tests.servers import model_api_rules as rules
-from tests.servers.messages_cache import MessagesCache, Ticket
+from tests.servers.messages_cache import MessagesCache
 from tests.servers.messages_rules import Complaint
 from tests.servers.messages_side import COUNT, MessagesSide, Reply
 from tests.servers.model_api_events import Answer, Json, completions, failure, spend_limit
+from tests.servers.model_api_seen import Seen, Violation
 
 __all__ = ["Answer", "ModelApi", "Seen", "Violation", "echo", "failure", "spend_limit"]
-
-
-@dataclass(kw_only=True)
-class Seen:
-    """One request."""
-
-    at_s: float
-    path: str
-    headers: dict[str, str]
-    body: Json
-    hung_up: bool = False
-    finished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the answer is out or the client is gone."""
-    message: Json | None = None
-    """The whole message that was answered, before faults. Messages API only."""
-    ticket: Ticket | None = None
-    """What the cache made of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Violation:
-    """A request that was refused because it broke the API's rules."""
-
-    status: int
-    complaint: str
-    path: str
-    body: Json
 
 
 class ModelApi:
@@ -158,7 +131,7 @@ class ModelApi:
         ahead.clear()
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=json.loads(raw or b"{}"))
+        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=_parsed(raw))
         self.seen.append(seen)
         reply = self._reply(seen, len(raw))
         seen.message, seen.ticket = reply.message, reply.ticket
@@ -202,6 +175,15 @@ class ModelApi:
             return self._messages.refuse(seen.path, seen.headers, seen.body, size)
         complaint = rules.openai(seen.body)
         return Complaint(complaint) if complaint else None
+
+
+def _parsed(raw: bytes) -> Json:
+    """Return the body; what is no JSON object is an empty one, which the rules refuse."""
+    try:
+        body = json.loads(raw or b"{}")
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def echo(body: Json) -> Answer:
