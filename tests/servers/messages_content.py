@@ -1,4 +1,4 @@
-"""What the Messages API refuses of system, tools and messages: blocks, roles, pairs, marks. Pure.
+"""What the Messages API refuses of messages: blocks, roles, pairs of calls and results. Pure.
 
 Sources: see `messages_rules`. Complaints name the place as the API does, `messages.1.content.0`.
 """
@@ -13,7 +13,6 @@ from tests.servers.model_api_rules import picture
 _NO_DOCUMENTS_FROM = "2026-10-21"
 """The version since which assistant messages hold no document (docs/en/api/migration-2026-10-21)."""
 _CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
-_MAX_MARKS = 4
 _MAX_IMAGES = 100
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _BLOCK_KEYS = {
@@ -82,6 +81,8 @@ def _message(where: str, message: Json, version: str, betas: list[str]) -> Itera
     if not content:
         yield f"{where}: all messages must have non-empty content except for the optional final assistant message"
     for index, block in enumerate(blocks(content)):
+        if block.get("type") == "text" and len(block) == 2 and block["text"].strip():
+            continue  # nearly all of them
         place = f"{where}.content.{index}"
         yield from _block(place, block)
         if block["type"] not in _MAY_SAY[role]:
@@ -196,49 +197,3 @@ def _pairs(messages: list[Json]) -> Iterator[str]:
         ever |= set(asked)
     if asked:
         yield f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(asked)}."
-
-
-def marks(body: Json) -> Iterator[str]:
-    """Check every `cache_control`, in the order in which the API reads them."""
-    marked = [(where, block["cache_control"]) for where, block in _all(body) if "cache_control" in block]
-    automatic = body.get("cache_control")
-    for where, mark in [*marked, *([("", automatic)] if automatic is not None else [])]:
-        yield from _mark(f"{where}.cache_control".lstrip("."), mark)
-    if automatic is not None:
-        last = next((b for _, b in reversed(list(_all(body))) if b.get("type") not in THINKING), {})
-        own = last.get("cache_control")
-        if own is None:
-            marked.append(("", automatic))
-        elif own.get("ttl", "5m") != automatic.get("ttl", "5m"):
-            yield "cache_control: the last cacheable block already has a cache_control with a different ttl"
-    if len(marked) > _MAX_MARKS:
-        yield f"A maximum of {_MAX_MARKS} blocks with cache_control may be provided. Found {len(marked)}."
-    short = False
-    for where, mark in marked:
-        ttl = mark.get("ttl", "5m")
-        if short and ttl == "1h":
-            yield (
-                f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must not come after a "
-                "ttl='5m' cache_control block. Note that blocks are processed in the following order: `tools`, "
-                "`system`, `messages`."
-            )
-        short = short or ttl == "5m"
-
-
-def _mark(where: str, mark: Json) -> Iterator[str]:
-    if mark.get("type") != "ephemeral":
-        yield f"{where}: Input tag '{mark.get('type')}' found using 'type' does not match any of the expected tags"
-    for key in mark.keys() - {"type", "ttl"}:
-        yield f"{where}.ephemeral.{key}: Extra inputs are not permitted"
-    if mark.get("ttl", "5m") not in {"5m", "1h"}:
-        yield f"{where}.ephemeral.ttl: Input should be '5m' or '1h'"
-
-
-def _all(body: Json) -> Iterator[tuple[str, Json]]:
-    for place, tool in enumerate(body.get("tools") or []):
-        yield f"tools.{place}", tool
-    for place, block in enumerate(blocks(body.get("system") or [])):
-        yield f"system.{place}", block
-    for place, message in enumerate(body["messages"]):
-        for index, block in enumerate(blocks(message["content"])):
-            yield f"messages.{place}.content.{index}", block

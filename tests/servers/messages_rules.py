@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.servers.messages_binding import CONTROLS
-from tests.servers.messages_content import conversation, marks
+from tests.servers.messages_content import conversation
+from tests.servers.messages_marks import marks
 from tests.servers.messages_models import Profile, profile
 from tests.servers.messages_prompt import Json, blocks
 
