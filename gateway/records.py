@@ -26,6 +26,7 @@ from gateway.events import (
     Post,
     PostKey,
     Reacted,
+    SenderId,
     Usage,
 )
 
@@ -102,6 +103,10 @@ class TurnEnded:
     """The images shown with the new lines, in their order: what a later prompt repeats, too."""
     accounts: tuple[Account, ...] = ()
     """Of each model request, what its cache was expected to do and what was billed."""
+    agent: str = ""
+    """Who took it, by its id. Empty: the version that wrote this did not tell."""
+    senders: tuple[SenderId, ...] = ()
+    """Who said each of `covers`, in that order: what the turn cost is theirs. Empty: nobody, or not told."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 

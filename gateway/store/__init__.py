@@ -2,7 +2,7 @@
 
 `Store.append` writes facts, durable and deduplicated; `Reader` (which `Store` is) asks; `rebuild` makes
 every other table anew from the log and says what was wrong. The way in: `plan` decides where entries
-go, `projections` what they change beside the log, `writer` carries it out; `queries` and `reader` are
+go, `projections` (and `spending`) what they change beside the log, `writer` carries it out; `queries` and `reader` are
 the way out; `schema`, `migrations/` and `lock` are about the file.
 """
 
@@ -14,6 +14,8 @@ from gateway.store.entries import (
     OutboxPart,
     OutboxPost,
     PartState,
+    Spending,
+    SpentBy,
     Stored,
     Unread,
 )
@@ -48,6 +50,8 @@ __all__ = [
     "OutboxPost",
     "PartState",
     "Reader",
+    "Spending",
+    "SpentBy",
     "Store",
     "StoreError",
     "Stored",

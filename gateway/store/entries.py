@@ -1,12 +1,13 @@
 """What goes into the store and what comes out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from gateway.events import ChannelName, ConversationId, Post
+from gateway.events import ChannelName, ConversationId, Post, Usage
 from gateway.records import FACT, Fact, Seq
+from gateway.store.spending import NANO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,6 +98,13 @@ class OutboxPart:
     first_at: datetime | None = None
     """When it was handed over for the first time of those that may have shown it, UTC. None: surely not seen."""
 
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of the table's columns in their order."""
+        index, body, state, reason, attempts, first = row
+        first_at = None if first is None else datetime.fromisoformat(first)
+        return cls(index=index, body=body, state=state, reason=reason, attempts=attempts, first_at=first_at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxPost:
@@ -117,6 +125,36 @@ class LinkState(NamedTuple):
     up: bool
     reason: str
     at: datetime
+
+
+SpentBy = Literal["all", "conversation", "room", "sender", "day", "agent", "model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What model requests cost, summed up."""
+
+    key: str
+    """Whose sum it is: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
+    requests: int
+    """Of a sender without meaning: a turn's requests cannot be shared."""
+    unpriced: int
+    """Of these, how many had no known price and are missing from the cost."""
+    usage: Usage
+    cost_usd: float
+
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of its key and sums in the order of the table's columns."""
+        key, requests, unpriced, uncached, read, written, written_1h, output, nano_usd = row
+        usage = Usage(
+            input_tokens=uncached,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=written_1h,
+            output_tokens=output,
+        )
+        return cls(key=key, requests=requests, unpriced=unpriced, usage=usage, cost_usd=nano_usd / NANO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from gateway.records import (
     Seq,
     TurnEnded,
 )
+from gateway.store.spending import LIMIT, spent
 
-TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link", "preview")
+TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link", "preview", "spending")
 """Every table that `project` writes."""
 
 SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended"})
@@ -58,6 +59,13 @@ _DMN = "INSERT OR REPLACE INTO dmn_state (id, state) VALUES (?, ?)"
 _LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
 _PREVIEWED = "INSERT OR IGNORE INTO preview (conversation, message) VALUES (?, ?)"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
+_SUMS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
+_SPENT = (
+    f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMS)}) "
+    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {LIMIT})" for name in _SUMS)
+)
+"""`WHERE true`: else ON would be a join's (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
 def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
@@ -73,6 +81,8 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
             yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
         case TurnEnded() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
+            for one in spent(fact):
+                yield Statement("spending", _SPENT, (at[:10], conversation, *one))
         case Folded() if conversation is not None:
             yield Statement("view", _VIEW, (conversation, fact.start))
         case Queued():

@@ -93,6 +93,27 @@ FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part
 ORDER BY outbox.seq, part.part
 """
 
+_SPENT_BY = {
+    "all": "''",
+    "conversation": "conversation",
+    "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN conversation ELSE "
+    "substr(conversation, 1, "
+    "instr(conversation, '/') + instr(substr(conversation, instr(conversation, '/') + 1), '/') - 1) END",
+    "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
+    "day": "day",
+    "agent": "agent",
+    "model": "model",
+}
+SPENT = {
+    by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
+    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
+    "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
+    for by, key in _SPENT_BY.items()
+}
+"""Sums, by what they are asked for. Parameters: the first day, a conversation or NULL for all, and whether
+its threads count too: their names begin with its name and a slash, behind which comes the 0. A slash in a name is
+written otherwise (`Address.conversation`), so the second one ends the room."""
+
 LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE id = 1"

@@ -12,7 +12,7 @@ import aiosqlite
 from gateway.events import ChannelName, ConversationId, Membership, MessageId, Post
 from gateway.records import Carded, Judged, Queued, Seq
 from gateway.store import queries
-from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Stored, Unread
+from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Spending, SpentBy, Stored, Unread
 from gateway.store.errors import BadQuery, StoreError, Unreadable
 from gateway.store.schema import uri
 
@@ -177,18 +177,7 @@ class Reader:
         for (seq, at, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: row[:3]):
             stored = Stored.read((seq, at, "post", None, None, None, body))
             assert isinstance(stored.fact, Queued)
-            parts = tuple(
-                OutboxPart(
-                    index=index,
-                    body=text,
-                    state=state,
-                    reason=reason,
-                    attempts=attempts,
-                    first_at=None if first_at is None else datetime.fromisoformat(first_at),
-                )
-                for _, _, _, index, text, state, reason, attempts, first_at in group
-                if index is not None
-            )
+            parts = tuple(OutboxPart.read(row[3:]) for row in group if row[3] is not None)
             posts.append(OutboxPost(seq=stored.seq, at=stored.at, post=stored.fact.post, parts=parts))
         return posts
 
@@ -214,6 +203,15 @@ class Reader:
             LinkState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
             for channel, up, reason, at in await self._rows(queries.LINKS)
         ]
+
+    async def spending(
+        self, by: SpentBy, *, since: str = "", conversation: ConversationId | None = None, threads: bool = False
+    ) -> list[Spending]:
+        """What was spent from this day on (YYYY-MM-DD, UTC), one sum for each key, by key. Reads sums, not the log.
+
+        `conversation`: there only; `threads`: in the threads of that room, too.
+        """
+        return [Spending.read(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))]
 
     async def judgement(self, seq: int) -> Judged | None:
         """What access and attention said of this entry; None if it was not judged."""

@@ -1,14 +1,17 @@
 """Small facts for the store's tests."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from gateway.clock import ManualClock
 from gateway.events import (
+    Account,
     Address,
+    BlockAccount,
     ChannelName,
     ConversationId,
     Delivery,
@@ -88,6 +91,46 @@ def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = 
         autonomous=False,
     )
     return Entry(fact=fact, at=NOW, conversation=conversation)
+
+
+def account(
+    *, read: int = 0, written: int = 0, plain: int = 0, cost: float | None = None, model: str = "m", missed: str = ""
+) -> Account:
+    """One request: 100 tokens of identity were expected from the cache and 20 of history to be written."""
+    return Account(
+        provider="anthropic",
+        model=model,
+        blocks=(
+            BlockAccount(name="identity", tokens=100, read=100, written=0, lifetime=None),
+            BlockAccount(name="history", tokens=30, read=0, written=20, lifetime="1h"),
+        ),
+        usage=Usage(
+            input_tokens=plain,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=written,
+            output_tokens=7,
+        ),
+        cost_usd=cost,
+        exact=False,
+        missed=missed,
+    )
+
+
+def spent(conversation: ConversationId, *accounts: Account, senders: Sequence[str] = (), at: datetime = NOW) -> Entry:
+    """A turn that cost this much, for these people's messages."""
+    plain = turn(conversation, upto=1)
+    assert isinstance(plain.fact, TurnEnded)
+    fact = replace(
+        plain.fact,
+        covers=tuple(Seq(1 + number) for number in range(len(senders))),
+        senders=tuple(SenderId(sender) for sender in senders),
+        accounts=accounts,
+        usage=sum((one.usage for one in accounts), Usage()),
+        requests=len(accounts),
+        agent="reverie",
+    )
+    return replace(plain, fact=fact, at=at)
 
 
 def post(key: str, text: str = "hello", room: str = "#a") -> Post:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.events import PostKey
+from gateway.events import Account, PostKey
 from gateway.records import DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Sending, Seq, TurnEnded
 from gateway.store import Difference, Entry, Unreadable, rebuild
 from gateway.store.projections import SAID, TABLES, Statement, grouped, project
@@ -20,10 +20,33 @@ _places = st.sampled_from([place("#a").conversation, place("#b").conversation])
 _keys = st.sampled_from([PostKey("p"), PostKey("q")])
 _near = st.integers(1, 12).map(Seq)
 _small = st.integers(0, 2)
+_models = st.sampled_from(["a", "b"])
 
 close_facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Judged, urgency=st.sampled_from([0, 1, 2, 3])),
     st.builds(TurnEnded, covers=st.just(()), omitted=_small, upto=_near, usage=strategies.usages, requests=_small),
+    st.builds(
+        TurnEnded,
+        covers=st.just(()),
+        omitted=_small,
+        upto=_near,
+        usage=strategies.usages,
+        requests=_small,
+        model=_models,
+        agent=_models,
+        senders=st.lists(_models, max_size=4).map(tuple),
+        accounts=st.lists(
+            st.builds(
+                Account,
+                provider=_models,
+                model=_models,
+                blocks=st.just(()),
+                usage=strategies.usages,
+                cost_usd=st.none() | st.floats(),
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
     st.builds(Folded, start=_near),
     st.builds(Queued, post=_keys.map(post)),
     st.builds(Sending, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
@@ -128,6 +151,7 @@ def _dump(path: Path) -> list[list[object]]:
         ("UPDATE view SET start = 1", Difference(table="view", missing=1, extra=1)),
         ("UPDATE dmn_state SET state = 'off'", Difference(table="dmn_state", missing=1, extra=1)),
         ("INSERT INTO cursor VALUES ('a', 'b')", Difference(table="cursor", missing=0, extra=1)),
+        ("UPDATE spending SET read = read + 1", Difference(table="spending", missing=1, extra=1)),
         ("INSERT INTO link VALUES ('a', 1, '', '')", Difference(table="link", missing=0, extra=1)),
         ("INSERT INTO search (search) VALUES ('delete-all')", Difference(table="search", missing=4, extra=0)),
         ("INSERT INTO search (rowid, text) VALUES (2, 'number')", Difference(table="search", missing=0, extra=1)),
