@@ -3,43 +3,90 @@
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
 from gateway.ops.stats import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Sample = tuple[dict[str, str], float]
+Labels = Mapping[str, str]
 
 
-def render(snapshot: Snapshot, now: datetime, version: str) -> str:
+class Sample(NamedTuple):
+    """One number."""
+
+    labels: Labels
+    value: float
+    suffix: str = ""
+    """Behind the family's name; histograms have some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric with all its labels."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    told: str
+    """What it is, in one line."""
+    samples: Sequence[Sample]
+
+
+class Histogram:
+    """How many observations there were up to each bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: rising, without infinity, which is always there."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count it in every bucket whose bound is at least this."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def samples(self, labels: Labels) -> Iterator[Sample]:
+        """As Prometheus wants them: cumulative, then the sum and the count."""
+        names = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
+        for le, count in zip(names, accumulate(self._counts), strict=True):
+            yield Sample({**labels, "le": le}, count, "_bucket")
+        yield Sample(labels, self._sum, "_sum")
+        yield Sample(labels, sum(self._counts), "_count")
+
+
+def render(snapshot: Snapshot, now: datetime, version: str, more: Iterable[Family] = ()) -> str:
     """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants."""
-    return "".join(f"{line}\n" for line in _lines(snapshot, now, version))
+    return "".join(f"{line}\n" for family in (*_families(snapshot, now, version), *more) for line in _lines(family))
 
 
-def _lines(snapshot: Snapshot, now: datetime, version: str) -> Iterator[str]:
+def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Family]:
     channels = snapshot.channels
-    yield from _metric("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
-    yield from _metric(
+    yield _family("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
+    yield _family(
         "process_start_time_seconds",
         "gauge",
         "When this process started, in seconds since 1970.",
         [({}, snapshot.started.timestamp())],
     )
-    yield from _metric(
+    yield _family(
         "reverie_channel_up",
         "gauge",
         "1 if the channel is connected.",
         [({"channel": one.channel}, float(one.state == "up")) for one in channels],
     )
-    yield from _metric(
+    yield _family(
         "reverie_channel_refused",
         "gauge",
         "1 if its platform refused the channel, which stays off.",
         [({"channel": one.channel}, float(one.state == "refused")) for one in channels],
     )
-    yield from _metric(
+    yield _family(
         "reverie_channel_last_event_age_seconds",
         "gauge",
         "Time since the last event of the channel; absent before the first.",
@@ -49,13 +96,13 @@ def _lines(snapshot: Snapshot, now: datetime, version: str) -> Iterator[str]:
             if one.last_event is not None
         ],
     )
-    yield from _metric(
+    yield _family(
         "reverie_channel_reconnects_total",
         "counter",
         "How often the channel came up again.",
         [({"channel": one.channel}, one.reconnects) for one in channels],
     )
-    yield from _metric(
+    yield _family(
         "reverie_channel_events_total",
         "counter",
         "Events of the channel that were taken in, by kind.",
@@ -63,11 +110,16 @@ def _lines(snapshot: Snapshot, now: datetime, version: str) -> Iterator[str]:
     )
 
 
-def _metric(name: str, kind: str, told: str, samples: list[Sample]) -> Iterator[str]:
-    yield f"# HELP {name} {told}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in samples:
+def _family(name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]) -> Family:
+    return Family(name=name, kind=kind, told=told, samples=[Sample(*sample) for sample in samples])
+
+
+def _lines(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.told}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for labels, value, suffix in family.samples:
         written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        name = f"{family.name}{suffix}"
         yield f"{name}{{{written}}} {value:.17g}" if written else f"{name} {value:.17g}"
 
 

@@ -5,12 +5,16 @@ from http import HTTPStatus
 
 from gateway.clock import Clock
 from gateway.ops import metrics
+from gateway.ops.llm_stats import LlmStats
 from gateway.ops.server import Page, Pages
 from gateway.ops.stats import Stats
 
 
-def pages(stats: Stats, clock: Clock, version: str) -> Pages:
-    """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus."""
+def pages(stats: Stats, clock: Clock, version: str, llm: LlmStats | None = None) -> Pages:
+    """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus.
+
+    `llm`: what the models' metrics are taken from; None: there are none.
+    """
 
     def health() -> Page:
         started = stats.snapshot().started
@@ -27,7 +31,7 @@ def pages(stats: Stats, clock: Clock, version: str) -> Pages:
         )
 
     def metric() -> Page:
-        text = metrics.render(stats.snapshot(), clock.now(), version)
+        text = metrics.render(stats.snapshot(), clock.now(), version, llm.families() if llm else ())
         return Page(body=text, content_type=metrics.CONTENT_TYPE)
 
     return {"/health": health, "/ready": ready, "/metrics": metric}

@@ -4,6 +4,7 @@ import asyncio
 
 from gateway.clock import Clock
 from gateway.ops.health import beat
+from gateway.ops.llm_stats import LlmStats
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
 from gateway.ops.stats import Stats
@@ -13,11 +14,22 @@ from gateway.store import Store
 class Watch:
     """Both, for as long as the gateway runs."""
 
-    def __init__(self, store: Store, clock: Clock, stats: Stats, *, host: str, port: int, version: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        stats: Stats,
+        *,
+        host: str,
+        port: int,
+        version: str,
+        llm: LlmStats | None = None,
+    ) -> None:
+        """`llm`: None: there are no metrics of models."""
         self._store = store
         self._clock = clock
         self._stats = stats
-        self._server = OpsServer(host, port, pages(stats, clock, version))
+        self._server = OpsServer(host, port, pages(stats, clock, version, llm))
         self._news = asyncio.Event()
         stats.changed = self._news.set
 

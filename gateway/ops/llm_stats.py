@@ -1,0 +1,178 @@
+"""What each agent's model requests did, counted in memory since this process started. No IO, no clock.
+
+Names and outcomes are those that dashboards for this kind of agent already ask for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from agent.tokens.drift import drift_percent
+from gateway.events import Account, Usage
+from gateway.ops.metrics import Family, Histogram, Sample
+
+Compacted = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
+OUTCOMES: Final[tuple[Compacted, ...]] = ("ok", "failed", "lock_held", "no_boundary", "tool_result_truncated")
+TIMED: Final[tuple[Compacted, ...]] = ("ok", "failed")
+"""Outcomes of a compaction that asked a model, and so took a time worth knowing."""
+
+DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
+"""An offline tokenizer is 5 to 15 % off, and beyond 20 % it is the wrong one: the bounds are close there."""
+COMPACTION_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+MOST_MODELS = 100
+"""Told apart. A server that makes up names for its models must not fill the memory, here and in the database."""
+OTHER = "other"
+
+WorkspaceCounts = Mapping[str, tuple[int, int, int]]
+"""Hits, misses and invalidations, by directory."""
+
+
+class Asked(NamedTuple):
+    """Who asked whom."""
+
+    agent: str
+    provider: str
+    model: str
+
+
+@dataclass(slots=True)
+class _Requests:
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float = 0.0
+    priced: bool = False
+    estimated: int = 0
+    drift: Histogram = field(default_factory=lambda: Histogram(DRIFT_PERCENT))
+
+
+class LlmStats:
+    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+
+    def __init__(self, agents: Iterable[str], workspace: Callable[[], WorkspaceCounts] = dict) -> None:
+        """`agents`: every id. `workspace` is asked at each scrape."""
+        self._workspace = workspace
+        self._requests: dict[Asked, _Requests] = {}
+        self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in OUTCOMES})
+        self._took_s = {(agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED}
+
+    def answered(self, agent: str, account: Account) -> None:
+        """A model request was answered, and this is what came of it."""
+        asked = Asked(agent, account.provider, account.model)
+        if asked not in self._requests and len(self._requests) >= MOST_MODELS:
+            asked = Asked(agent, OTHER, OTHER)
+        of = self._requests.setdefault(asked, _Requests())
+        of.requests += 1
+        of.usage += account.usage
+        if account.cost_usd is not None:
+            of.cost_usd, of.priced = of.cost_usd + account.cost_usd, True
+        estimated, billed = sum(block.tokens for block in account.blocks), _prompt(account.usage)
+        if estimated > 0:
+            of.estimated = estimated
+            if billed > 0:
+                of.drift.observe(drift_percent(estimated, billed))
+
+    def compacted(self, agent: str, outcome: Compacted, took_s: float | None = None) -> None:
+        """History was to be folded, and that is how it ended. `took_s`: None where no model was asked."""
+        self._compactions[agent, outcome] += 1
+        if took_s is not None and outcome in TIMED:
+            self._took_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
+
+    def families(self) -> list[Family]:
+        """All of it, ready to be shown."""
+        return [*self._caching(), *self._counting(), *self._compacting(), *self._reading()]
+
+    def _caching(self) -> Iterable[Family]:
+        yield Family(
+            name="llm_requests_total",
+            kind="counter",
+            told="Model requests that were answered.",
+            samples=self._each(lambda of: of.requests),
+        )
+        yield Family(
+            name="llm_cost_usd_total",
+            kind="counter",
+            told="What they cost in US dollars; absent where no price is known.",
+            samples=self._each(lambda of: of.cost_usd if of.priced else None),
+        )
+        yield Family(
+            name="llm_cache_read_tokens_total",
+            kind="counter",
+            told="Prompt tokens read from the provider's cache.",
+            samples=self._each(lambda of: of.usage.cache_read_tokens),
+        )
+        yield Family(
+            name="llm_cache_creation_tokens_total",
+            kind="counter",
+            told="Prompt tokens written to the provider's cache.",
+            samples=self._each(lambda of: of.usage.cache_write_tokens),
+        )
+        yield Family(
+            name="llm_cache_hit_ratio",
+            kind="gauge",
+            told="Share of all prompt tokens since the start that was read from the cache; absent before the first.",
+            samples=self._ratios(),
+        )
+
+    def _counting(self) -> Iterable[Family]:
+        yield Family(
+            name="llm_prompt_tokens_estimated",
+            kind="gauge",
+            told="Tokens that the newest request's prompt was thought to have before it was sent.",
+            samples=self._each(lambda of: of.estimated or None),
+        )
+        yield Family(
+            name="llm_prompt_tokens_drift",
+            kind="histogram",
+            told="How far estimates were from the bill, in percent of the bill, whichever way.",
+            samples=[sample for asked, of in self._requests.items() for sample in of.drift.samples(asked._asdict())],
+        )
+
+    def _compacting(self) -> Iterable[Family]:
+        yield Family(
+            name="llm_compaction_triggered_total",
+            kind="counter",
+            told="How often history was to be folded into a summary, by how that ended.",
+            samples=[
+                Sample({"agent": agent, "outcome": outcome}, count)
+                for (agent, outcome), count in self._compactions.items()
+            ],
+        )
+        yield Family(
+            name="llm_compaction_duration_seconds",
+            kind="histogram",
+            told="How long folding history took.",
+            samples=[
+                sample
+                for (agent, outcome), took in self._took_s.items()
+                for sample in took.samples({"agent": agent, "outcome": outcome})
+            ],
+        )
+
+    def _reading(self) -> Iterable[Family]:
+        counts = self._workspace()
+        for place, (what, told) in enumerate(
+            (
+                ("hits", "Persona files answered from memory, by workspace."),
+                ("misses", "Persona files read from the disk, by workspace."),
+                ("invalidations", "Changes of persona files that were noticed, by workspace."),
+            )
+        ):
+            samples = [Sample({"path": path}, counts[path][place]) for path in sorted(counts)]
+            yield Family(name=f"workspace_cache_{what}_total", kind="counter", told=told, samples=samples)
+
+    def _each(self, value: Callable[[_Requests], float | None]) -> Sequence[Sample]:
+        """One sample for each that has a value."""
+        found = ((asked, value(of)) for asked, of in self._requests.items())
+        return [Sample(asked._asdict(), number) for asked, number in found if number is not None]
+
+    def _ratios(self) -> Sequence[Sample]:
+        usage: dict[str, Usage] = {}
+        for asked, of in self._requests.items():
+            usage[asked.agent] = usage.get(asked.agent, Usage()) + of.usage
+        billed = {agent: one for agent, one in usage.items() if _prompt(one) > 0}
+        return [Sample({"agent": agent}, one.cache_read_tokens / _prompt(one)) for agent, one in billed.items()]
+
+
+def _prompt(usage: Usage) -> int:
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
