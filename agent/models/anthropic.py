@@ -4,15 +4,18 @@ Obeys platform.claude.com/docs/en/api/messages and build-with-claude/{streaming,
 Sampling parameters are never sent: newer models refuse them.
 """
 
-from collections import OrderedDict
+import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from pydantic import ValidationError
 
 from agent.models.anthropic_answer import Answer, EventIn
-from agent.models.anthropic_wire import Json, translate
-from agent.models.base import Busy, Chunk, Request, Said, Text, ToolCall
+from agent.models.anthropic_thinking import Thought, Thoughts
+from agent.models.anthropic_wire import Wire, translate
+from agent.models.base import Busy, Chunk, Malformed, Request, Text
+from agent.models.claude import Effort, Thinking, options, rules
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 
@@ -29,21 +32,30 @@ _KNOWN = frozenset(
     }
 )
 """Other events (`ping`, and what is yet to be invented) are not even read."""
-_REMEMBERED = 256
-"""Answers with thinking kept for their tool loops: a loop has tens at most, a gateway a few at a time."""
+_NO_SYSTEM = re.compile(r"role .?system.? is not supported", re.IGNORECASE)
+_THINKING = re.compile(
+    r"Invalid `signature` in `(redacted_)?thinking` block|`redacted_thinking` blocks .* cannot be modified"
+)
+"""How the API says (both with 400) that thinking which was sent back is not what it was, or not where it was."""
+
+_log = logging.getLogger(__name__)
 
 
 class AnthropicModel:
     """One Claude model.
 
-    Thinking is left at the model's default and never yielded. Where an answer thought before it called
-    tools, the API wants that thinking back verbatim in the rest of the loop, and bound to the exact
-    prefix that it came after. `Said` has no place for it, so the instance remembers such answers by their
-    first call's id and sends them as they came, as long as everything before them is unchanged and the
-    caller says the same words and calls. Otherwise (a fold, a restart, the 257th such answer) the answer is sent
-    without thinking, which the API allows: whatever came later is then bound to a changed prefix
-    and goes without, too. Tool calls are yielded whole, right before `End`, and only if the model
-    stopped for them: what a length limit cut is not a call.
+    Marks come from `Request.marks` alone. What holds for one request only goes into a system message where the
+    model takes such, else to the end of the user's words, in either case behind the marks.
+
+    Thinking is never yielded. Where an answer thought before it called tools, the API wants that thinking back
+    verbatim in the rest of the loop, and bound to the exact prefix that it came after. `Said` has no place for it, so
+    the instance remembers such answers by their first call's id and sends them as they came, as long as everything
+    before them is unchanged and the caller says the same words and calls; what was told right before one for its
+    request only is part of that, and is then told there again. Otherwise (a fold, a restart, the 257th such answer)
+    the answer is sent without thinking, which the API allows: whatever came later is then bound to a changed prefix
+    and goes without, too. If the API finds fault with what is sent back, the request is made once more without, and
+    the loop goes on so. Tool calls are yielded whole, right before `End`, and only if the model stopped for them:
+    what a length limit cut is not a call.
     """
 
     def __init__(
@@ -57,15 +69,22 @@ class AnthropicModel:
         max_output_tokens: int = 4096,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         sees: bool = True,
+        effort: Effort | None = None,
+        thinking: Thinking = "default",
     ) -> None:
-        """`api_key` empty or `none`: none is sent. Raises ValueError for a bad URL or key."""
+        """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
+
+        Raises ValueError for a bad URL or key, and for what the model is known to refuse.
+        """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
         url = endpoint(base_url, "/messages")
         self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
         self._secret = secret
         self._model = model
-        self._thought: OrderedDict[str, tuple[str, tuple[Text | ToolCall, ...], list[Json]]] = OrderedDict()
+        self._options = options(model, effort, thinking)
+        self._systems = rules(model).systems
+        self._thoughts = Thoughts()
         self.name = name
         self.label = f"{model} at {self._api.where}"
         self.context_tokens = context_tokens
@@ -75,19 +94,30 @@ class AnthropicModel:
         self.sees = sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        body, digest = translate(request, model=self._model, recall=self._recall)
-        answer = Answer(model=self._model)
-        words: list[str] = []
-        async with aclosing(self._api.events(body)) as events:
-            async for event in events:
-                if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
-                    words.append(text)
-                    yield Text(text=text)
-        if not answer.complete:
-            raise Busy(f"{self._api.where} cut the answer off")
+        while True:
+            wire = translate(
+                request,
+                model=self._model,
+                recall=self._thoughts.recall,
+                options=self._options,
+                systems=self._systems,
+            )
+            answer = Answer(model=self._model)
+            begun = False
+            try:
+                async with aclosing(self._texts(wire, answer)) as texts:
+                    async for text in texts:
+                        begun = True
+                        yield text
+                break
+            except Malformed as error:
+                if begun or not self._mend(wire, error.reason):
+                    raise
+        for note in answer.notes:
+            _log.info("%s %s", self.label, note)
         end = answer.end()
         if end.stop == "tools":
-            self._remember(digest, "".join(words), answer)
+            self._remember(request, wire, answer)
             for call in answer.calls():
                 yield call
         yield end
@@ -98,6 +128,21 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
+    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Text]:
+        """Ask, fill `answer` and yield its text meanwhile."""
+        if "stream" not in wire.body:
+            try:
+                answer.take_whole(await self._api.post(wire.body))
+            except ValueError:
+                raise Busy(f"{self._api.where} sent a garbled answer") from None
+            return
+        async with aclosing(self._api.events(wire.body)) as events:
+            async for event in events:
+                if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
+                    yield Text(text=text)
+        if not answer.complete:
+            raise Busy(f"{self._api.where} cut the answer off")
+
     def _parse(self, data: str) -> EventIn:
         try:
             event = EventIn.model_validate_json(data)
@@ -107,20 +152,26 @@ class AnthropicModel:
             raise stream_failure(data, where=self._api.where, secret=self._secret)
         return event
 
-    def _remember(self, digest: str, words: str, answer: Answer) -> None:
-        raw = answer.raw()
-        if not any(block.get("type") in {"thinking", "redacted_thinking"} for block in raw):
-            return
-        calls = answer.calls()
-        self._thought[calls[0].id] = (digest, (Text(text=words.strip()), *calls), raw)
-        while len(self._thought) > _REMEMBERED:
-            self._thought.popitem(last=False)
+    def _mend(self, wire: Wire, reason: str) -> bool:
+        """Whether the request can be written in another way that this refusal does not concern."""
+        if wire.systems and _NO_SYSTEM.search(reason):
+            _log.info("%s takes no system messages: told in the user's words from now on", self.label)
+            self._systems = False
+            return True
+        if wire.recalled and _THINKING.search(reason):
+            _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
+            self._thoughts.give_up(wire.recalled)
+            return True
+        return False
 
-    def _recall(self, said: Said, digest: str) -> list[Json] | None:
-        calls = tuple(part for part in said.parts if isinstance(part, ToolCall))
-        remembered = self._thought.get(calls[0].id) if calls else None
-        if remembered is None:
-            return None
-        words = "".join(part.text for part in said.parts if isinstance(part, Text)).strip()
-        came_after, parts, raw = remembered
-        return raw if came_after == digest and parts == (Text(text=words), *calls) else None
+    def _remember(self, request: Request, wire: Wire, answer: Answer) -> None:
+        content = answer.raw()
+        if any(block.get("type") in {"thinking", "redacted_thinking"} for block in content):
+            thought = Thought(
+                came_after=wire.digest(),
+                told=wire.told,
+                words=answer.words().strip(),
+                calls=answer.calls(),
+                content=content,
+            )
+            self._thoughts.keep(thought, request.conversation)

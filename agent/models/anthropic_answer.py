@@ -1,15 +1,17 @@
-"""A streamed message of the Messages API, event by event. No IO.
+"""An answer of the Messages API, event by event. No IO.
 
 Obeys platform.claude.com/docs/en/build-with-claude/streaming: unknown events, blocks and deltas are
 tolerated, the usage of `message_delta` is cumulative, content is chosen by type and never by place.
 """
 
 import json
+import re
 from typing import Literal
 
 from pydantic import BaseModel
 
-from agent.models.anthropic_wire import Json, tool_input
+from agent.models.anthropic_thinking import Json
+from agent.models.anthropic_wire import tool_input
 from agent.models.base import End, ToolCall
 from gateway.events import Usage
 
@@ -24,16 +26,32 @@ _STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
 }
 
 
+class _WrittenIn(BaseModel):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class _UsageIn(BaseModel):
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cache_creation: _WrittenIn | None = None
     cache_read_input_tokens: int | None = None
     output_tokens: int | None = None
+
+
+class _DroppedIn(BaseModel):
+    path: str = ""
+    reason: str = ""
+
+
+class _DetailsIn(BaseModel):
+    category: str | None = None
 
 
 class _MessageIn(BaseModel):
     model: str | None = None
     usage: _UsageIn | None = None
+    input_transformations: list[_DroppedIn] | None = None
+    stop_reason: str | None = None
 
 
 class _DeltaIn(BaseModel):
@@ -43,6 +61,7 @@ class _DeltaIn(BaseModel):
     thinking: str = ""
     signature: str = ""
     stop_reason: str | None = None
+    stop_details: _DetailsIn | None = None
 
 
 class EventIn(BaseModel):
@@ -67,12 +86,13 @@ class Answer:
         self._stop: str | None = None
         self.complete = False
         """`message_stop` has come: nothing was cut off."""
+        self.notes: list[str] = []
+        """For the operator: what the provider says it left out, and why it refused."""
 
     def take(self, event: EventIn) -> str:
         """Return the new text."""
         if event.type == "message_start" and event.message is not None:
-            self._model = event.message.model or self._model
-            self._count(event.message.usage)
+            self._begin(event.message)
         elif event.type == "content_block_start" and event.content_block is not None:
             self._blocks[event.index] = event.content_block
             if event.content_block.get("type") == "text":
@@ -81,10 +101,29 @@ class Answer:
             return self._add(event.index, event.delta)
         elif event.type == "message_delta":
             self._count(event.usage)
-            self._stop = (event.delta.stop_reason if event.delta else None) or self._stop
+            if event.delta is not None:
+                self._stop = event.delta.stop_reason or self._stop
+                self._explain(event.delta.stop_details)
         elif event.type == "message_stop":
             self.complete = True
         return ""
+
+    def take_whole(self, data: bytes) -> None:
+        """Take an answer without content that came in one piece. Raises ValueError for what is none."""
+        message = _MessageIn.model_validate_json(data)
+        self._begin(message)
+        self._stop = message.stop_reason
+        self.complete = True
+
+    def _begin(self, message: _MessageIn) -> None:
+        self._model = message.model or self._model
+        self._count(message.usage)
+        for dropped in message.input_transformations or ():
+            self.notes.append(f"left out {_word(dropped.path)} of the request: {_word(dropped.reason)}")
+
+    def _explain(self, details: _DetailsIn | None) -> None:
+        if details is not None and details.category:
+            self.notes.append(f"declined to answer: {_word(details.category)}")
 
     def _add(self, index: int, delta: _DeltaIn) -> str:
         block = self._blocks.get(index)
@@ -107,10 +146,12 @@ class Answer:
             return
         old = self._usage
         read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
+        hour = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else None
         self._usage = Usage(
             input_tokens=old.input_tokens if told.input_tokens is None else told.input_tokens,
             cache_read_tokens=old.cache_read_tokens if read is None else read,
             cache_write_tokens=old.cache_write_tokens if written is None else written,
+            cache_write_1h_tokens=old.cache_write_1h_tokens if hour is None else hour,
             output_tokens=old.output_tokens if told.output_tokens is None else told.output_tokens,
         )
 
@@ -121,6 +162,11 @@ class Answer:
             for index, block in sorted(self._blocks.items())
             if block.get("type") == "tool_use"
         )
+
+    def words(self) -> str:
+        """Return all its text."""
+        texts = (block.get("text") for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
+        return "".join(str(text or "") for text in texts)
 
     def raw(self) -> list[Json]:
         """Return the content to be sent back verbatim; texts without words are refused there, so not here."""
@@ -142,3 +188,8 @@ class Answer:
     def _written(self, index: int, block: Json) -> str:
         written = self._arguments.get(index, "")
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
+
+
+def _word(told: str) -> str:
+    """What the provider wrote, if it is a word: it goes into a log line."""
+    return told if re.fullmatch(r"[\w.\[\]-]{1,80}", told, re.ASCII) else "?"

@@ -1,91 +1,125 @@
 """Requests in the dialect of the Messages API. Pure: a `Request` in, JSON-ready values out.
 
-Obeys platform.claude.com/docs/en: api/messages, agents-and-tools/tool-use/handle-tool-calls (results of
-all calls first, in the very next message), build-with-claude/prompt-caching (marks) and build-with-claude/vision.
+Obeys platform.claude.com/docs/en: api/messages, agents-and-tools/tool-use/handle-tool-calls (results of all calls
+first, in the very next message), build-with-claude/prompt-caching (marks, `max_tokens: 0`), build-with-claude/vision
+and build-with-claude/mid-conversation-system-messages (behind a user message, and last or before the assistant's).
 """
 
 import base64
-import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolResult, with_now
+from agent.models.anthropic_thinking import Json, Prefix, Recall
+from agent.models.base import Image, Mark, Piece, Request, Said, Text, ToolCall, ToolResult
 
-Json = dict[str, object]
-MAX_MARKS = 4
+_WARM_UP = "(nothing yet)"
+"""A request needs words of the user, also if only what is in front of them is to be read."""
+_MARKABLE = frozenset({"text", "image", "tool_use", "tool_result"})
+"""Thinking takes no mark, nor does anything that we do not know."""
 
-Recall = Callable[[Said, str], list[Json] | None]
-"""Given an assistant's `Said` and the digest of all before it: its content as it came, or None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """Where `cache_control` goes."""
-
-    last_tool: bool
-    """1 h, on the last tool."""
-    blocks: tuple[tuple[int, str], ...]
-    """Index and TTL (`1h`, `5m`) of the marked system blocks, ascending, 1 h before 5 m."""
-    message: int | None
-    """5 m, on the last content block of this message. None: nothing there is stable yet."""
+_Placed = list[tuple[int, Piece]]
+"""Pieces, each with the number of the `Said` that it is of."""
 
 
-def choose_marks(*, tools: int, blocks: tuple[Block, ...], messages: int) -> Marks:
-    """Choose at most four places, the longer-lived first.
+@dataclass(slots=True, kw_only=True)
+class Wire:
+    """One request in the API's dialect."""
 
-    - the last `long` block (it covers the tools; without one the last tool is marked) and the `long`
-      block before it, behind which conversations begin to differ: 1 h;
-    - the last `short` block: 5 m, unless a `long` one follows it, which the order of TTLs forbids;
-    - the message before the newest: the newest ends in what is said for one turn only.
-    """
-    long = [i for i, block in enumerate(blocks) if block.ttl == "long"]
-    short = [i for i, block in enumerate(blocks) if block.ttl == "short" and i > max(long, default=-1)]
-    return Marks(
-        last_tool=bool(tools) and not long,
-        blocks=tuple([(i, "1h") for i in long[-2:]] + [(i, "5m") for i in short[-1:]]),
-        message=messages - 2 if messages > 1 else None,
-    )
+    body: Json
+    told: str
+    """What is said at the end for this request only; empty: nothing."""
+    systems: bool
+    """There are system messages among the messages."""
+    recalled: tuple[str, ...]
+    """Answers that are sent with their thinking, by the ids of their first calls."""
+    _prefix: Prefix
+    _messages: Sequence[Json]
+
+    def digest(self) -> str:
+        """Return what thinking in the answer is bound to: everything but the marks. Takes as long as writing it."""
+        return self._prefix.digest(self._messages)
 
 
-def translate(request: Request, *, model: str, recall: Recall) -> tuple[Json, str]:
-    """Return the body, and the digest of everything in it that an answer's thinking is bound to.
+def translate(
+    request: Request,
+    *,
+    model: str,
+    recall: Recall = lambda _: None,
+    options: Mapping[str, object] | None = None,
+    systems: bool = False,
+) -> Wire:
+    """Write a request out. `options` go into the body as they are; `systems`: the model takes system messages.
 
-    The same request gives the same bytes. The digest leaves the marks out: they may move.
+    A mark at a place that is not there or takes none is left out.
     """
     tools: list[Json] = [
         {"name": t.name, "description": t.description, "input_schema": json.loads(t.schema)} for t in request.tools
     ]
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
-    digest = hashlib.sha256(_canonical([model, tools, system]))
-    messages: list[Json] = []
-    for said in merged(with_now(request)):
-        content = recall(said, digest.hexdigest()) if said.role == "assistant" else None
-        message: Json = {"role": said.role, "content": _content(said) if content is None else content}
-        digest.update(_canonical(message))
-        messages.append(message)
-    _mark(tools, system, messages, choose_marks(tools=len(tools), blocks=request.blocks, messages=len(messages)))
-    body: Json = {"model": model, "max_tokens": request.max_output_tokens, "stream": True}
-    if tools:
-        body["tools"] = tools
-    if system:
-        body["system"] = system
-    return body | {"messages": messages}, digest.hexdigest()
+    laid = _Laid(Prefix([model, tools, system]), systems=systems)
+    for role, parts in _merged(request.conversation):
+        laid.add(role, parts, recall)
+    told = laid.tell_last(request.now)
+    messages = laid.messages
+    if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
+        messages = _telling(messages, _WARM_UP, systems=False)
+    body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
+    if request.max_output_tokens:
+        body["stream"] = True  # refused with 0
+    marked = _marked(request.marks, tools, system, messages, laid.places)
+    body |= {key: value for key, value in marked.items() if value}
+    return Wire(
+        body=body,
+        told=told,
+        systems=any(message["role"] == "system" for message in messages),
+        recalled=tuple(laid.recalled),
+        _prefix=laid.prefix,
+        _messages=messages,
+    )
 
 
-def merged(conversation: tuple[Said, ...]) -> list[Said]:
-    """Join neighbours of the same role, and drop those who say nothing."""
-    out: list[Said] = []
-    for said in conversation:
-        parts = tuple(p for p in said.parts if not isinstance(p, Text) or p.text.strip())
-        if not parts:
-            continue
-        if out and out[-1].role == said.role:
-            out[-1] = Said(role=said.role, parts=out[-1].parts + parts)
-        else:
-            out.append(Said(role=said.role, parts=parts))
-    return out
+class _Laid:
+    """The messages, as far as they are laid out."""
+
+    def __init__(self, prefix: Prefix, *, systems: bool) -> None:
+        self.prefix = prefix
+        self.messages: list[Json] = []
+        self.places: dict[int, list[tuple[int, int]]] = {}
+        """Of each `Said`: message and block of all that it became."""
+        self.recalled: list[str] = []
+        self._systems = systems
+        self._told = ""
+
+    def add(self, role: str, parts: _Placed, recall: Recall) -> None:
+        content = self._recalled(parts, recall) if role == "assistant" else None
+        if content is None:
+            content = _content(parts)
+        for index, (number, _) in enumerate(content):
+            self.places.setdefault(number, []).append((len(self.messages), index))
+        self.messages.append({"role": role, "content": [block for _, block in content]})
+
+    def _recalled(self, parts: _Placed, recall: Recall) -> list[tuple[int, Json]] | None:
+        """Return an answer as it came, what was told in front of it told again; None: that is not to be had."""
+        thought = recall(Said(role="assistant", parts=tuple(part for _, part in parts)))
+        if thought is None:
+            return None
+        before = _telling(self.messages, thought.told, systems=self._systems)
+        if self.prefix.digest(before) != thought.came_after:
+            return None
+        self.messages = before
+        self.recalled.append(thought.calls[0].id)
+        self._told = f"{self._told}\n{thought.told}".strip()
+        return [(parts[-1][0], block) for block in thought.content]
+
+    def tell_last(self, now: str) -> str:
+        """Tell, at the end, what of `now` has not been told in front of an answer. Returns it."""
+        now = now.strip()
+        if self._told and (now + "\n").startswith(self._told + "\n"):
+            now = now[len(self._told) :].strip()
+        self.messages = _telling(self.messages, now, systems=self._systems)
+        return now
 
 
 def tool_input(arguments: str) -> Json:
@@ -107,45 +141,83 @@ def _finite(written: str) -> float:
     return number
 
 
-def _content(said: Said) -> list[Json]:
-    first: list[Json] = []
-    rest: list[Json] = []
-    for part in said.parts:
-        if isinstance(part, Text):
-            rest.append({"type": "text", "text": part.text})
-        elif isinstance(part, Image):
-            data = base64.b64encode(part.data).decode()
-            rest.append({"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}})
-        elif isinstance(part, ToolCall):
-            rest.append({"type": "tool_use", "id": part.id, "name": part.name, "input": tool_input(part.arguments)})
+def _merged(conversation: Iterable[Said]) -> list[tuple[str, _Placed]]:
+    """Join neighbours of the same role, and drop those who say nothing."""
+    out: list[tuple[str, _Placed]] = []
+    for number, said in enumerate(conversation):
+        parts: _Placed = [(number, p) for p in said.parts if not isinstance(p, Text) or p.text.strip()]
+        if not parts:
+            continue
+        if out and out[-1][0] == said.role:
+            out[-1][1].extend(parts)
         else:
-            first.append(_result(part))
-    return first + rest
+            out.append((said.role, parts))
+    return out
 
 
-def _result(part: ToolResult) -> Json:
-    result: Json = {"type": "tool_result", "tool_use_id": part.id, "content": part.text}
-    return result | {"is_error": True} if part.error else result
+def _content(parts: _Placed) -> list[tuple[int, Json]]:
+    """Write pieces as blocks, results first."""
+    blocks = [(number, _block(part)) for number, part in parts]
+    if any(isinstance(part, ToolResult) for _, part in parts):
+        blocks.sort(key=lambda block: block[1]["type"] != "tool_result")
+    return blocks
 
 
-def _mark(tools: list[Json], system: list[Json], messages: list[Json], marks: Marks) -> None:
-    """Put the marks on. Replaces content lists instead of changing them: they may be remembered ones."""
-    if marks.last_tool:
-        tools[-1] = tools[-1] | _cache_control("1h")
-    for index, ttl in marks.blocks:
-        system[index] = system[index] | _cache_control(ttl)
-    if marks.message is None:
-        return
-    content = messages[marks.message]["content"]
+def _block(part: Piece) -> Json:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Image():
+            data = base64.b64encode(part.data).decode()
+            return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}
+        case ToolCall():
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": tool_input(part.arguments)}
+        case ToolResult():
+            result: Json = {"type": "tool_result", "tool_use_id": part.id, "content": part.text}
+            return result | {"is_error": True} if part.error else result
+
+
+def _telling(messages: list[Json], now: str, *, systems: bool) -> list[Json]:
+    """Return the messages with `now` behind them. Changes none of them: they may be hashed already."""
+    if not now:
+        return messages
+    if not messages or messages[-1]["role"] != "user":
+        return [*messages, {"role": "user", "content": [{"type": "text", "text": now}]}]
+    if systems:
+        return [*messages, {"role": "system", "content": now}]
+    content = messages[-1]["content"]
     assert isinstance(content, list)
-    last = content[-1]
-    if last["type"] not in {"thinking", "redacted_thinking"}:  # these take no mark
-        messages[marks.message]["content"] = [*content[:-1], last | _cache_control("5m")]
+    return [*messages[:-1], {"role": "user", "content": [*content, {"type": "text", "text": now}]}]
 
 
-def _cache_control(ttl: str) -> Json:
-    return {"cache_control": {"type": "ephemeral", "ttl": ttl}}
+def _marked(
+    marks: Sequence[Mark],
+    tools: list[Json],
+    system: list[Json],
+    messages: list[Json],
+    places: Mapping[int, Sequence[tuple[int, int]]],
+) -> dict[str, list[Json]]:
+    """Put the marks on. Copies what it changes: contents may be remembered ones, and all of it may yet be hashed."""
+    tools, system, messages = [*tools], [*system], [*messages]
+    for mark in marks:
+        control: Json = {"cache_control": {"type": "ephemeral", "ttl": mark.lifetime}}
+        if mark.behind == "tools":
+            tools[-1:] = [tool | control for tool in tools[-1:]]
+        elif mark.behind == "block":
+            if 0 <= mark.index < len(system):
+                system[mark.index] = {**system[mark.index], **control}
+        else:
+            _mark_said(messages, places.get(mark.index, ()), control)
+    return {"tools": tools, "system": system, "messages": messages}
 
 
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def _mark_said(messages: list[Json], places: Sequence[tuple[int, int]], control: Json) -> None:
+    """Mark the last block that can be marked of these."""
+    for message, index in reversed(places):
+        content = messages[message]["content"]
+        assert isinstance(content, list)
+        block = content[index]
+        if block["type"] in _MARKABLE and block.get("text") != "":
+            marked = [*content[:index], block | control, *content[index + 1 :]]
+            messages[message] = messages[message] | {"content": marked}
+            return

@@ -84,6 +84,8 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             max_output_tokens=output,
             timeout_s=provider.timeout,
             sees=seeing,
+            effort=config.effort,
+            thinking=config.thinking,
         )
     return OpenAIModel(
         name=key,

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from agent.models.claude import Effort, Thinking, wrong
 from agent.models.http import DEFAULT_TIMEOUT_S, endpoint
 from agent.models.local_server import CONTEXT_TOKENS
 from gateway.fields import Duration, Section
@@ -117,6 +118,10 @@ class ModelConfig(Section):
     """None: 160 for local, 4096 for others."""
     sees: bool | None = None
     """Whether it takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
+    effort: Effort | None = None
+    """How much work an answer is worth; of anthropic only, and not of each model. None: the model's default."""
+    thinking: Thinking = "default"
+    """Of anthropic only: `off`, or `between_tools` for the least, where the model lets one choose."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
     """Keys of `llm.models`, asked in this order when this one cannot answer; theirs follow each."""
 
@@ -136,6 +141,8 @@ def check_models(
         elif output_tokens_of(model, provider) >= context_tokens_of(model, provider):
             message = "must be smaller than context_tokens, which holds input and output together"
             found.append((("models", key, "max_output_tokens"), message))
+        if refused := provider and _refused(model, provider):
+            found.append((("models", key, refused[0]), refused[1]))
         found.extend(
             (("models", key, "fallbacks"), unknown(name, "llm.models", models))
             for name in model.fallbacks
@@ -145,6 +152,16 @@ def check_models(
             message = f"fall back in a circle ({' -> '.join(cycle)}); take one of them out"
             found.append((("models", key, "fallbacks"), message))
     return found
+
+
+def _refused(model: ModelConfig, provider: ProviderConfig) -> tuple[str, str] | None:
+    """What the model would refuse of how it is asked to think: key, and message with the remedy."""
+    if provider.kind == "anthropic":
+        return wrong(model.name or "", model.effort, model.thinking)
+    if model.effort is not None or model.thinking != "default":
+        key = "thinking" if model.effort is None else "effort"
+        return key, f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave it out"
+    return None
 
 
 def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:

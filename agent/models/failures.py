@@ -6,14 +6,19 @@ llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110 section
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from agent.models.base import Busy, Malformed, ModelError, TooLong, Unusable
 
 _REASON_CHARS = 240
 """Long enough for a provider's sentence, short enough for one log line."""
+
+_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+"""Of Anthropic's rate limit headers (docs/en/api/rate-limits): those that may be used up."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
 _BUSY = frozenset({408, 409, 425, 429})
 _UNUSABLE = frozenset({401, 402, 403, 404, 405, 410})
@@ -44,43 +49,70 @@ _BY_TYPE: dict[str, int] = {
 """The status that an `error` event would have had as a response (platform.claude.com, errors)."""
 
 
+class _Told(NamedTuple):
+    """What an error body says."""
+
+    message: str
+    codes: tuple[str, ...] = ()
+    request_id: str = ""
+
+
 def failure(
     status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str, now: datetime
 ) -> ModelError:
     """Name what a response that is not 200 asks us to do. `headers` has lower-case names.
 
-    The reason quotes the provider's own message, shortened, with `secret` blacked out.
+    The reason quotes the provider's own message, shortened, with `secret` blacked out, and names the request as the
+    provider does, if it does: its support asks for that.
     """
-    message, codes = _read(body)
-    return _named(status, message, codes, where=where, secret=secret, hint_s=retry_after_s(headers, now))
+    told = _read(body)
+    if not told.request_id:
+        told = told._replace(request_id=headers.get("request-id") or headers.get("x-request-id") or "")
+    return _named(status, told, where=where, secret=secret, hint_s=retry_after_s(headers, now))
 
 
 def stream_failure(body: str, *, where: str, secret: str) -> ModelError:
     """Name what an error inside a stream that began with 200 asks us to do: by its type, else `Busy`."""
-    message, codes = _read(body.encode("utf-8", "replace"))
-    numbers = [int(c) for c in codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
-    status = next((_BY_TYPE[c] for c in codes if c in _BY_TYPE), numbers[0] if numbers else 500)
-    return _named(status, message, codes, where=where, secret=secret, hint_s=None)
+    told = _read(body.encode("utf-8", "replace"))
+    numbers = [int(c) for c in told.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
+    status = next((_BY_TYPE[c] for c in told.codes if c in _BY_TYPE), numbers[0] if numbers else 500)
+    return _named(status, told, where=where, secret=secret, hint_s=None)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds the server asks us to wait; None if it does not say, or not in a form we can read."""
+    """Seconds the server asks us to wait; None if it does not say, or not in a form we can read.
+
+    Without a word about this request, that is until the last of Anthropic's limits is reset that is used up.
+    """
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
             return float(value) * scale
+    dates = [_moment(parsedate_to_datetime, headers.get("retry-after", ""))]
+    if dates == [None]:
+        used_up = [
+            limit for limit in _LIMITS if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
+        ]
+        dates = [
+            _moment(datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", "")) for limit in used_up
+        ]
+    return max((max(0.0, (due - now).total_seconds()) for due in dates if due is not None), default=None)
+
+
+def _moment(read: Callable[[str], datetime], written: str) -> datetime | None:
     try:
-        due = parsedate_to_datetime(headers.get("retry-after", ""))
+        due = read(written)
+        return due if due.tzinfo else due.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # the latter for a year or an offset beyond all measure
         return None
-    return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - now).total_seconds())
 
 
-def _named(
-    status: int, message: str, codes: tuple[str, ...], *, where: str, secret: str, hint_s: float | None
-) -> ModelError:
+def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+    message = told.message
     reason = short(f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret)
-    searched = " ".join((message, *codes))
+    if _REQUEST_ID.fullmatch(told.request_id) and not (secret and secret in told.request_id):
+        reason = f"{reason} ({told.request_id})"
+    searched = " ".join((message, *told.codes))
     if _NO_CREDIT.search(searched):
         return Unusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
@@ -101,18 +133,23 @@ def short(text: str, secret: str) -> str:
     return line if len(line) <= _REASON_CHARS else line[: _REASON_CHARS - 1] + "…"
 
 
-def _read(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """The message and all codes of an error body in any of the shapes that servers use."""
+def _read(body: bytes) -> _Told:
+    """Read an error body in any of the shapes that servers use."""
     text = body.decode("utf-8", "replace")
     try:
         top: object = json.loads(text)
     except (ValueError, RecursionError):
-        return ("" if "<html" in text.lower() else text), ()
+        return _Told("" if "<html" in text.lower() else text)
     error: object = top.get("error", top) if isinstance(top, dict) else top
     if not isinstance(error, dict):
-        return str(error), ()
+        return _Told(str(error))
+    request_id = top.get("request_id") if isinstance(top, dict) else None
     details = error.get("details")
     inner = details.get("error_code") if isinstance(details, dict) else None
     codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
     message = error.get("message") or error.get("detail") or ""
-    return (message if isinstance(message, str) else json.dumps(message)), codes
+    return _Told(
+        message if isinstance(message, str) else json.dumps(message),
+        codes,
+        request_id if isinstance(request_id, str) else "",
+    )

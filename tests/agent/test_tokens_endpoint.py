@@ -1,12 +1,13 @@
 """Asking Anthropic's counter, over real sockets: what is sent, what is remembered, and what when it fails."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 
 from agent.models.anthropic_wire import translate
-from agent.models.base import Image, Request, Said, Text
+from agent.models.base import Image, Mark, Request, Said, Text
 from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
 from agent.tokens.build import Backend, build_counter
 from agent.tokens.endpoint import EndpointCounter, countable
@@ -19,7 +20,7 @@ from tests.agent.tokens_kit import KEY, CountApi, Reply, asking, body, size
 
 def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        sent, _digest = translate(_marked(), model="m-1", recall=lambda *_: None)
+        sent = translate(_marked(), model="m-1").body
         assert "cache_control" in str(sent)
         counts: list[int] = []
         counter.want(sent, counts.append)
@@ -88,6 +89,7 @@ def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) 
         Reply(status=400, body=b'{"error": {"message": "no"}}'),
         Reply(cut=True),
         Reply(silent=True),
+        Reply(drips=True),
         Reply(body=b""),
         Reply(body=b"[" * 9999),
         Reply(body=b'{"input_tokens": -1}'),
@@ -96,7 +98,7 @@ def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) 
         Reply(body=b" " * 2_000_000),
         Reply(body=b"<html>", headers={"content-type": "text/html"}),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
@@ -110,7 +112,7 @@ def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None
         assert KEY not in counter.last_failure != ""
         assert counter.count("four words of text") == 6  # texts are counted all the same
 
-    asking(story, timeout_s=0.2 if reply.silent else 10.0)
+    asking(story, timeout_s=0.2 if reply.silent or reply.drips else 10.0)
 
 
 def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_again() -> None:
@@ -178,7 +180,7 @@ def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
         assert counter.is_exact  # nobody failed
         await counter.aclose()
 
-    asking(story)
+    asking(story, timeout_s=60.0)
 
 
 @pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
@@ -186,7 +188,7 @@ def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> N
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         image = Image(media_type="image/png", data=bytes(size_bytes), about="a picture")
         said = Said(role="user", parts=(image, Text(text="what is this?")))
-        sent, _digest = translate(request(said), model="m-1", recall=lambda *_: None)
+        sent = translate(request(said), model="m-1").body
         counter.want(sent)
         await counter.settled()
         assert len(api.seen) == asks
@@ -201,7 +203,7 @@ def test_its_answers_correct_the_estimates() -> None:
         meter = Meter(offline)
         asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
         first = meter.estimate("m-1", asked)
-        sent, _digest = translate(asked, model="m-1", recall=lambda *_: None)
+        sent = translate(asked, model="m-1").body
         counter.want(sent, lambda tokens: meter.counted(first, tokens))
         assert meter.estimate("m-1", asked).tokens == first.tokens
         await counter.settled()
@@ -252,7 +254,9 @@ def test_who_is_asked(backend: Backend, provider: ProviderConfig, asks: bool) ->
 
 
 def _marked() -> Request:
-    return request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
+    asked = request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
+    places = (Mark(behind="block", index=1, lifetime="1h"), Mark(behind="said", index=2, lifetime="5m"))
+    return replace(asked, marks=places)
 
 
 def _never(tokens: int) -> None:

@@ -1,0 +1,101 @@
+"""Answers that thought before they called tools, as long as they may be sent back. No IO.
+
+Obeys platform.claude.com/docs/en/build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop such
+an answer goes back verbatim or without its thinking, and newer models bind thinking to exactly what was in front of
+it (tools, system, messages; not the marks).
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agent.models.base import Said, Text, ToolCall, ToolResult
+
+Json = dict[str, object]
+
+_REMEMBERED = 256
+"""A loop has tens at most, a gateway a few at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """One such answer."""
+
+    came_after: str
+    """`Prefix.digest` of all that was in front of it."""
+    told: str
+    """What was told right in front of it for that request only: the thinking is bound to it, too."""
+    words: str
+    calls: tuple[ToolCall, ...]
+    """At least one."""
+    content: Sequence[Json] = field(repr=False)
+    """As it came."""
+
+
+Recall = Callable[[Said], Thought | None]
+"""Given an assistant's `Said`: the answer that it was, if that thought and is remembered."""
+
+
+class Prefix:
+    """A hash over what stands in front of an answer. Nothing is hashed before somebody asks."""
+
+    def __init__(self, head: object) -> None:
+        self._head = head
+        self._hash = hashlib.sha256()
+        self._hashed = -1
+        """Messages that are in it. -1: not even the head."""
+
+    def digest(self, messages: Sequence[Json]) -> str:
+        """Hash the head and `messages`, which begin with those of the call before, all but its last one."""
+        if self._hashed < 0:
+            self._hash.update(_canonical(self._head))
+            self._hashed = 0
+        for message in messages[self._hashed : -1]:
+            self._hash.update(_canonical(message))
+            self._hashed += 1
+        whole = self._hash.copy()
+        for message in messages[self._hashed :]:
+            whole.update(_canonical(message))
+        return whole.hexdigest()
+
+
+class Thoughts:
+    """Those of one model. What is not remembered any more goes back without thinking, which the API allows."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Thought | None] = OrderedDict()
+        """By the first call's id. None: it goes back without, and so does what comes later in its loop."""
+
+    def recall(self, said: Said) -> Thought | None:
+        """Return the answer that `said` repeats, word for word and call for call."""
+        calls = tuple(part for part in said.parts if isinstance(part, ToolCall))
+        thought = self._kept.get(calls[0].id) if calls else None
+        if thought is None:
+            return None
+        words = "".join(part.text for part in said.parts if isinstance(part, Text)).strip()
+        return thought if (thought.words, thought.calls) == (words, calls) else None
+
+    def keep(self, thought: Thought, conversation: Sequence[Said]) -> None:
+        """Remember an answer to `conversation`."""
+        given_up = any(self._kept.get(ident, thought) is None for ident in _loop(conversation))
+        self._kept[thought.calls[0].id] = None if given_up else thought
+        while len(self._kept) > _REMEMBERED:
+            self._kept.popitem(last=False)
+
+    def give_up(self, idents: Sequence[str]) -> None:
+        """Never again send the thinking of these, nor of what comes later in their loops."""
+        self._kept.update(dict.fromkeys(idents))
+
+
+def _loop(conversation: Sequence[Said]) -> Iterator[str]:
+    """Yield the first call's id of each answer since the user spoke."""
+    for said in reversed(conversation):
+        if said.role == "user" and not any(isinstance(part, ToolResult) for part in said.parts):
+            return
+        yield from [part.id for part in said.parts if isinstance(part, ToolCall)][:1]
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,113 @@
+"""What each Claude model takes of effort, thinking and system messages. Pure.
+
+Sources: platform.claude.com/docs/en, build-with-claude/{thinking-troubleshooting, effort,
+mid-conversation-system-messages} and the what's-new pages of the models. A name that is not here may be anything (a
+newer model, a compatible server): it is sent what the configuration says, and told nothing in a system message.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+"""`output_config.effort`, from the least."""
+Thinking = Literal["default", "off", "between_tools"]
+"""`default`: as the model does by itself. `between_tools`: only there (Sonnet 5.5)."""
+
+_NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))")
+"""Also inside the names that Bedrock, Vertex and proxies have for them, and in front of a date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """One model."""
+
+    types: frozenset[str]
+    """What `thinking.type` may be."""
+    thinks: bool
+    """Unless told otherwise."""
+    mild: bool = False
+    """`disabled` and `between_tools` are refused at the efforts `xhigh` and `max`."""
+    efforts: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
+    """Empty: it has no such setting."""
+    systems: bool = True
+    """`messages` may hold the role `system`."""
+
+
+_NEW = Rules(types=frozenset({"adaptive"}), thinks=True)
+_EITHER = Rules(types=frozenset({"adaptive", "disabled"}), thinks=True)
+_QUIET = Rules(types=frozenset({"adaptive"}), thinks=False)
+_MIDDLE = Rules(
+    types=frozenset({"adaptive", "enabled"}), thinks=False, efforts=("low", "medium", "high", "max"), systems=False
+)
+_OLD = Rules(types=frozenset({"enabled"}), thinks=False, efforts=(), systems=False)
+_UNKNOWN = Rules(types=frozenset({"disabled", "between_tools"}), thinks=True, systems=False)
+
+_RULES: dict[str, Rules] = {
+    "fable-5-2": _NEW,
+    "mythos-5-2": _NEW,
+    "fable-5-1": _NEW,
+    "mythos-5-1": _NEW,
+    "opus-5-5": _NEW,
+    "sonnet-5-5": Rules(types=frozenset({"adaptive", "between_tools"}), thinks=True, mild=True),
+    "haiku-5-5": replace(_EITHER, mild=True),
+    "fable-5": _NEW,
+    "mythos-5": _NEW,
+    "opus-5": replace(_EITHER, mild=True),
+    "sonnet-5": replace(_EITHER, systems=False),
+    "opus-4-8": _QUIET,
+    "opus-4-7": replace(_QUIET, systems=False),
+    "mythos-preview": replace(_NEW, systems=False),
+    "opus-4-6": _MIDDLE,
+    "sonnet-4-6": _MIDDLE,
+    "opus-4-5": replace(_OLD, efforts=("low", "medium", "high")),
+    "sonnet-4-5": _OLD,
+    "haiku-4-5": _OLD,
+}
+
+
+def rules(model: str) -> Rules:
+    """Return what holds for `model`, as its provider names it."""
+    found = _NAME.search(model.lower())
+    return _RULES.get(found[1], _UNKNOWN) if found else _UNKNOWN
+
+
+def wrong(model: str, effort: Effort | None, thinking: Thinking) -> tuple[Literal["effort", "thinking"], str] | None:
+    """Return which of the two settings the model would refuse, and why, with the remedy. None: neither."""
+    known = rules(model)
+    if effort is not None and effort not in known.efforts:
+        levels = f"write one of {', '.join(known.efforts)}" if known.efforts else "leave effort out"
+        return "effort", f"{model} has no effort {effort!r}; {levels}"
+    kind = _kind(known, thinking)
+    if kind is None:
+        return None
+    if kind not in known.types:
+        least = " or write between_tools for the least of it" if "between_tools" in known.types else ""
+        told = "always thinks" if thinking == "off" and known.thinks else f"does not know thinking: {thinking}"
+        return "thinking", f"{model} {told}; leave thinking out{least}"
+    if known.mild and effort in {"xhigh", "max"}:
+        return "thinking", f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave it out"
+    return None
+
+
+def options(model: str, effort: Effort | None, thinking: Thinking) -> dict[str, object]:
+    """Return what a request's body says of the two: the same in every request, because the cache depends on it.
+
+    Raises ValueError for what is `wrong`.
+    """
+    if refused := wrong(model, effort, thinking):
+        raise ValueError(refused[1])
+    told: dict[str, object] = {}
+    if effort is not None:
+        told["output_config"] = {"effort": effort}
+    kind = _kind(rules(model), thinking)
+    if kind is not None:
+        told["thinking"] = {"type": kind}
+    return told
+
+
+def _kind(known: Rules, thinking: Thinking) -> str | None:
+    """Return `thinking.type`. None: need not be said."""
+    if thinking == "default" or (thinking == "off" and not known.thinks):
+        return None
+    return "disabled" if thinking == "off" else thinking
