@@ -64,7 +64,9 @@ def test_a_server_that_makes_up_names_does_not_fill_the_memory() -> None:
     learnt = Calibration()
     for number in range(1_000):
         learnt.observe(f"m{number}", 1_000, 2_000)
+        learnt.observe("ours", 1_000, 1_500)
     assert (learnt.ratio("m999"), learnt.ratio("m0")) == (2.0, 1.0)
+    assert learnt.ratio("ours") == 1.5
     assert len(learnt._seen) == len(learnt._ratio) == 64
 
 

@@ -53,7 +53,7 @@ def test_texts(counter: OfflineCounter, text: str, tokens: int) -> None:
     assert counter.count(text) == tokens
 
 
-@given(st.text(st.characters(), max_size=200))
+@given(st.text(st.characters(exclude_categories=()), max_size=200))
 def test_any_text_has_a_number_of_tokens(counter: OfflineCounter, text: str) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     assert (size + 127) // 128 <= counter.count(text) <= size
@@ -79,6 +79,8 @@ def test_a_very_long_text_is_estimated_from_slices(counter: OfflineCounter) -> N
     exact = sum(counter.count(text[at : at + 10_000]) for at in range(0, len(text), 10_000))
     assert abs(counter.count(text) - exact) < exact * 0.02
     assert abs(counter.count("x" * WHOLE_CHARS) - counter.count("x" * (WHOLE_CHARS + 1))) <= 16
+    uneven = "word " * 800 + " " * 1_000_000  # only the first slice is dense, and stands for a sixteenth
+    assert 19_000 < counter.count(uneven) < 20_500  # not 13,700, as if counted whole
 
 
 def test_until_it_is_loaded_bytes_are_counted() -> None:
@@ -99,7 +101,7 @@ def test_what_was_counted_roughly_is_counted_again() -> None:
     made.close()
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "not gzip", "a bit flipped", "another file", "endless"])
+@pytest.mark.parametrize("how", ["missing", "cut", "not gzip", "a bit flipped", "garbage", "another file", "endless"])
 def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,6 +113,7 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
         "cut": whole[:-1000],
         "not gzip": b"<html>",
         "a bit flipped": bytes(flipped),
+        "garbage": whole[:20] + b"\xff" * 1000 + whole[1020:],
         "another file": gzip.compress(gzip.decompress(whole)[:-20]),
         "endless": gzip.compress(b"\0" * 50_000_000),
     }
@@ -175,4 +178,6 @@ def test_it_counts_without_a_network_and_asks_for_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # and nothing is kept outside of memory
     assert all(late >= early for early, late in pairwise(told["resident_mb"]))
     assert told["resident_mb"][1] - told["resident_mb"][0] < 2.0  # before the first count
-    assert told["resident_mb"][2] - told["resident_mb"][1] < 45.0  # loaded
+    assert (
+        told["resident_mb"][2] - told["resident_mb"][1] < 36.0
+    )  # loaded: 28, and 42 if Python kept a copy of the ranks

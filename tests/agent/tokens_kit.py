@@ -26,6 +26,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     silent: bool = False
+    drips: bool = False
+    """White space for ever, so that there is never silence."""
 
 
 @dataclass
@@ -89,6 +91,12 @@ class CountApi:
             asked.gone.set()
             return False
         content = json.dumps({"input_tokens": size(body)}).encode() if reply.body is None else reply.body
+        if reply.drips:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
         kept = {"content-type": "application/json", "content-length": str(len(content))} | reply.headers
         lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in kept.items()), "", ""]
         writer.write("\r\n".join(lines).encode() + (content[: len(content) // 2] if reply.cut else content))
