@@ -1,34 +1,36 @@
-"""OpenAI-compatible streaming chat completions: OpenAI, llama.cpp, vLLM, Ollama and their kin.
+"""OpenAI-compatible streaming chat completions: OpenAI, vLLM, Ollama and their kin."""
 
-Obeys platform.openai.com/docs/api-reference/chat (and chat-streaming) and guides/images-vision; llama.cpp
-tools/server/README.md; for the oddities of others see the comments where they are met.
-"""
-
-import base64
-import json
 import re
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import Literal
 
 from pydantic import ValidationError
 
-from agent.models.anthropic_wire import tool_input
-from agent.models.base import Busy, Chunk, Image, Request, Said, Text, ToolCall, ToolResult, with_now
+from agent.models.base import Busy, Chunk, End, Request, Said, Text, ToolCall
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
+from agent.models.openai_thinking import ThinksAloud, Unthought
+from agent.models.openai_wire import Json, dialect_of, translate
+from gateway.events import Usage
 
-_OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
-"""OpenAI itself, also by region (eu.api.openai.com): takes fields that strict compatible servers refuse, and
-its reasoning models refuse `max_tokens`."""
+_REMEMBERED = 256
+"""Answers with thinking kept for their tool loops: a loop has tens at most, a gateway a few at a time."""
+_UNOPENED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
+"""Models whose template writes `<think>` itself, so that a server that does not parse it sends only `</think>`."""
 
 
 class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
-    Text is what the model says, never what it thinks (`reasoning_content`, `reasoning`). Tool calls are
-    yielded whole, right before `End`, and only if the model stopped for them: what a length limit cut is
-    not a call. A stream without a finish reason was cut, and raises `Busy`.
+    Text is what the model says, never what it thinks, in a field of its own or marked in the text. Within a tool loop
+    the thinking is handed back to servers that told it in a field: `Said` has no place for it, so the instance
+    remembers such answers by their first call's id. Tool calls are yielded whole, right before `End`, and only if the
+    model stopped for them: what a length limit cut is not a call. A stream without a finish reason was cut, and raises
+    `Busy`; so does one that turns out to have been thinking aloud, once: from then on text is held back until its end.
+    With `max_output_tokens` 0 nobody is asked: such servers cache what they have answered, and cannot answer nothing.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class OpenAIModel:
         sampling: Mapping[str, float] | None = None,
         reuse: bool = True,
         sees: bool = False,
+        identity_in: Literal["system", "user"] = "system",
     ) -> None:
         """`api_key` empty or `none`: none is sent. `sampling` goes into every request. Raises ValueError.
 
@@ -54,10 +57,12 @@ class OpenAIModel:
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = endpoint(base_url, "/chat/completions")
         self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
-        self._strict_openai = _OPENAI_HOSTS.fullmatch(self._api.where) is not None
+        self._dialect = dialect_of(self._api.where, model, identity_in=identity_in)
         self._secret = secret
         self._model = model
         self._sampling = dict(sampling or {})
+        self._held = not self._dialect.openai and _UNOPENED.search(model) is not None
+        self._thought: OrderedDict[str, tuple[Said, Json]] = OrderedDict()
         self.name = name
         self.label = f"{model} at {self._api.where}"
         self.context_tokens = context_tokens
@@ -67,19 +72,40 @@ class OpenAIModel:
         self.sees = sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        answer = Answer(earlier_calls=_count_calls(request), model=self._model)
-        body = translate(request, model=self._model, strict_openai=self._strict_openai)
-        done = False
-        async with aclosing(self._api.events(body | self._sampling)) as events:
+        if not request.max_output_tokens:
+            yield End(stop="end", usage=Usage(), model=self._model)
+            return
+        async with aclosing(self.answer(self.body(request), earlier_calls=count_calls(request))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def body(self, request: Request) -> Json:
+        """Return what `request` is on the wire."""
+        return translate(request, model=self._model, dialect=self._dialect, recall=self._recall) | self._sampling
+
+    async def answer(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:
+        """As `stream`, for a request that is written already."""
+        answer = Answer(earlier_calls=earlier_calls, model=self._model)
+        aloud = Unthought(held=self._held)
+        done, raw = False, self._dialect.openai
+        words: list[str] = []
+        async with aclosing(self._api.events(body)) as events:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
                 done = done or event.data.strip() == "[DONE]"
-                if not done and (text := answer.take(self._parse(event.data))):
+                if done or not (text := answer.take(self._parse(event.data))):
+                    continue
+                if text := text if raw or answer.thought else self._heard(aloud, text):
+                    words.append(text)
                     yield Text(text=text)
         if answer.stop is None:
             raise Busy(f"{self._api.where} cut the answer off")
+        if text := self._heard(aloud, None):
+            words.append(text)
+            yield Text(text=text)
         end = answer.end()
         if end.stop == "tools":
+            self._remember("".join(words), answer)
             for call in answer.calls():
                 yield call
         yield end
@@ -89,6 +115,27 @@ class OpenAIModel:
 
     async def aclose(self) -> None:
         await self._api.aclose()
+
+    def _heard(self, aloud: Unthought, text: str | None) -> str:
+        """Return what of `text` (None: the end) is no thinking."""
+        try:
+            return aloud.finish() if text is None else aloud.feed(text)
+        except ThinksAloud:
+            self._held = True
+            raise Busy(f"{self.label} was thinking aloud") from None
+
+    def _remember(self, words: str, answer: Answer) -> None:
+        calls, thinking = answer.calls(), answer.thinking()
+        if thinking:
+            self._thought[calls[0].id] = (_essence(words, *calls), thinking)
+        while len(self._thought) > _REMEMBERED:
+            self._thought.popitem(last=False)
+
+    def _recall(self, said: Said) -> Json | None:
+        calls = [part for part in said.parts if isinstance(part, ToolCall)]
+        words = "".join(part.text for part in said.parts if isinstance(part, Text))
+        known, thinking = self._thought.get(calls[0].id, (None, {})) if calls else (None, {})
+        return thinking if known == _essence(words, *calls) else None
 
     def _parse(self, data: str) -> "ChunkIn":
         try:
@@ -100,82 +147,11 @@ class OpenAIModel:
         return chunk
 
 
-def translate(request: Request, *, model: str, strict_openai: bool) -> dict[str, object]:
-    """Lay out `request` as a chat completion. The same request gives the same bytes.
-
-    `content` is always there, and a string but where there are images; `tool_calls` is left out when empty:
-    chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the
-    beginning, the only place where every template takes one.
-    """
-    messages: list[dict[str, object]] = []
-    if request.blocks:
-        messages.append({"role": "system", "content": "\n\n".join(b.text for b in request.blocks)})
-    for said in with_now(request):
-        messages.extend(_messages(said))
-    body: dict[str, object] = {
-        "model": model,
-        "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": t.name, "description": t.description, "parameters": json.loads(t.schema)},
-            }
-            for t in request.tools
-        ]
-    if strict_openai:
-        body["max_completion_tokens"] = request.max_output_tokens
-        body["prompt_cache_key"] = request.shared_key
-    else:
-        body["max_tokens"] = request.max_output_tokens
-    return body
+def _essence(words: str, *calls: ToolCall) -> Said:
+    """What must be the same for an answer to be the one that is remembered."""
+    return Said(role="assistant", parts=(Text(text=words.strip()), *calls))
 
 
-def _messages(said: Said) -> list[dict[str, object]]:
-    texts = [part.text for part in said.parts if isinstance(part, Text)]
-    if said.role == "assistant":
-        calls = [
-            {
-                "id": part.id,
-                "type": "function",
-                "function": {"name": part.name, "arguments": _arguments(part.arguments)},
-            }
-            for part in said.parts
-            if isinstance(part, ToolCall)
-        ]
-        message: dict[str, object] = {"role": "assistant", "content": "".join(texts)}
-        return [message | {"tool_calls": calls}] if calls else [message]
-    messages: list[dict[str, object]] = [
-        {"role": "tool", "tool_call_id": part.id, "content": part.text}
-        for part in said.parts
-        if isinstance(part, ToolResult)
-    ]
-    if any(isinstance(part, Image) for part in said.parts):
-        pieces = [_shown(part) for part in said.parts if isinstance(part, Text | Image)]
-        messages.append({"role": "user", "content": pieces})
-    elif texts:
-        messages.append({"role": "user", "content": "\n\n".join(texts)})
-    return messages
-
-
-def _shown(part: Text | Image) -> dict[str, object]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    data = base64.b64encode(part.data).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
-
-
-def _arguments(written: str) -> str:
-    """Echo a call's arguments as the model wrote them, if they are an object.
-
-    vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
-    """
-    read = tool_input(written)
-    return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
-
-
-def _count_calls(request: Request) -> int:
+def count_calls(request: Request) -> int:
+    """Tool calls in the conversation: a new one without an id gets one that none of them has."""
     return sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)

@@ -1,6 +1,8 @@
 """A streamed chat completion, chunk by chunk. No IO.
 
-Obeys platform.openai.com/docs/api-reference/chat-streaming, and tolerates what compatible servers do.
+Obeys platform.openai.com/docs/api-reference/chat-streaming, and tolerates what compatible servers do. Thinking comes
+as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or both and `reasoning_details`
+(OpenRouter); it is never said.
 """
 
 from dataclasses import dataclass, field
@@ -36,6 +38,9 @@ class _DeltaIn(BaseModel):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[_CallIn] | None = None
+    reasoning_content: object | None = None
+    reasoning: object | None = None
+    reasoning_details: object | None = None
 
 
 class _ChoiceIn(BaseModel):
@@ -56,12 +61,21 @@ class _UsageIn(BaseModel):
     """DeepSeek's own name for what was read from its cache."""
 
 
+class _TimingsIn(BaseModel):
+    """What llama.cpp did for one answer: tokens that were there, that were read, that were written."""
+
+    cache_n: int
+    prompt_n: int
+    predicted_n: int = 0
+
+
 class ChunkIn(BaseModel):
-    """One `data:` line. Reasoning fields are not listed: they are never shown."""
+    """One `data:` line."""
 
     model: str | None = None
     choices: list[_ChoiceIn] | None = None
     usage: _UsageIn | None = None
+    timings: _TimingsIn | None = None
     error: object | None = None
 
 
@@ -82,6 +96,10 @@ class Answer:
         self._moved: dict[int, int] = {}
         """Where calls are kept whose index another one has already."""
         self._usage = Usage()
+        self._timings: _TimingsIn | None = None
+        self._reasoning: list[str] = []
+        self._hands_back = False
+        self._details: list[object] = []
         self._refused = False
         self.stop: Stop | None = None
         """None: not said yet."""
@@ -91,16 +109,41 @@ class Answer:
         self._model = chunk.model or self._model
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
+        self._timings = chunk.timings or self._timings
         text = ""
         for choice in chunk.choices or []:
             delta = choice.delta or _DeltaIn()
             text += (delta.content or "") + (delta.refusal or "")
+            self._think(delta)
             for call in delta.tool_calls or []:
                 self._add(call)
             if choice.finish_reason:
                 self.stop = _STOPS.get(choice.finish_reason, "end")
             self._refused = self._refused or bool(delta.refusal)
         return text
+
+    def _think(self, delta: _DeltaIn) -> None:
+        told = (delta.reasoning_content, delta.reasoning)
+        self._reasoning.append(next((text for text in told if isinstance(text, str) and text), ""))
+        self._hands_back = self._hands_back or bool(delta.reasoning_content)
+        if isinstance(delta.reasoning_details, list):
+            self._details.extend(delta.reasoning_details)
+
+    @property
+    def thought(self) -> bool:
+        """Thinking came in a field of its own."""
+        return any(self._reasoning) or bool(self._details)
+
+    def thinking(self) -> dict[str, object]:
+        """Return the fields that hand the thinking back, as the server that told it wants it; empty: none.
+
+        OpenRouter wants its `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens); who tells
+        `reasoning_content` takes it back (api-docs.deepseek.com, thinking mode with tools, demands it).
+        """
+        if self._details:
+            return {"reasoning_details": self._details}
+        text = "".join(self._reasoning)
+        return {"reasoning_content": text} if text and self._hands_back else {}
 
     def _add(self, piece: _CallIn) -> None:
         # Some servers leave the index out: then an id begins a call, and all else continues the last one.
@@ -135,7 +178,11 @@ class Answer:
             stop = "tools"  # Ollama and older vLLM say `stop` after tool calls
         if stop == "tools" and not self._calls:
             stop = "end"
-        return End(stop=stop, usage=self._usage, model=self._model)
+        return End(stop=stop, usage=self._usage if self._timings is None else _timed(self._timings), model=self._model)
+
+
+def _timed(told: _TimingsIn) -> Usage:
+    return Usage(input_tokens=told.prompt_n, cache_read_tokens=told.cache_n, output_tokens=told.predicted_n)
 
 
 def _usage(told: _UsageIn) -> Usage:

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from agent.models.base import Busy, Model, Said, Text, ToolCall, ToolResult, Unusable
-from agent.models.openai import OpenAIModel, translate
+from agent.models.openai import OpenAIModel
 from agent.models.openai_answer import Answer as Incoming
 from agent.models.openai_answer import ChunkIn
+from agent.models.openai_wire import Dialect, translate
 from gateway.events import Usage
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.servers.model_api import Answer, ModelApi
@@ -38,7 +39,7 @@ def test_a_request_on_the_wire() -> None:
 
 
 def test_only_openai_itself_gets_its_own_fields() -> None:
-    body = translate(request(), model="m", strict_openai=True)
+    body = translate(request(), model="m", dialect=Dialect(openai=True))
     assert body["prompt_cache_key"] == "reverie"
     assert body["max_completion_tokens"] == 100
     assert "max_tokens" not in body
@@ -189,7 +190,7 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
 def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
     call = ToolCall(id="c", name="look_up", arguments=written)
     asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
-    body = json.loads(json.dumps(translate(asked, model="m", strict_openai=False)))
+    body = json.loads(json.dumps(translate(asked, model="m", dialect=Dialect())))
     echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
     assert isinstance(json.loads(echoed), dict)
     assert written in json.loads(echoed).values() or not written
@@ -198,7 +199,7 @@ def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
 def test_good_arguments_are_echoed_byte_for_byte() -> None:
     call = ToolCall(id="c", name="look_up", arguments='{ "a":1.50, "b": "é" }')
     asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
-    assert json.dumps(call.arguments) in json.dumps(translate(asked, model="m", strict_openai=False))
+    assert json.dumps(call.arguments) in json.dumps(translate(asked, model="m", dialect=Dialect()))
 
 
 def test_calls_that_all_have_the_same_index_stay_apart() -> None:

@@ -1,0 +1,183 @@
+"""Requests in the dialect of chat completions. Pure: a `Request` in, JSON-ready values out.
+
+Obeys platform.openai.com/docs/api-reference/chat, guides/images-vision and guides/prompt-caching (breakpoints stand on
+parts of system, user and tool messages, never on the assistant's; at most four are written); for the oddities of
+others see the comments where they are met.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.models.anthropic_wire import tool_input
+from agent.models.base import Image, Request, Said, Text, ToolCall, ToolResult, with_now
+
+Json = dict[str, object]
+Recall = Callable[[Said], Json | None]
+"""Given an assistant's `Said` with calls: fields with the thinking that came with it, or None."""
+
+_OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
+"""OpenAI itself, also by region (eu.api.openai.com): takes fields that strict compatible servers refuse, and
+its reasoning models refuse `max_tokens`."""
+_MARKED = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
+"""Models that cache up to breakpoints only: gpt-5.6 and later."""
+_LIFETIMES = {"1h": "12h", "5m": "30m"}
+"""Ours, in what OpenAI has; each is the least that it keeps an entry."""
+_NOBODY = "(nothing yet)"
+"""In place of a user who has said nothing: templates of Qwen's answer 500 without one (vllm#36432)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What one server takes beyond what all do."""
+
+    openai: bool = False
+    """It is OpenAI itself."""
+    breakpoints: bool = False
+    """It caches what it is told to."""
+    identity_in: Literal["system", "user"] = "system"
+    """Where the blocks go: a system message, or the beginning of the first user message."""
+
+
+def dialect_of(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> Dialect:
+    """The dialect spoken at `where` (host and port) for `model`."""
+    openai = _OPENAI_HOSTS.fullmatch(where) is not None
+    return Dialect(openai=openai, breakpoints=openai and bool(_MARKED.match(model)), identity_in=identity_in)
+
+
+def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall = lambda _: None) -> Json:
+    """Lay out `request` as a chat completion. The same request gives the same bytes.
+
+    `content` is always there, and a string but where there are images or breakpoints; `tool_calls` is left out when
+    empty: chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the
+    beginning, the only place where every template takes one.
+    """
+    body: Json = {
+        "model": model,
+        "messages": _all(request, dialect, recall),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": json.loads(t.schema)},
+            }
+            for t in request.tools
+        ]
+    if dialect.openai:
+        body["max_completion_tokens"] = request.max_output_tokens
+        body["prompt_cache_key"] = request.shared_key
+    else:
+        body["max_tokens"] = request.max_output_tokens
+    if dialect.breakpoints and request.marks:
+        body["prompt_cache_options"] = {"mode": "explicit"}  # nothing that was not planned is written
+    return body
+
+
+def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
+    marks = {(mark.behind, mark.index): mark.lifetime for mark in request.marks} if dialect.breakpoints else {}
+    head = [
+        _text(text if not place else f"\n\n{text}", marks.get(("block", place)))
+        for place, text in enumerate(block.text for block in request.blocks)
+    ]
+    messages: list[Json] = []
+    if head and dialect.identity_in == "system":
+        messages.append({"role": "system", "content": _content(head, dialect)})
+        head = []
+    conversation = with_now(request)
+    loop = _loop_begins(conversation)
+    for place, said in enumerate(conversation):
+        if said.role == "assistant":
+            messages.append(_assistant(said, recall if place >= loop else lambda _: None))
+            continue
+        stable = len(request.conversation[place].parts) if place < len(request.conversation) else 0
+        messages.extend(_user(said, stable, marks.get(("said", place)), head, dialect))
+        head = head if not messages or messages[-1]["role"] != "user" else []
+    if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
+        messages.append({"role": "user", "content": _content([*head, _after(head, _text(_NOBODY))], dialect)})
+    return messages
+
+
+def _loop_begins(conversation: tuple[Said, ...]) -> int:
+    """Where the tool loop begins that the conversation ends in; its length if it ends in none."""
+    place = len(conversation)
+    while place > 1 and any(isinstance(part, ToolResult) for part in conversation[place - 1].parts):
+        place -= 2
+    return place
+
+
+def _user(said: Said, stable: int, lifetime: str | None, head: list[Json], dialect: Dialect) -> list[Json]:
+    """Results first, in messages of their own. `stable`: so many parts stand in front of the mark."""
+    messages: list[Json] = []
+    pieces: list[Json] = []
+    last: Json | None = None
+    for place, part in enumerate(said.parts):
+        if isinstance(part, ToolResult):
+            piece = _text(part.text)
+            messages.append({"role": "tool", "tool_call_id": part.id, "content": [piece]})
+        elif isinstance(part, Text):
+            piece = _text(part.text)
+            pieces.append(piece)
+        elif isinstance(part, Image):
+            data = base64.b64encode(part.data).decode()
+            piece = {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
+            pieces.append(piece)
+        else:
+            continue
+        last = piece if place < stable else last
+    if last is not None and lifetime is not None and last.get("text") != "":
+        last |= _breakpoint(lifetime)
+    for message in messages:
+        content = message["content"]
+        assert isinstance(content, list)
+        message["content"] = _content(content, dialect)
+    if pieces:
+        plain = all(piece["type"] == "text" for piece in pieces)
+        joined = [_after(pieces[:place], piece) for place, piece in enumerate(pieces)] if plain else pieces
+        content = [*head, *([_after(head, joined[0]), *joined[1:]])]
+        messages.append({"role": "user", "content": _content(content, dialect)})
+    return messages
+
+
+def _assistant(said: Said, recall: Recall) -> Json:
+    calls = [
+        {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": _arguments(part.arguments)}}
+        for part in said.parts
+        if isinstance(part, ToolCall)
+    ]
+    message: Json = {"role": "assistant", "content": "".join(p.text for p in said.parts if isinstance(p, Text))}
+    return message | {"tool_calls": calls} | (recall(said) or {}) if calls else message
+
+
+def _text(text: str, lifetime: str | None = None) -> Json:
+    return {"type": "text", "text": text} | (_breakpoint(lifetime) if lifetime else {})
+
+
+def _after(before: list[Json], piece: Json) -> Json:
+    """Set a text apart from what stands before it."""
+    return piece | {"text": f"\n\n{piece['text']}"} if before and piece["type"] == "text" else piece
+
+
+def _breakpoint(lifetime: str) -> Json:
+    return {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": _LIFETIMES[lifetime]}}
+
+
+def _content(pieces: list[Json], dialect: Dialect) -> str | list[Json]:
+    """A string, which everybody takes, where it can be one."""
+    if dialect.breakpoints or any(piece["type"] != "text" for piece in pieces):
+        return [piece for piece in pieces if piece.get("text") != ""] or ""  # parts without text are refused
+    return "".join(str(piece["text"]) for piece in pieces)
+
+
+def _arguments(written: str) -> str:
+    """Echo a call's arguments as the model wrote them, if they are an object.
+
+    vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
+    """
+    read = tool_input(written)
+    return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
