@@ -293,21 +293,34 @@ def test_no_card_does_harm(data: dict[str, object], spec: str | None) -> None:
     harmless(picture(embedded(root)))
 
 
-@given(st.data())
-def test_no_damaged_picture_does_harm(data: st.DataObject) -> None:
-    content = bytearray(picture(embedded(FULL), chunk(b"zTXt", b"ccv3\0\0" + PACKED)))
+def damaged(data: st.DataObject, whole: bytes) -> bytes:
+    content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
+        at = data.draw(st.integers(0, len(content)))
         match data.draw(st.sampled_from(["flip", "cut", "put", "drop"])):
             case "flip":
-                content[at] = data.draw(st.integers(0, 255))
-            case "cut" if at > 8:
+                content[at : at + 1] = data.draw(st.binary(min_size=1, max_size=1))
+            case "cut":
                 del content[at:]
             case "put":
                 content[at:at] = data.draw(st.binary(max_size=12))
             case _:
                 del content[at : at + data.draw(st.integers(1, 12))]
-    harmless(bytes(content))
+    return bytes(content)
+
+
+@given(st.data())
+def test_no_damaged_picture_does_harm(data: st.DataObject) -> None:
+    harmless(damaged(data, picture(embedded(FULL), chunk(b"zTXt", b"ccv3\0\0" + PACKED))))
+
+
+@given(st.data())
+def test_no_damaged_text_with_a_right_checksum_does_harm(data: st.DataObject) -> None:
+    harmless(picture(chunk(b"zTXt", b"chara\0" + damaged(data, b"\0" + PACKED))))
+    harmless(picture(chunk(b"iTXt", b"chara\0" + damaged(data, b"\1\0\0\0" + PACKED))))
+    said = damaged(data, json.dumps(FULL).encode())
+    harmless(said)
+    harmless(picture(chunk(b"tEXt", b"chara\0" + base64.b64encode(said))))
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"tEXt", b"zTXt", b"iTXt"]), st.sampled_from([b"chara", b"ccv3", b""]))
