@@ -6,16 +6,19 @@ from dataclasses import replace
 import pytest
 from pydantic import SecretStr
 
+from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import translate
 from agent.models.base import Image, Mark, Request, Said, Text
 from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
 from agent.tokens.build import Backend, build_counter
 from agent.tokens.endpoint import EndpointCounter, countable
-from agent.tokens.meter import Meter
+from agent.tokens.meter import Meter, prompt_tokens
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import ManualClock
-from tests.agent.models_kit import TOOL, assistant, request, user
+from tests.agent.models_kit import TOOL, ask, assistant, end, request, user
 from tests.agent.tokens_kit import KEY, CountApi, Reply, asking, body, size
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
 
 
 def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
@@ -229,6 +232,28 @@ def test_it_is_asked_where_the_messages_go(path: str) -> None:
             expected = (prefix if "/v" in prefix else f"{prefix}/v1") + "/messages/count_tokens"
             assert api.seen[0].path == expected + (f"?{query}" if query else "")
             assert "x-api-key" not in api.seen[0].headers
+
+    asyncio.run(run())
+
+
+def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> None:
+    async def run() -> None:
+        offline = OfflineCounter(load_after_s=60)
+        meter = Meter(offline)
+        asked = replace(_marked(), now="It is noon. " * 100)
+        estimate = meter.estimate("m-1", asked)
+        async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(30):
+            model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
+            counter = EndpointCounter(offline, clock=ManualClock(), api_key=KEY, base_url=api.url)
+            usage = end(await ask(model, asked)).usage
+            counter.want(api.seen[0].body)
+            await counter.settled()
+            assert counter.known(api.seen[0].body) == prompt_tokens(usage)
+            await counter.aclose()
+            await model.aclose()
+        assert (meter.billed(estimate, usage) or 0) > 20
+        assert meter.estimate("m-1", asked).tokens in range(prompt_tokens(usage), prompt_tokens(usage) + 2)
+        offline.close()
 
     asyncio.run(run())
 
