@@ -6,22 +6,27 @@ is counted apart from what follows a long one (a Markov chain over the three kin
 gap outweighs the prior, and what is not known of one conversation is taken from all others.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 GAPS_S = (300.0, 3_600.0)
 """Up to these, and longer: what a 5 minute and a 1 hour lifetime survive
 (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
+LENGTHS_S = tuple(300.0 * 2**step for step in range(8))
+"""Five minutes to ten hours and a half."""
+
 Share = tuple[float, float, float]
 """Of gaps of each kind, shortest first. Sums to 1."""
 
 _NONE = 3
 """The row of what follows the first request, with no gap before it."""
-_MEMORY = 0.95
-"""What an observation still weighs when the next one of its kind comes: about the last twenty count."""
+_MEMORY = 0.97
+"""What an observation still weighs when the next one of its kind comes: about the last thirty count."""
 _ROW = 1.0
 """How many observations the conversation's overall share weighs against what follows one kind of gap."""
 _WEAK, _INFORMED = 0.3, 1.5
@@ -30,12 +35,14 @@ _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which they count as informed."""
 _AT_LEAST = 6.0
 """Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
-_AT_MOST = 40.0
+_AT_MOST = 20.0
 """More do not change a decision, and a fold ends most prefixes."""
+_PRESUMED = 0.25
+"""Of a gap in each length, so that nothing is impossible that was never seen."""
 _KEPT = 4_096
 """Conversations remembered, the last used ones."""
 
-TALK: Share = (0.55, 0.30, 0.15)
+TALK: Share = (0.65, 0.20, 0.15)
 """A guess for a conversation of which nothing is known."""
 AGENT: Share = (0.45, 0.45, 0.10)
 """A guess for all conversations of an agent together. Writing for an hour too often costs 0.75 of a prefix,
@@ -51,6 +58,8 @@ class Odds(NamedTuple):
     """Of the gap that follows each kind of gap."""
     remaining: float
     """How many more requests will repeat it."""
+    known: bool = True
+    """False: no gap was ever seen, and all this is a guess."""
 
 
 class Habit(NamedTuple):
@@ -64,12 +73,14 @@ class Habit(NamedTuple):
     """Requests so far."""
     weights: tuple[float, ...]
     """Four rows (after each kind of gap, and at first) of three kinds."""
+    lengths: tuple[float, ...]
+    """Gaps by length: up to each of `LENGTHS_S`, and longer."""
 
 
 _SHARED, _POOL = "shared", "pool"
 """No conversations' names: those have a slash (`Address.conversation`)."""
 
-_NEW = Habit(0.0, _NONE, 0, (0.0,) * 12)
+_NEW = Habit(0.0, _NONE, 0, (0.0,) * 12, (0.0,) * 9)
 
 
 def kind(gap_s: float) -> int:
@@ -81,14 +92,36 @@ def asked(habit: Habit | None, at_s: float) -> Habit:
     """Take in that the prefix is asked for now."""
     if habit is None:
         return _NEW._replace(last_s=at_s, asked=1)
-    gap = kind(max(0.0, at_s - habit.last_s))
-    return Habit(at_s, gap, habit.asked + 1, _add(habit.weights, habit.last, gap))
+    gap_s = max(0.0, at_s - habit.last_s)
+    gap = kind(gap_s)
+    return Habit(at_s, gap, habit.asked + 1, _add(habit.weights, habit.last, gap), _longer(habit.lengths, gap_s))
 
 
 def _add(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
     aged = [weight * _MEMORY if index // 3 == row else weight for index, weight in enumerate(weights)]
     aged[3 * row + gap] += 1.0
     return tuple(aged)
+
+
+def _longer(lengths: tuple[float, ...], gap_s: float) -> tuple[float, ...]:
+    aged = [weight * _MEMORY for weight in lengths]
+    aged[bisect_right(LENGTHS_S, gap_s)] += 1.0
+    return tuple(aged)
+
+
+def returns(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
+    """Return how likely it is to be asked for within so long, after having been idle for so long."""
+    after, later = _beyond(lengths, idle_s), _beyond(lengths, idle_s + within_s)
+    return 1.0 - later / after if after else 0.0
+
+
+def _beyond(lengths: Sequence[float], idle_s: float) -> float:
+    """Weigh the gaps that are longer, those of one length being spread evenly over it."""
+    edges = (0.0, *LENGTHS_S, 2 * LENGTHS_S[-1])
+    total = 0.0
+    for (low, high), weight in zip(pairwise(edges), lengths, strict=True):
+        total += (weight + _PRESUMED) * min(1.0, max(0.0, (high - idle_s) / (high - low)))
+    return total
 
 
 def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: float) -> Odds:
@@ -100,7 +133,7 @@ def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: f
         guess = _mix(overall, prior[row], prior_weight)
         rows.append(_mix((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW))
     remaining = min(_AT_MOST, _AT_LEAST + habit.asked)
-    return Odds(next=rows[habit.last], rows=(rows[0], rows[1], rows[2]), remaining=remaining)
+    return Odds(rows[habit.last], (rows[0], rows[1], rows[2]), remaining, known=any(overall))
 
 
 def _mix(seen: tuple[float, float, float], guess: Share, weight: float) -> Share:
@@ -141,9 +174,15 @@ class Cadence:
 
     def odds(self, conversation: str) -> Odds:
         """Of this conversation."""
-        pooled = odds(self.pool._replace(last=_NONE), (TALK, TALK, TALK, TALK), _WEAK)
+        pooled = odds(self.pool, (TALK, TALK, TALK, TALK), _WEAK)
         weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
         return odds(self._each.get(conversation, _NEW), (*pooled.rows, pooled.next), weight)
+
+    def returns(self, conversation: str, idle_s: float, within_s: float) -> float:
+        """Return how likely it is that this conversation, idle for so long, asks again within so long."""
+        own, pool = self._each.get(conversation, _NEW).lengths, self.pool.lengths
+        share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
+        return returns([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
 
     def state(self) -> tuple[tuple[str, Habit], ...]:
         """All of it, for `restore`."""

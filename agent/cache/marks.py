@@ -7,6 +7,7 @@ longest cached prefix that ends at most twenty positions back, its own counted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, NamedTuple
 
 from agent.cache.lifetimes import Expected
@@ -75,16 +76,28 @@ class Places:
         """The last such unit of all."""
         return self.last(len(self.units) - 1)
 
+    @property
+    def behind_short(self) -> bool:
+        """Whether what is cached of this conversation lives for 5 minutes.
+
+        Behind it an hour would be paid for nothing: what it stands behind is gone before.
+        """
+        return self.hit is not None and self.hit.unit > self.head and self.hit.lifetime == "5m"
+
     def tokens(self, start: int, end: int) -> int:
         """Between the ends of two units; -1: the beginning."""
         return self.upto[end] - (self.upto[start] if start >= 0 else 0) if end > start else 0
 
 
-def auto(places: Places, shared: Expected, own: Expected) -> Marked:
-    """Choose by expected cost."""
+def auto(places: Places, shared: Expected, own: Expected, *, known: bool) -> Marked:
+    """Choose by expected cost. `known` is False if nothing is known of how often what is shared is asked for."""
     head, end, hit = places.head, places.end, places.hit
     front, tail = _lifetimes(places, head, end, (shared, own))
     chosen: dict[int, Lifetime] = {}
+    inner = -1 if known or hit is not None else places.last(head - 1)
+    if front == "1h" and inner >= 0 and 2 * places.upto[inner] >= places.upto[head]:
+        # A guess, so not all is put on it: most of what is shared for an hour, the rest for 5 minutes.
+        chosen[inner], front, tail = "1h", "5m", tail and "5m"
     if head >= 0 and (front or hit is not None):
         chosen[head] = front or "5m"
     if tail:
@@ -102,20 +115,22 @@ def _lifetimes(
 ) -> tuple[Lifetime | None, Lifetime | None]:
     """Choose for what is shared and for this conversation together: the first may not be the shorter one."""
     shared, own = expected
-    hit = places.hit or Cached(-1, "1h")
-    fronts = _LIFETIMES if head > hit.unit else (shared.best(),)  # what is read has its lifetime already
-    tails = _LIFETIMES if end > head else (None,)
+    hit = places.hit or Cached(-1, "5m")
+    fronts = _to_be_had(shared) if head > hit.unit else (shared.best(),)  # what is read has its lifetime already
+    tails = _to_be_had(own) if end > head else (None,)
     tokens = places.tokens(hit.unit, head), places.tokens(max(hit.unit, head), end)
     pairs = [
         (tokens[0] * shared.of(front) + tokens[1] * own.of(tail), front, tail)
         for front in fronts
         for tail in tails
-        if (not tokens[0] or _LIFETIMES.index(tail) <= _LIFETIMES.index(front))
-        # behind a segment of this conversation that lives for 5 minutes, an hour could not be read any longer
-        and (tail != "1h" or hit.unit <= head or hit.lifetime == "1h")
+        if not tokens[0] or _LIFETIMES.index(tail) <= _LIFETIMES.index(front)
     ]
     _, front, tail = min(pairs, key=lambda pair: pair[0])
     return front, tail
+
+
+def _to_be_had(expected: Expected) -> tuple[Lifetime | None, ...]:
+    return tuple(lifetime for lifetime in _LIFETIMES if expected.of(lifetime) < inf)
 
 
 def fixed(places: Places, *, long: bool) -> Marked:

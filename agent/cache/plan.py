@@ -64,7 +64,8 @@ def plan(
         marks = fixed(places, long=policy.long)
     elif policy.kind == "auto":
         cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.long else inf)
-        marks = auto(places, expected(shared, cost), expected(own, cost))
+        behind = cost._replace(write_1h=inf) if places.behind_short else cost
+        marks = auto(places, expected(shared, cost), expected(own, behind), known=shared.known)
     read = _found(places, marks, cached)
     writes = tuple((unit, lifetime) for unit, lifetime in marks if unit >= read)
     return Plan(
