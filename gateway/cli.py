@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway import cli_log
+from gateway import cli_cache, cli_log
 from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
     demo.set_defaults(handler=_demo)
     cli_log.add_parser(commands, _store_path)
+    cli_cache.add_parser(commands, _store_path)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code

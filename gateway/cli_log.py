@@ -6,22 +6,19 @@ difference, 2 nothing could be done (the reason stands on stderr).
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TextIO, get_args
 
+from gateway.cli_reading import ResolveStore, add_store, reading, refused, store_path
 from gateway.events import ConversationId
 from gateway.records import Fact
-from gateway.store import LogRow, Reader, Store, Stored, StoreError, rebuild
-from gateway.store.lines import line, printable
+from gateway.store import LogRow, Reader, Stored, StoreError, rebuild
+from gateway.store.lines import line
 from gateway.why import why
-
-ResolveStore = Callable[[Path], Path]
-"""From a configuration directory to the store's file. What it raises is the caller's to answer."""
 
 _PAGE = 1_000
 """Entries in memory at once."""
@@ -36,10 +33,8 @@ def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: A
 
     def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-        where = parser.add_mutually_exclusive_group(required=True)
-        where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
-        where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
-        parser.set_defaults(handler=handler, resolve_store=resolve_store)
+        add_store(parser, resolve_store)
+        parser.set_defaults(handler=handler)
         return parser
 
     shown = command("show", show, "print entries, oldest first")
@@ -86,7 +81,7 @@ def show(args: argparse.Namespace) -> int:
         async for page in pages:
             _write(sys.stdout, page, jsonl=args.jsonl)
 
-    return _reading(args, run)
+    return reading("log", args, run)
 
 
 def tail(args: argparse.Namespace) -> int:
@@ -104,7 +99,7 @@ def tail(args: argparse.Namespace) -> int:
                 _write(sys.stdout, more, jsonl=False)
                 seen = more[-1][0]
 
-    return _reading(args, run)
+    return reading("log", args, run)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -118,7 +113,7 @@ def export(args: argparse.Namespace) -> int:
         with os.fdopen(opened, "w", encoding="ascii") as file:
             await _export(reader, file)
 
-    return _reading(args, run)
+    return reading("log", args, run)
 
 
 def why_command(args: argparse.Namespace) -> int:
@@ -131,7 +126,7 @@ def why_command(args: argparse.Namespace) -> int:
         found = story is not None
         sys.stdout.writelines(f"{told}\n" for told in story or [f"there is no entry {args.seq}"])
 
-    return _reading(args, run) or (0 if found else 2)
+    return reading("log", args, run) or (0 if found else 2)
 
 
 def rebuild_command(args: argparse.Namespace) -> int:
@@ -141,9 +136,9 @@ def rebuild_command(args: argparse.Namespace) -> int:
         sys.stderr.write(f"\r{done} of {whole} entries replayed")
 
     try:
-        differences = asyncio.run(rebuild(_store(args), progress=progress if sys.stderr.isatty() else None))
+        differences = asyncio.run(rebuild(store_path(args), progress=progress if sys.stderr.isatty() else None))
     except StoreError as error:
-        return _refused(error)
+        return refused("log", error)
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     for one in differences:
@@ -184,33 +179,3 @@ async def _pages(
 
 async def _one_page(page: list[LogRow]) -> AsyncIterator[list[LogRow]]:
     yield page
-
-
-def _store(args: argparse.Namespace) -> Path:
-    path: Path = args.store if args.store is not None else args.resolve_store(args.config)
-    return path
-
-
-def _reading(args: argparse.Namespace, run: Callable[[Reader], Coroutine[Any, Any, None]]) -> int:
-    """Open, run, and turn what a person can cause into exit codes."""
-
-    async def opened() -> None:
-        async with await Store.open_readonly(_store(args)) as reader:
-            await run(reader)
-            sys.stdout.flush()
-
-    try:
-        asyncio.run(opened())
-    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # the way out of `tail -f`
-        pass
-    except (StoreError, OSError) as error:
-        return _refused(error)
-    return 0
-
-
-def _refused(error: Exception) -> int:
-    sys.stderr.write(f"reverie log: {printable(str(error))}\n")
-    return 2

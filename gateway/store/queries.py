@@ -60,6 +60,10 @@ TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
 )
+ENDED = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
+    "ORDER BY seq DESC LIMIT ?"
+)
 
 CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only

@@ -95,13 +95,7 @@ class Reader:
     ) -> list[LogRow]:
         """Like `entries` (or `newest`), with the facts left as the JSON text that is in the log."""
         sql, params = queries.browse(
-            after=after,
-            before=before,
-            kinds=kinds,
-            conversation=conversation,
-            match=match,
-            limit=limit,
-            newest=newest,
+            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
         try:
             return [tuple(row) for row in await self._reading.execute_fetchall(sql, _bounded(params))]
@@ -170,6 +164,11 @@ class Reader:
     async def turns(self, conversation: ConversationId) -> list[Stored]:
         """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
         return [Stored.read(row) for row in await self._rows(queries.TURNS, conversation)]
+
+    async def ended(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[Stored]:
+        """The records of the newest turns there that stand before this position (None: all do), oldest first."""
+        rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
+        return [Stored.read(row) for row in reversed(rows)]
 
     async def outbox(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""

@@ -37,6 +37,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.CAUSED_BY, 1, "SEARCH log USING INDEX log_cause (cause=?)"),
         (queries.TURN_OVER, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.TURNS, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
+        (queries.ENDED, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
         (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
         (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid<?)"),

@@ -1,0 +1,56 @@
+"""What the commands have in common that read a store, also beside a running gateway."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from gateway.store import Reader, Store, StoreError
+from gateway.store.lines import printable
+
+ResolveStore = Callable[[Path], Path]
+"""From a configuration directory to the store's file. What it raises is the caller's to answer."""
+
+
+def add_store(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
+    """Let a command be told which store, in one of two ways."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
+    where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
+    parser.set_defaults(resolve_store=resolve_store)
+
+
+def store_path(args: argparse.Namespace) -> Path:
+    """Which store was meant. Raises what the command's `ResolveStore` raises."""
+    path: Path = args.store if args.store is not None else args.resolve_store(args.config)
+    return path
+
+
+def reading(command: str, args: argparse.Namespace, run: Callable[[Reader], Coroutine[Any, Any, None]]) -> int:
+    """Open, run, and turn what a person can cause into exit codes: 0, or 2 with the reason on stderr."""
+
+    async def opened() -> None:
+        async with await Store.open_readonly(store_path(args)) as reader:
+            await run(reader)
+            sys.stdout.flush()
+
+    try:
+        asyncio.run(opened())
+    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # the way out of `tail -f`
+        pass
+    except (StoreError, OSError) as error:
+        return refused(command, error)
+    return 0
+
+
+def refused(command: str, error: Exception) -> int:
+    """Say why nothing could be done; the exit code."""
+    sys.stderr.write(f"reverie {command}: {printable(str(error))}\n")
+    return 2
