@@ -33,10 +33,9 @@ _KNOWN = frozenset(
 )
 """Other events (`ping`, and what is yet to be invented) are not even read."""
 _NO_SYSTEM = re.compile(r"role .?system.? is not supported", re.IGNORECASE)
-_THINKING = re.compile(
-    r"Invalid `signature` in `(redacted_)?thinking` block|`redacted_thinking` blocks .* cannot be modified"
-)
-"""How the API says (both with 400) that thinking which was sent back is not what it was, or not where it was."""
+_RECALLED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
+"""How the API says (with 400) that thinking which was sent back is not what it was, or not where it was; or that a
+block which came beside it is not one that it takes back."""
 
 _log = logging.getLogger(__name__)
 
@@ -136,10 +135,14 @@ class AnthropicModel:
             except ValueError:
                 raise Busy(f"{self._api.where} sent a garbled answer") from None
             return
-        async with aclosing(self._api.events(wire.body)) as events:
-            async for event in events:
-                if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
-                    yield Text(text=text)
+        try:
+            async with aclosing(self._api.events(wire.body)) as events:
+                async for event in events:
+                    if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
+                        yield Text(text=text)
+        except Busy:
+            if not answer.complete:  # else only the connection's end was missing
+                raise
         if not answer.complete:
             raise Busy(f"{self._api.where} cut the answer off")
 
@@ -158,7 +161,7 @@ class AnthropicModel:
             _log.info("%s takes no system messages: told in the user's words from now on", self.label)
             self._systems = False
             return True
-        if wire.recalled and _THINKING.search(reason):
+        if wire.recalled and _RECALLED.search(reason):
             _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
             self._thoughts.give_up(wire.recalled)
             return True

@@ -71,8 +71,8 @@ class MessagesSide:
             answer = replace(answer, text="", calls=(), thinking=None, content=(), stop="max_tokens")
         usage = answer.usage or self._usage(answer, body, ticket)
         whole = message(answer, verdict.body, usage, self._ident("msg"))
-        if verdict.dropped:
-            whole["input_transformations"] = verdict.dropped
+        if dropped := [*verdict.dropped, *answer.dropped]:
+            whole["input_transformations"] = dropped
         if "diagnostics" in body:
             whole["diagnostics"] = answer.diagnostics or self._diagnose(body["diagnostics"], ticket)
         if ticket is not None:

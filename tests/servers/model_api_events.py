@@ -23,6 +23,8 @@ class Answer:
     """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the server."""
     stop_details: Json | None = None
     """Messages: with the stop reason `refusal`, `{"type": "refusal", "category": "cyber", "explanation": None}`."""
+    dropped: tuple[Json, ...] = ()
+    """Messages: told in `input_transformations`, as if the server had dropped so much of the request."""
     diagnostics: Json | None = None
     """Messages: told in place of what the cache would say, if the request asks for any."""
     done: bool = True
