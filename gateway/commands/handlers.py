@@ -3,22 +3,29 @@
 A handler may fail with any exception: the desk answers for it. It changes nothing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, timedelta
 
+from gateway import ledger
 from gateway.access import Role
 from gateway.clock import Clock
 from gateway.commands.parse import nearest
 from gateway.commands.table import BY_NAME, RANKS, TABLE, Row
-from gateway.events import ChannelName, Command, ConversationId, Post
+from gateway.events import Address, ChannelName, Command, ConversationId, Post
 from gateway.ops.report import clock_time, span, told
 from gateway.ops.stats import Stats
-from gateway.store import Reader
+from gateway.store import Reader, Spending
 from gateway.why import why
 
 SHOWN_POSTS = 10
 """So far back is looked for a long answer that has a next page."""
 MAX_SEQ_DIGITS = 18
+RECENT = 50
+"""Requests of a conversation among which a miss is looked for."""
+MONTH_DAYS = 30
+DEAREST = 5
+"""Rooms that are told by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +143,40 @@ async def why_(ask: Ask, world: World) -> str:
     return f"There is no entry {number}." if story is None else "```\n" + _code("\n".join(story)) + "\n```"
 
 
+async def cache(ask: Ask, world: World) -> str:
+    """What the provider's cache gave this conversation today, and what it last failed to give."""
+    here = ask.command.at.conversation
+    today = await world.reader.spending("all", since=_day(world), conversation=here)
+    recent = await ledger.newest(world.reader, RECENT, here)
+    missed = [one for one in recent if one.account.missed]
+    lines = [_spent("Here today", today)]
+    if missed:
+        last = missed[-1]
+        lines.append(
+            f"Last miss ({clock_time(last.at)}, entry {last.seq}, {last.account.model}): `{_code(last.account.missed)}`"
+        )
+    elif recent:
+        lines.append(f"No miss in the last {len(recent)} request{'' if len(recent) == 1 else 's'}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+async def usage(ask: Ask, world: World) -> str:
+    """What was spent in this room, threads included; elsewhere, only to admins and only in a direct chat."""
+    at, day = ask.command.at, _day(world)
+    room = Address(channel=at.channel, room=at.room).conversation
+    lines = [_spent("Here today", await world.reader.spending("all", since=day, conversation=room, threads=True))]
+    if RANKS.index(ask.role) >= RANKS.index("admin"):
+        if not ask.command.direct:
+            return f"- {lines[0]}\n- Of all rooms I tell you in a direct chat."
+        month = _day(world, MONTH_DAYS - 1)
+        lines.append(_spent("Everywhere today", await world.reader.spending("all", since=day)))
+        lines.append(_spent(f"Everywhere in {MONTH_DAYS} days", await world.reader.spending("all", since=month)))
+        rooms = await world.reader.spending("room", since=day)
+        dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
+        lines += [f"`{_code(one.key)}` today: {ledger.summed(one)}" for one in dearest[:DEAREST]]
+    return "\n".join(f"- {line}" for line in lines)
+
+
 async def more(ask: Ask, world: World) -> str | Answer:
     """The next page of the last long answer there."""
     post = await next_page(world, ask.command.at.conversation)
@@ -161,6 +202,8 @@ HANDLERS: dict[str, Handler] = {
     "status": status,
     "more": more,
     "version": version,
+    "usage": usage,
+    "cache": cache,
     "why": why_,
     "channels": channels,
 }
@@ -168,6 +211,15 @@ HANDLERS: dict[str, Handler] = {
 
 def _usage(row: Row, prefix: str) -> str:
     return f"`{prefix}{row.name}{f' {row.argument}' if row.argument else ''}`"
+
+
+def _day(world: World, ago: int = 0) -> str:
+    """Today in UTC, or so many days before."""
+    return (world.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
+
+
+def _spent(where: str, sums: Sequence[Spending]) -> str:
+    return f"{where}: {ledger.summed(sums[0])}." if sums else f"{where}: no request to a model."
 
 
 def _code(text: str) -> str:

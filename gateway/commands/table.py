@@ -40,6 +40,13 @@ TABLE: tuple[Row, ...] = (
     Row(name="status", summary="Where I am connected, what answers, and what I am doing."),
     Row(name="more", summary="The next page of my last long answer here."),
     Row(name="version", summary="Which version of Reverie this is."),
+    Row(name="usage", summary="Tokens and money that were spent in this room today.", role="member", private=True),
+    Row(
+        name="cache",
+        summary="How much of this conversation the model's cache gives, and what it missed last.",
+        role="admin",
+        private=True,
+    ),
     Row(
         name="why",
         summary="What happened to an entry of the log, and which rule decided.",

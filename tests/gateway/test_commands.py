@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from agent.models.scripted import Rule, Script
 from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
+from gateway.clock import ManualClock
 from gateway.commands import desk, handlers
 from gateway.commands.handlers import Ask, World
 from gateway.events import (
@@ -24,11 +25,13 @@ from gateway.events import (
     RoomId,
     Sender,
     SenderId,
+    ThreadId,
 )
 from gateway.records import Judged, Queued
 from gateway.store import Store
 from gateway.why import why
 from tests.gateway.kit import CONSOLE, Running, Screen, running
+from tests.store.kit import account, spent
 
 ROLES = {"dm": "open", "roles": {"admin": ["console:root"], "member": ["console:mia"], "blocked": ["console:mal"]}}
 LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -303,6 +306,82 @@ def test_why_tells_an_admin_and_keeps_what_was_said_elsewhere_private(tmp_path: 
         assert told[2] == "a command, never shown to the model: command why"
         assert "the answer (entry " in told[3]
         assert " is sent (entry " in told[3]
+
+    asyncio.run(story())
+
+
+async def _spend(path: Path) -> None:
+    """As of tomorrow: what is spent from today on, whenever midnight comes."""
+    later = datetime.now(UTC) + timedelta(days=1)
+    elsewhere = Address(channel=CONSOLE, room=RoomId("cellar"))
+    thread = Address(channel=CONSOLE, room=RoomId("lobby"), thread=ThreadId("7"))
+    async with await Store.open(path, ManualClock()) as store:
+        await store.append(
+            [
+                spent(LOBBY.conversation, account(read=75, plain=25, cost=1.0), at=later),
+                spent(LOBBY.conversation, account(plain=100, cost=2.0, missed="identity, `text`: byte 7"), at=later),
+                spent(LOBBY.conversation, account(read=100, cost=4.0), at=later),
+                spent(thread.conversation, account(read=100, cost=8.0), at=later),
+                spent(elsewhere.conversation, account(plain=100, cost=16.0), at=later),
+                spent(elsewhere.conversation, account(plain=100, cost=32.0), at=later - timedelta(days=11)),
+            ]
+        )
+
+
+async def _answers(gateway: Running, *asked: tuple[str, str, str | None]) -> list[str]:
+    for count, (words, sender, room) in enumerate(asked, start=len(gateway.screen.parts) + 1):
+        await gateway.console.say(words, sender=sender, room=room)
+        await gateway.screen.until(count)
+    return [part.body for part in gateway.screen.parts[-len(asked) :]]
+
+
+def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        await _spend(tmp_path / "reverie.db")
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            member, admin, alone, whole = await _answers(
+                gateway,
+                ("!usage", "mia", "lobby"),
+                ("!usage", "root", "lobby"),
+                ("!usage", "mia", None),
+                ("!usage", "root", None),
+            )
+            assert all(part.private for part in gateway.screen.parts)
+            assert not gateway.scripted.requests
+        room = "- Here today: 4 requests: 68.8 % of 400 input tokens read from the cache, 28 output, $15.00."
+        assert member == room
+        assert admin == f"{room}\n- Of all rooms I tell you in a direct chat."
+        assert alone == "- Here today: no request to a model."
+        assert whole.splitlines() == [
+            "- Here today: no request to a model.",
+            "- Everywhere today: 5 requests: 55.0 % of 500 input tokens read from the cache, 35 output, $31.00.",
+            "- Everywhere in 30 days: 6 requests: 45.8 % of 600 input tokens read from the cache, 42 output, $63.00.",
+            "- `console/cellar` today: 1 request: 0.0 % of 100 input tokens read from the cache, 7 output, $16.00",
+            f"- `console/lobby` today: {room.removeprefix('- Here today: ').removesuffix('.')}",
+        ]
+
+    asyncio.run(story())
+
+
+def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: Path) -> None:
+    async def story() -> None:
+        await _spend(tmp_path / "reverie.db")
+        async with running(tmp_path, Script(), access=ROLES, rooms=("lobby", "cellar", "attic")) as gateway:
+            lobby, cellar, attic = await _answers(
+                gateway, ("!cache", "root", "lobby"), ("!cache", "root", "cellar"), ("!cache", "root", "attic")
+            )
+            assert all(part.private for part in gateway.screen.parts)
+            await emit(gateway.console, native("cache", "mia"), native("usage", "ann", number=2))
+        assert (await fates(gateway))[-2:] == [
+            ("refused", "command cache is for admin and above"),
+            ("refused", "command usage is for member and above"),
+        ]
+        sums, miss = lobby.splitlines()
+        assert sums == "- Here today: 3 requests: 58.3 % of 300 input tokens read from the cache, 21 output, $7.00."
+        assert miss.startswith("- Last miss (")
+        assert miss.endswith(" UTC, entry 2, m): `identity, 'text': byte 7`")
+        assert cellar.endswith("\n- No miss in the last 2 requests.")
+        assert attic == "- Here today: no request to a model."
 
     asyncio.run(story())
 
