@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.servers.messages_cache import IMAGE_TOKENS, LIFETIME_S, MessagesCache, Ticket, Usage, missed
+from tests.servers.messages_cache import IMAGE_TOKENS, LIFETIME_S, MessagesCache, Usage, missed
 from tests.servers.messages_prompt import Json
 
 MODEL = "claude-sonnet-5-5"
@@ -179,6 +179,14 @@ def test_an_entry_rests_on_every_segment_in_front_of_it() -> None:
     assert send(cache, body(block("a" * 10), block("b" * 10, "1h")), 310) == Usage(0, 0, 0, 20)
 
 
+def test_asking_is_a_use_and_only_an_answer_writes() -> None:
+    cache = fresh()
+    asked = body(block("a" * 10, "5m"))
+    send(cache, asked)
+    cache.begin(body(block("a" * 10, "5m"), block("b" * 10, "5m")), at_s=299)  # its answer never begins
+    assert send(cache, body(block("a" * 10), block("b" * 10, "5m")), 598) == Usage(0, 10, 10, 0)
+
+
 def test_nothing_is_written_in_front_of_what_is_read() -> None:
     cache = fresh()
     send(cache, body(block("a" * 10), block("b" * 10, "5m")))
@@ -349,7 +357,7 @@ def texts(asked: Json, count: int | None = None) -> tuple[tuple[str, bool], ...]
 def test_whatever_is_sent(day: list[tuple[Json, float, bool]]) -> None:
     cache = fresh(minimum=20)
     now = 0.0
-    began: list[tuple[Json, Ticket]] = []
+    used: list[tuple[Json, float]] = []
     written: set[tuple[tuple[str, bool], ...]] = set()
     for asked, pause, begins in day:
         now += pause
@@ -366,13 +374,13 @@ def test_whatever_is_sent(day: list[tuple[Json, float, bool]]) -> None:
         if read:
             assert read in written, "only what was written, up to a mark, is read"
             assert usage.cache_read_input_tokens >= 20
-            same = [t for other, t in began if texts(other, ticket.read) == read]
-            assert any(now - t.at_s < LIFETIME_S["1h"] for t in same)
-            if all(b["cache_control"]["ttl"] == "5m" for o, _ in began for b in flat(o) if "cache_control" in b):
-                assert any(now - t.at_s < LIFETIME_S["5m"] for t in same)
+            last = max(at_s for other, at_s in used if texts(other, ticket.read) == read)
+            assert now - last < LIFETIME_S["1h"]
+            if all(b["cache_control"]["ttl"] == "5m" for o, _ in used for b in flat(o) if "cache_control" in b):
+                assert now - last < LIFETIME_S["5m"]
+        used.append((asked, now))  # also if its answer never begins: what it reads is used by asking
         if begins:
             cache.began(ticket)
-            began.append((asked, ticket))
             written |= {texts(asked, place + 1) for place, _ in ticket.writes}
             again = cache.begin(asked, at_s=now).usage
             assert again.cache_creation_input_tokens == 0, "at once, all that it marks is there"
