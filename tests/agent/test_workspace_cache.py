@@ -187,6 +187,15 @@ async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, ca
 
 
 @story
+async def test_a_directory_that_is_made_again_at_once_is_seen_even_with_the_inode_of_the_old_one(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        for number in range(5):
+            shutil.rmtree(root)
+            make(root, f"life {number}")
+            await until(cache, root, f"life {number}")
+
+
+@story
 async def test_a_directory_that_another_takes_the_place_of_is_seen(root: Path) -> None:
     async with open_cache(root) as (cache, _):
         take_the_place(root, make(root.with_name("other"), "other"))
