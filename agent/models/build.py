@@ -1,5 +1,6 @@
 """The models that the `llm.providers` and `llm.models` sections describe."""
 
+import logging
 import random
 from collections.abc import Callable, Mapping
 
@@ -19,11 +20,14 @@ from agent.models.config import (
     unknown,
 )
 from agent.models.failover import Failover
+from agent.models.llamacpp import LlamaCppModel
 from agent.models.local import LocalModel
 from agent.models.local_server import CONTEXT_TOKENS
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Rule, Script, ScriptedModel, busy
 from gateway.clock import Clock
+
+_log = logging.getLogger(__name__)
 
 Around = Callable[[Model, ModelConfig, ProviderConfig], Model]
 """A single model, its entry and its provider's, to what is used in its place."""
@@ -53,6 +57,7 @@ def build_model(
     for key in chain:
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
+            _tell(key, models, providers, known=made)
             made[key] = around(_single(key, config, provider, clock), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
     return Failover([made[key] for key in chain], clock=clock, random=jitter.random)
@@ -87,18 +92,40 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             effort=config.effort,
             thinking=config.thinking,
         )
+    if isinstance(provider, LlamaCppConfig):
+        return LlamaCppModel(
+            name=key,
+            model=config.name or "llama.cpp",
+            base_url=provider.base_url,
+            api_key=secret,
+            context_tokens=window,
+            max_output_tokens=output,
+            timeout_s=provider.timeout,
+            sees=seeing,
+            identity_in=provider.identity_in,
+        )
     return OpenAIModel(
         name=key,
-        model=config.name or "llama.cpp",
+        model=config.name or "",
         base_url=provider.base_url,
         api_key=secret,
         context_tokens=window,
         max_output_tokens=output,
         timeout_s=provider.timeout,
-        family="local" if isinstance(provider, LlamaCppConfig) else "openai",
-        reuse=not isinstance(provider, LlamaCppConfig),
         sees=seeing,
+        identity_in=provider.identity_in,
     )
+
+
+def _tell(
+    key: str, models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig], *, known: Mapping[str, Model]
+) -> None:
+    """Say once of each provider that it takes no blocks, if it takes none."""
+    name = models[key].provider
+    told = any(other in models and models[other].provider == name for other in known)
+    if told or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
+        return
+    _log.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
 
 
 def _chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from agent.models.claude import Effort, Thinking, wrong
 from agent.models.http import DEFAULT_TIMEOUT_S, endpoint
@@ -60,7 +61,12 @@ class AnthropicConfig(_Provider):
     api_key: Key | None = None
 
 
-class OpenAIConfig(_Provider):
+class _Completions(_Provider):
+    identity_in: Literal["system", "user"] = "system"
+    """Where the prompt's blocks stand. `user`: in front of the first user message, for models that heed it better."""
+
+
+class OpenAIConfig(_Completions):
     """OpenAI, or any server with its chat completions (vLLM, Ollama, ...)."""
 
     kind: Literal["openai"]
@@ -68,7 +74,7 @@ class OpenAIConfig(_Provider):
     api_key: Key | None = None
 
 
-class LlamaCppConfig(_Provider):
+class LlamaCppConfig(_Completions):
     """A llama.cpp server."""
 
     kind: Literal["llamacpp"]
@@ -100,9 +106,29 @@ class ScriptedConfig(_Provider):
     """So many first requests are refused as if overloaded."""
 
 
+_LLAMACPP_PORTS = frozenset({8080, 9931})
+"""Where llama.cpp's server listens unless it is told otherwise: before and since 2026 (tools/server/README.md)."""
+
+
+def _with_kind(value: object) -> object:
+    """Add the kind that the address suggests, where none is written."""
+    if not isinstance(value, dict) or "kind" in value or not isinstance(url := value.get("base_url"), str):
+        return value
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None  # the form that it gets says what is wrong with the address
+    kind = "anthropic" if host == "api.anthropic.com" else "llamacpp" if port in _LLAMACPP_PORTS else "openai"
+    return {**value, "kind": kind}
+
+
 ProviderConfig = Annotated[
-    AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig | ScriptedConfig, Field(discriminator="kind")
+    AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig | ScriptedConfig,
+    Field(discriminator="kind"),
+    BeforeValidator(_with_kind),
 ]
+"""Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else `openai`."""
 
 
 class ModelConfig(Section):

@@ -89,12 +89,19 @@ class Api:
 
     async def post(self, body: object) -> bytes:
         """Post `body` and return the answer, which calls itself JSON. Raises a ModelError."""
+        return await self._exchange("POST", _written(body))
+
+    async def get(self) -> bytes:
+        """Return what is there, which calls itself JSON. Raises a ModelError."""
+        return await self._exchange("GET", None)
+
+    async def _exchange(self, method: str, content: bytes | None) -> bytes:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
         headers = self._headers | {"accept": "application/json"}
         try:
-            async with client.stream("POST", self._url, content=_written(body), headers=headers) as response:
+            async with client.stream(method, self._url, content=content, headers=headers) as response:
                 await self._check(response, "application/json")
                 answer = await _read(response, _JSON_BYTES)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
@@ -150,6 +157,12 @@ def endpoint(base_url: str, path: str) -> str:
     if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
         base += "/v1"
     return urlunsplit(parts._replace(path=base + path, fragment=""))
+
+
+def root(base_url: str) -> str:
+    """Return a user's base URL without the version that it may end in. Raises ValueError as `endpoint`."""
+    parts = _split(base_url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment=""))
 
 
 def where(url: str) -> str:

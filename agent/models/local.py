@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from agent.models.base import Busy, Chunk, Request, Unusable
 from agent.models.http import DEFAULT_TIMEOUT_S
+from agent.models.llamacpp import LlamaCppModel
 from agent.models.local_server import CONTEXT_TOKENS, NAME
-from agent.models.openai import OpenAIModel
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class LocalModel:
         self._timeout_s = timeout_s
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
-        self._client: OpenAIModel | None = None
+        self._client: LlamaCppModel | None = None
         self._closed = False
         self.name = name
         self.label = LABEL
@@ -93,7 +93,7 @@ class LocalModel:
         async with self._starting:
             await self._stop()
 
-    async def _ready(self) -> OpenAIModel:
+    async def _ready(self) -> LlamaCppModel:
         async with self._starting:
             if self._closed:
                 raise Unusable("the embedded model is closed")
@@ -102,7 +102,7 @@ class LocalModel:
                 self._client = await self._launch()
             return self._client
 
-    async def _launch(self) -> OpenAIModel:
+    async def _launch(self) -> LlamaCppModel:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the working directory holds nothing that we want to import
@@ -121,14 +121,13 @@ class LocalModel:
             await self._stop()
             raise
         _log.info("the embedded model is ready (process %d)", self._process.pid)
-        return OpenAIModel(
+        return LlamaCppModel(
             name=self.name,
             model=NAME,
             base_url=told.url,
             api_key=told.key,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
-            reuse=False,
         )
 
     async def _greeting(self, process: asyncio.subprocess.Process) -> _Line:

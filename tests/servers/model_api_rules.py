@@ -28,6 +28,9 @@ _OPENAI_KEYS = {
     "temperature",
     "top_p",
     "repeat_penalty",
+    "cache_prompt",  # this and the rest: llama.cpp
+    "id_slot",
+    "n_predict",
 }
 
 

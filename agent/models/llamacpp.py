@@ -1,0 +1,221 @@
+"""A llama.cpp server: chat completions that say where a prompt is kept, and read it in ahead of time.
+
+Obeys llama.cpp tools/server/README.md (`id_slot`, `cache_prompt`, `n_predict` 0, `timings`).
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Literal
+
+from agent.models.base import Chunk, End, ModelError, Request, Said, Text, Unusable
+from agent.models.http import DEFAULT_TIMEOUT_S
+from agent.models.llamacpp_service import Service
+from agent.models.llamacpp_slots import Slots, prefix_of
+from agent.models.llamacpp_warm import Warmer
+from agent.models.openai import OpenAIModel, count_calls
+from gateway.events import Usage
+
+_log = logging.getLogger(__name__)
+_LOST = 0.5
+"""Of what a slot held: when less is found there again, it was emptied meanwhile."""
+_LOST_TIMES = 2
+"""In a row, before we believe it."""
+
+
+class LlamaCppModel:
+    """One llama.cpp server.
+
+    Each conversation (`Request.place`) keeps a slot as long as there are enough. After an answer, and with
+    `max_output_tokens` 0, prompts are read in ahead of the next message (`agent.models.llamacpp_warm`): never while
+    anybody waits for an answer, and what is under way then is broken off, within one batch of the server.
+
+    A server that empties idle slots forgets what was pinned to them (ggml-org/llama.cpp#28139; its default with a
+    unified cache): when this is seen, conversations are not pinned any more, and it is said how to start it instead.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        base_url: str,
+        model: str = "llama.cpp",
+        api_key: str = "",
+        context_tokens: int = 128_000,
+        max_output_tokens: int = 4096,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        sampling: Mapping[str, float] | None = None,
+        sees: bool = False,
+        identity_in: Literal["system", "user"] = "system",
+    ) -> None:
+        """As `OpenAIModel`. Raises ValueError."""
+        self._chat = OpenAIModel(
+            name=name,
+            model=model,
+            base_url=base_url,
+            api_key=api_key,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+            timeout_s=timeout_s,
+            family="local",
+            sampling=sampling,
+            reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
+            sees=sees,
+            identity_in=identity_in,
+        )
+        self._service = Service(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
+        self._slots: Slots | None = None
+        self._asks_for_slots = True
+        self._lost = 0
+        self._before: dict[int, Request] = {}
+        """What each slot was last asked."""
+        self._warmer = Warmer(self._read_in, self._spread)
+        self._model = model
+        self.name = name
+        self.label = self._chat.label
+        self.context_tokens = context_tokens
+        self.max_output_tokens = max_output_tokens
+        self.family = "local"
+        self.takes_tools = True
+        self.sees = sees
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        if not request.max_output_tokens:
+            yield End(stop="end", usage=await self._warmer.read_in(request), model=self._model)
+            return
+        async with self._warmer.quiet(request.place):
+            await self._find_slots()
+            slot = self._slots.take(request) if self._slots is not None else None
+            held = self._slots.held(slot) if self._slots is not None and slot is not None else 0
+            words: list[str] = []
+            end: End | None = None
+            try:
+                body = self._body(request, slot)
+                async with aclosing(self._chat.answer(body, earlier_calls=count_calls(request))) as chunks:
+                    async for chunk in chunks:
+                        if isinstance(chunk, End):
+                            end = chunk
+                            break
+                        words += [chunk.text] if isinstance(chunk, Text) else []
+                        yield chunk
+            finally:
+                if slot is not None:
+                    self._slots_done(slot, end.usage if end is not None else None)
+        assert end is not None
+        if slot is not None:
+            self._watch(slot, request, held, end.usage)
+        self._warmer.know(request)
+        if end.stop != "tools":  # after tool calls the next request is on its way
+            self._warmer.after(_with_answer(request, "".join(words)))
+        yield end
+
+    async def count(self, request: Request) -> int:
+        """Tokens of the request's prompt, by the server's own template and tokenizer.
+
+        Raises a ModelError; `Unusable` if the server is too old to count.
+        """
+        return await self._service.count(self._chat.body(request))
+
+    async def start(self) -> None:
+        await self._chat.start()
+
+    async def aclose(self) -> None:
+        await self._warmer.aclose()
+        await self._chat.aclose()
+        await self._service.aclose()
+
+    def _body(self, request: Request, slot: int | None) -> dict[str, object]:
+        body: dict[str, object] = self._chat.body(request) | {"cache_prompt": True}
+        return body if slot is None else body | {"id_slot": slot}
+
+    async def _find_slots(self) -> None:
+        if not self._asks_for_slots:
+            return
+        try:
+            total = await self._service.slots()
+        except Unusable:
+            total = 0  # it is no llama.cpp after all, or hides them: everything else works without
+        except ModelError as error:
+            _log.debug("%s does not tell its slots now: %s", self.label, error)
+            return
+        self._asks_for_slots = False
+        if total > 1:
+            self._slots = Slots(total)
+
+    def _slots_done(self, slot: int, usage: Usage | None) -> None:
+        if self._slots is not None:
+            total = None if usage is None else usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
+            self._slots.done(slot, tokens=total)
+
+    def _watch(self, slot: int, request: Request, held: int, usage: Usage) -> None:
+        """Find out whether the server forgets what slots held."""
+        before, self._before[slot] = self._before.get(slot), request
+        if before is None or not held or not _extends(request, before):
+            return
+        self._lost = self._lost + 1 if usage.cache_read_tokens < held * _LOST else 0
+        if self._lost >= _LOST_TIMES:
+            self._slots = None
+            _log.warning(
+                "%s empties idle slots (llama.cpp#28139), so conversations are not pinned to them; "
+                "start it with --no-cache-idle-slots to keep each one's prompt",
+                self.label,
+            )
+
+    async def _read_in(self, request: Request) -> Usage:
+        """Have a prompt evaluated and nothing answered. One that is nobody's goes to a slot that is nobody's."""
+        await self._find_slots()
+        if self._slots is None:
+            return await self._evaluate(request, None)
+        if not request.place:
+            return await self._prepare(request, frozenset()) or Usage()
+        slot, usage = self._slots.take(request), None
+        try:
+            usage = await self._evaluate(request, slot)
+            return usage
+        finally:
+            if slot is not None:
+                self._slots_done(slot, usage)
+
+    async def _spread(self, begins: list[Request]) -> bool:
+        if self._slots is None:
+            return False
+        return await self._prepare(begins[-1], frozenset(prefix_of(request) for request in begins)) is not None
+
+    async def _prepare(self, request: Request, known: frozenset[str]) -> Usage | None:
+        assert self._slots is not None
+        slots = self._slots
+        slot = slots.prepare(known) if prefix_of(request) else None
+        if slot is None:
+            return None
+        reached = ""
+        try:
+            usage = await self._evaluate(request, slot)
+            reached = prefix_of(request)
+            return usage
+        finally:
+            slots.prepared(slot, reached)
+
+    async def _evaluate(self, request: Request, slot: int | None) -> Usage:
+        body = self._body(request, slot) | {"n_predict": 0}
+        usage = Usage()
+        async with aclosing(self._chat.answer(body, earlier_calls=0)) as chunks:
+            async for chunk in chunks:
+                usage = chunk.usage if isinstance(chunk, End) else usage
+        return replace(usage, output_tokens=0)
+
+
+def _with_answer(request: Request, words: str) -> Request:
+    """What the next message will come behind."""
+    said = (Said(role="assistant", parts=(Text(text=words.strip()),)),) if words.strip() else ()
+    return replace(request, conversation=(*request.conversation, *said), now="", max_output_tokens=0)
+
+
+def _extends(request: Request, before: Request) -> bool:
+    """Whether it begins with all that the one before was."""
+    said = before.conversation
+    return (
+        (request.tools, request.blocks) == (before.tools, before.blocks)
+        and request.conversation[: len(said)] == said
+        and not before.now
+    )

@@ -1,0 +1,75 @@
+"""What a llama.cpp server tells of itself, and counts.
+
+Obeys llama.cpp tools/server/README.md (`/props`, `/v1/chat/completions/input_tokens`, `/apply-template`, `/tokenize`).
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent.models.base import Unusable
+from agent.models.http import Api, endpoint, root
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Props(BaseModel):
+    total_slots: int = 0
+
+
+class _Counted(BaseModel):
+    input_tokens: int
+
+
+class _Prompt(BaseModel):
+    prompt: str
+
+
+class _Tokens(BaseModel):
+    tokens: list[object]
+
+
+class Service:
+    """The endpoints beside the conversations."""
+
+    def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
+        secret = "" if api_key.lower() == "none" else api_key
+        headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        self._props, self._input_tokens, self._template, self._tokenize = (
+            Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=False)
+            for url in (
+                f"{root(base_url)}/props",
+                endpoint(base_url, "/chat/completions") + "/input_tokens",
+                f"{root(base_url)}/apply-template",
+                f"{root(base_url)}/tokenize",
+            )
+        )
+
+    async def slots(self) -> int:
+        """Return how many prompts are kept at the same time. 0: it does not say. Raises a ModelError."""
+        return self._read(_Props, await self._props.get()).total_slots
+
+    async def count(self, body: Mapping[str, object]) -> int:
+        """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
+
+        Raises a ModelError; `Unusable` if the server is too old to count.
+        """
+        asked = {key: value for key, value in body.items() if not key.startswith("stream")}
+        try:
+            return self._read(_Counted, await self._input_tokens.post(asked)).input_tokens
+        except Unusable:  # builds without it answer 404
+            prompt = self._read(_Prompt, await self._template.post(asked)).prompt
+        written = {"content": prompt, "add_special": True, "parse_special": True}
+        return len(self._read(_Tokens, await self._tokenize.post(written)).tokens)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for api in (self._props, self._input_tokens, self._template, self._tokenize):
+            await api.aclose()
+
+    def _read(self, kind: type[M], answer: bytes) -> M:
+        try:
+            return kind.model_validate_json(answer)
+        except ValidationError:
+            raise Unusable(f"{self._props.where} does not answer as llama.cpp does") from None
