@@ -101,7 +101,8 @@ def told(one: Asked) -> list[str]:
         ("billed", *map(_number, billed)),
         ("difference", *off),
     ]
-    head = f"{clock_time(one.at)}  {one.conversation or '-'}  {account.provider} {account.model}"
+    asking = f"{one.conversation or '-'}  {one.agent or '-'}"
+    head = f"{clock_time(one.at)}  {asking}  {account.provider} {account.model}"
     lines = [f"{head}  {money(account.cost_usd)}  (entry {one.seq})", *(f"  {line}" for line in aligned(rows))]
     return [*lines, f"  missed: {account.missed}"] if account.missed else lines
 

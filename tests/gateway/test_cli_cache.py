@@ -48,9 +48,9 @@ def test_the_newest_requests_and_the_sum_are_shown(store: Path, capsys: pytest.C
     lines = told(store, capsys)
     heads = [line for line in lines if "anthropic m" in line]
     assert [re.split(r"  +", line)[1:] for line in heads] == [
-        ["irc.test/#a", "anthropic m", "$0.0100", "(entry 3)"],
-        ["irc.test/#a", "anthropic m", "$0.0300", "(entry 4)"],
-        ["irc.test/#b", "anthropic m", "price not known", "(entry 6)"],
+        ["irc.test/#a", "reverie", "anthropic m", "$0.0100", "(entry 3)"],
+        ["irc.test/#a", "reverie", "anthropic m", "$0.0300", "(entry 4)"],
+        ["irc.test/#b", "reverie", "anthropic m", "price not known", "(entry 6)"],
     ]
     assert next(line.split() for line in lines if "difference" in line) == ["difference", "0", "0", "0", "0", "0"]
     assert "  missed: identity\\x1b[2J differs from byte 7 on" in lines, "nothing moves the terminal"
@@ -132,6 +132,23 @@ def test_it_reads_beside_a_running_gateway(store: Path) -> None:
             assert "$1.00" in program.stdout
 
     run(story())
+
+
+def test_the_configuration_names_the_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "channels": {"c": {"platform": "console"}},
+        "agents": [{"id": "a"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "store": {"path": str(store)},
+    }
+    (store.parent / "reverie.yaml").write_text(json.dumps(config))
+    assert main(["cache", "--config", str(store.parent), "--last", "0"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "4 requests" in line
+    (store.parent / "reverie.yaml").write_text("channels: 7")
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", "--config", str(store.parent)])
+    assert ended.value.code == 2
 
 
 def test_what_a_person_can_get_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

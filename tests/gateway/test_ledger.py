@@ -23,7 +23,7 @@ def one(**more: object) -> Asked:
 def test_a_request_is_told_block_by_block_with_what_was_billed_and_why() -> None:
     missed = "0 of about 100 tokens were read: identity, system[0].text differs from byte 17 on"
     assert ledger.told(one(missed=missed)) == [
-        "2026-03-04 05:06:07 UTC  irc.test/#a  anthropic m  $0.0321  (entry 63)",
+        "2026-03-04 05:06:07 UTC  irc.test/#a  ana  anthropic m  $0.0321  (entry 63)",
         "  estimated   tokens  read  write 5m  write 1h  uncached",
         "  identity       100   100         0         0         0",
         "  history         30     0         0        20        10",
