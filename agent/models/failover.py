@@ -10,6 +10,7 @@ from agent.models.base import (
     Chunk,
     End,
     Image,
+    Malformed,
     Model,
     ModelError,
     Partial,
@@ -21,6 +22,7 @@ from agent.models.base import (
     TooLong,
     Unusable,
 )
+from agent.tokens.breaker import Breaker
 from gateway.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -80,7 +82,11 @@ class Failover:
       for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
       is told once. `TooLong` of the first and `Malformed` are raised at once; a fallback whose
       window is too small is passed over.
+    - Three requests in a row that ended in `Busy`: the model is passed over for 30 s, and each time twice as long, up
+      to 300 s. Then one request tries it, once, while others go on to pass it over. Whoever is passed over is still
+      asked, once, when all others have failed.
     - No model left: the last error, but rather a `Busy` than an `Unusable`, because then asking later helps.
+    - `max_output_tokens` 0: only the first model is asked, and once: the others need not be ready.
     - Name, label, family, window and sight are the first model's; requests are `adapted` to the others.
     """
 
@@ -101,6 +107,7 @@ class Failover:
         self._attempts = attempts
         self._longest_hint_s = longest_hint_s
         self._told: set[int] = set()
+        self._breakers = [Breaker() for _ in self._models]
         first = self._models[0]
         self.name = first.name
         self.label = first.label
@@ -111,11 +118,20 @@ class Failover:
         self.sees = first.sees
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        source = self._first(request) if request.max_output_tokens else self._models[0].stream(request)
+        async with aclosing(source) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _first(self, request: Request) -> AsyncGenerator[Chunk]:
+        """Answer with the first that can."""
         failed: ModelError | None = None
-        for place, model in enumerate(self._models):
-            whole: list[Chunk] = []
+        for place in self._order():
+            model, whole = self._models[place], list[Chunk]()
+            self._breakers[place] = self._breakers[place].asked(self._clock.monotonic())
             try:
-                async with aclosing(self._answer(model, adapted(request, model), whole)) as growing:
+                attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
+                async with aclosing(self._answer(model, adapted(request, model), whole, attempts)) as growing:
                     async for partial in growing:
                         yield partial
             except Unusable as error:
@@ -123,13 +139,19 @@ class Failover:
                 failed = failed if isinstance(failed, Busy) else error
                 continue
             except Busy as error:
+                self._failed(place, error)
                 failed = error
                 continue
+            except Malformed:
+                self._answered(place)
+                raise
             except TooLong as error:
+                self._answered(place)
                 if place == 0:
                     raise
                 self._tell(place, error)  # a fallback's window is not what the conversation is folded for
                 continue
+            self._answered(place)
             self._told.discard(place)
             for chunk in whole:
                 yield chunk
@@ -153,7 +175,27 @@ class Failover:
         for model in self._models:
             await model.aclose()
 
-    async def _answer(self, model: Model, request: Request, whole: list[Chunk]) -> AsyncGenerator[Partial]:
+    def _order(self) -> list[int]:
+        """Whom to ask in turn: who is passed over comes last."""
+        now_s = self._clock.monotonic()
+        return sorted(range(len(self._models)), key=lambda place: not self._breakers[place].admits(now_s))
+
+    def _failed(self, place: int, error: Busy) -> None:
+        before = self._breakers[place]
+        after = before.failed(self._clock.monotonic(), hint_s=error.retry_after_s)
+        self._breakers[place] = after
+        if after.is_open and not before.is_open and len(self._models) > 1:
+            label = self._models[place].label
+            _log.warning("%s is passed over for %.0f s: %s", label, after.wait_s, error.reason)
+
+    def _answered(self, place: int) -> None:
+        if self._breakers[place].is_open:
+            _log.warning("%s answers again", self._models[place].label)
+        self._breakers[place] = self._breakers[place].succeeded()
+
+    async def _answer(
+        self, model: Model, request: Request, whole: list[Chunk], attempts: int
+    ) -> AsyncGenerator[Partial]:
         """Fill `whole` with one complete answer. Raises the last Busy, or any other ModelError at once."""
         attempt = 0
         while True:
@@ -166,7 +208,7 @@ class Failover:
             except Busy as error:
                 hint_s = error.retry_after_s
                 attempt += 1
-                if attempt >= self._attempts or (hint_s is not None and hint_s > self._longest_hint_s):
+                if attempt >= attempts or (hint_s is not None and hint_s > self._longest_hint_s):
                     raise
                 wait_s = delay_s(attempt - 1, hint_s, self._random())
                 _log.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)

@@ -82,6 +82,9 @@ class ScriptedModel:
             await self._clock.sleep(self._script.delay_s)
         if self._errors:
             raise self._errors.popleft()
+        if not request.max_output_tokens:
+            yield End(stop="end", usage=Usage(input_tokens=_tokens(_everything(request))), model="scripted")
+            return
         text, calls = self._answer(request)
         limit = request.max_output_tokens * 4
         stop: Literal["length", "tools", "end"] = "length" if len(text) > limit else "tools" if calls else "end"
