@@ -11,6 +11,7 @@ from agent.models.config import (
     LlamaCppConfig,
     LocalConfig,
     ModelConfig,
+    OpenAIConfig,
     ProviderConfig,
     ScriptedConfig,
     check_models,
@@ -65,7 +66,6 @@ def build_model(
 
 def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
-    seeing = sees(config, provider)
     if isinstance(provider, LocalConfig):
         window = min(window, CONTEXT_TOKENS)
         return LocalModel(name=key, context_tokens=window, max_output_tokens=output, timeout_s=provider.timeout)
@@ -76,8 +76,19 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             errors=busy(provider.busy),
         )
         return ScriptedModel(
-            script, clock=clock, name=key, context_tokens=window, max_output_tokens=output, sees=seeing
+            script,
+            clock=clock,
+            name=key,
+            context_tokens=window,
+            max_output_tokens=output,
+            sees=sees(config, provider),
         )
+    return _remote(key, config, provider)
+
+
+def _remote(key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig) -> Model:
+    window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
+    seeing = sees(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
     if isinstance(provider, AnthropicConfig):
         return AnthropicModel(
@@ -92,21 +103,10 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             effort=config.effort,
             thinking=config.thinking,
         )
-    if isinstance(provider, LlamaCppConfig):
-        return LlamaCppModel(
-            name=key,
-            model=config.name or "llama.cpp",
-            base_url=provider.base_url,
-            api_key=secret,
-            context_tokens=window,
-            max_output_tokens=output,
-            timeout_s=provider.timeout,
-            sees=seeing,
-            identity_in=provider.identity_in,
-        )
-    return OpenAIModel(
+    kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
+    return kind(
         name=key,
-        model=config.name or "",
+        model=config.name or "llama.cpp",
         base_url=provider.base_url,
         api_key=secret,
         context_tokens=window,
