@@ -1,6 +1,6 @@
 """What model requests were expected to cost and did cost: read from the log, in numbers and told to people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,6 +8,7 @@ from gateway.events import Account, BlockAccount, ConversationId, SenderId, Usag
 from gateway.ops.report import clock_time
 from gateway.records import Seq, TurnEnded
 from gateway.store import Reader, Spending, SpentBy, Stored
+from gateway.store.spending import NOBODY
 
 LOOK_BACK = 2_000
 """Turns that are looked through for requests at most, unless more requests are wanted."""
@@ -57,11 +58,11 @@ async def newest(reader: Reader, most: int, conversation: ConversationId | None 
     return found[max(0, len(found) - most) :]
 
 
-def speakers(told: Iterable[Stored], covers: Sequence[Seq]) -> tuple[SenderId, ...]:
-    """`TurnEnded.senders` for these `covers`: who is to bear what the turn costs."""
-    shown = set(covers)
-    said = (entry.fact for entry in told if entry.seq in shown)
-    return tuple(sender.id for fact in said if (sender := getattr(fact, "sender", None)) is not None)
+def speakers(told: Iterable[Stored], covers: Collection[Seq]) -> tuple[SenderId, ...]:
+    """`TurnEnded.senders` for these `covers`, which are among `told`: who is to bear what the turn costs."""
+    facts = (entry.fact for entry in told if entry.seq in covers)
+    senders = (getattr(fact, "sender", None) for fact in facts)
+    return tuple(NOBODY if sender is None else sender.id for sender in senders)
 
 
 def expected(blocks: Iterable[BlockAccount]) -> Usage:

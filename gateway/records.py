@@ -106,7 +106,7 @@ class TurnEnded:
     agent: str = ""
     """Who took it, by its id. Empty: the version that wrote this did not tell."""
     senders: tuple[SenderId, ...] = ()
-    """Who said each of `covers`, in that order: what the turn cost is theirs. Empty: nobody, or not told."""
+    """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway import ledger
-from gateway.events import BlockAccount, Usage
+from gateway.events import Alarm, BlockAccount, EventId, Usage
 from gateway.ledger import Asked
 from gateway.records import Seq, TurnEnded
 from gateway.store import Entry, Spending, Store
@@ -96,6 +96,8 @@ def test_who_spoke_is_told_in_the_order_of_what_is_covered(tmp_path: Path) -> No
             unread = await store.unread(A, most=9)
             assert ledger.speakers(unread.messages, [unread.messages[0].seq, unread.messages[2].seq]) == ("u", "u")
             assert ledger.speakers(unread.messages, ()) == ()
+            alarm = Alarm(id=EventId("a"), text="now", sent=NOW)
+            assert ledger.speakers([replace(unread.messages[0], fact=alarm)], [unread.messages[0].seq]) == ("",)
 
     run(story())
 

@@ -16,6 +16,8 @@ from gateway.ops.llm_stats import MOST_MODELS, OUTCOMES, LlmStats, WorkspaceCoun
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
 from gateway.ops.stats import Stats
+from gateway.ops.watch import Watch
+from gateway.store import Store
 from tests.store.kit import account
 
 NAMES = {
@@ -173,6 +175,29 @@ def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
     assert samples[f'workspace_cache_hits_total{{path="{tmp_path}"}}'] == 2
     assert samples[f'workspace_cache_misses_total{{path="{tmp_path}"}}'] == 1
     assert samples[f'workspace_cache_invalidations_total{{path="{tmp_path}"}}'] == 0
+
+
+def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    llm = LlmStats(["ana"])
+    llm.answered("ana", account(read=130))
+
+    async def story() -> str:
+        clock = ManualClock()
+        async with await Store.open(tmp_path / "s.db", clock) as store:
+            stats = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
+            watch = Watch(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
+            task = asyncio.create_task(watch.run())
+            async with asyncio.timeout(10):
+                while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
+                    await asyncio.sleep(0.01)
+            async with httpx.AsyncClient(trust_env=False) as client:
+                text = (await client.get(found[0])).text
+            task.cancel()
+            await asyncio.wait([task])
+            return text
+
+    assert 'llm_cache_hit_ratio{agent="ana"} 1\n' in asyncio.run(story())
 
 
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:
