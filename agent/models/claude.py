@@ -57,7 +57,7 @@ _RULES: dict[str, Rules] = {
     "sonnet-5": replace(_EITHER, systems=False),
     "opus-4-8": _QUIET,
     "opus-4-7": replace(_QUIET, systems=False),
-    "mythos-preview": replace(_NEW, systems=False),
+    "mythos-preview": replace(_NEW, efforts=("low", "medium", "high", "max"), systems=False),
     "opus-4-6": _MIDDLE,
     "sonnet-4-6": _MIDDLE,
     "opus-4-5": replace(_OLD, efforts=("low", "medium", "high")),

@@ -75,7 +75,9 @@ _PROFILES = {
     "claude-sonnet-5": Profile(system_messages=False),
     "claude-opus-4-8": Profile(),
     "claude-opus-4-7": Profile(minimum=2048, system_messages=False),
-    "claude-mythos-preview": Profile(minimum=2048, system_messages=False),
+    "claude-mythos-preview": Profile(
+        minimum=2048, thinking=_ADAPTIVE, efforts=("low", "medium", "high", "max"), system_messages=False
+    ),
     "claude-opus-4-6": replace(_MIDDLE, minimum=4096),
     "claude-sonnet-4-6": _MIDDLE,
     "claude-opus-4-5": replace(_OLD, minimum=4096, efforts=("low", "medium", "high")),
