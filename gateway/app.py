@@ -10,10 +10,10 @@ from agent import dmn
 from agent.models.base import Model, ModelError
 from channels.base import Channel, Denied
 from gateway import access, policies
+from gateway.adapters import Unavailable, check_adapters, make_channel
 from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
-from gateway.commands.table import SPECS
 from gateway.equipment import Equipment, equip
 from gateway.events import ChannelName
 from gateway.inbox import Inbox
@@ -22,6 +22,7 @@ from gateway.live import Live
 from gateway.loop import Loop
 from gateway.media import Media
 from gateway.minds import Minds, Shared
+from gateway.ops.llm_stats import LlmStats
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
@@ -38,39 +39,8 @@ SEND_GRACE_S = 2.0
 """With the channels' second of goodbye and the outbox's last words this stays below SIGTERM's ten seconds."""
 
 
-class Unavailable(Exception):
-    """The configuration asks for something that this version does not have. The text says what to change."""
-
-
 class NothingLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
-
-
-def check_adapters(settings: Settings) -> None:
-    """Raise `Unavailable` for a channel that `make_channel` cannot make."""
-    for name, config in settings.channels.items():
-        if config.platform == "console":
-            raise Unavailable(f"channels.{name}: the console is part of `reverie demo --console`; remove the channel")
-
-
-def make_channel(name: ChannelName, settings: Settings, clock: Clock, cursor: str | None) -> Channel:
-    """The adapter for one account, to go on from `cursor`. Call `check_adapters` before."""
-    config = settings.channels[name]
-    match config.platform:
-        case "irc":
-            from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
-
-            return IrcChannel(name, config, clock, cursor=cursor, commands=SPECS)
-        case "telegram":
-            from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
-
-            return TelegramChannel(name, config, clock, cursor=cursor, commands=SPECS)
-        case "discord":
-            from channels.discord.channel import make  # noqa: PLC0415 - heavy: only where it is used
-
-            return make(name, config, clock, cursor=cursor, commands=SPECS)
-        case "console":
-            raise AssertionError("a console has no adapter; the settings were not checked")
 
 
 async def run(
@@ -156,6 +126,7 @@ class _Gateway:
         bindings = policies.bindings(settings)
         self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
+        self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
         self.loop = Loop(
             store=store,
@@ -168,8 +139,7 @@ class _Gateway:
         self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)
         self.invitations = Invitations(channels, spawn)
         self.stats = Stats({name: channel.capabilities.platform for name, channel in channels.items()}, clock.now())
-        ops = settings.ops
-        self.watch = Watch(store, clock, self.stats, host=ops.host, port=ops.port, version=version("reverie-gateway"))
+        self.watch = self._watch(settings)
         parts = Parts(
             settings=settings,
             store=store,
@@ -184,6 +154,12 @@ class _Gateway:
         put, join = self.outbox.put, self.invitations.accept
         self.intakes = intakes(parts, Doors(arrived=self.inbox.arrived, link=self.outbox.link, post=put, join=join))
 
+    def _watch(self, settings: Settings) -> Watch:
+        host, port = settings.ops.host, settings.ops.port
+        return Watch(
+            self.store, self.clock, self.stats, host=host, port=port, version=version("reverie-gateway"), llm=self.llm
+        )
+
     def _shared(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Shared:
         able = {name: channel.capabilities for name, channel in self.channels.items()}
         return Shared(
@@ -196,6 +172,7 @@ class _Gateway:
             media=self.media,
             signs=self.signs,
             post=self.outbox.put,
+            answered=self.llm.answered,
         )
 
     @property

@@ -63,7 +63,7 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     urgency, rule = _urgency(policy, event, dotted, listen)
     threshold, prefix = _threshold(policy.thresholds, dotted)
     fate: Literal["due", "context", "noted"]
-    if listen != "off" and isinstance(event, Membership) and event.change == "topic":
+    if listen != "off" and isinstance(event, Membership) and event.change == "topic" and event.news:
         fate = "context"  # the channel card is not written anew for it, so it is told as a line
     elif not isinstance(event, Message) or listen == "off":
         fate = "noted"  # only messages are shown to the model

@@ -98,6 +98,7 @@ def _run(args: argparse.Namespace) -> int:
 
 async def _serve(settings: Settings, directory: Path) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.adapters import Unavailable  # noqa: PLC0415 - the same
     from gateway.equipment import BadPrices  # noqa: PLC0415 - the same
     from gateway.live import Live  # noqa: PLC0415 - the same
 
@@ -107,7 +108,7 @@ async def _serve(settings: Settings, directory: Path) -> int:
     settled = asyncio.create_task(_settle())
     try:
         await app.run(settings, stop, live=Live(settings, directory, os.environ))
-    except (app.Unavailable, BadPrices) as error:
+    except (Unavailable, BadPrices) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return BAD_USAGE
     except (StoreError, app.NothingLeft) as error:

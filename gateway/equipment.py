@@ -14,10 +14,9 @@ from agent.cache.prices import Prices
 from agent.models.base import Model
 from agent.models.build import build_model
 from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig
-from agent.tokens.meter import Meter
-from agent.tokens.offline import OfflineCounter
 from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
+from gateway.counting import Counting
 from gateway.live import Live
 from gateway.settings import Settings
 
@@ -57,8 +56,8 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         watch_debounce_ms=said.workspace_cache.watch_debounce_ms,
         max_age_seconds=said.workspace_cache.max_age_seconds,
     )
-    counters = Counters()
-    around = _Around(clock, live, price_table(live.directory), counters)
+    counting = Counting(live, clock)
+    around = _Around(clock, live, price_table(live.directory), counting)
     made: dict[str, Model] = {}
     llm = settings.llm
     models = {
@@ -71,34 +70,17 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         for one in {id(one): one for one in models.values()}.values():
             await one.aclose()
         await workspaces.aclose()
-        counters.close()
-
-
-class Counters:
-    """Two ways to estimate tokens: by a tokenizer, which takes memory once it is used, and from bytes."""
-
-    def __init__(self) -> None:
-        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
-        self._bytes.close()  # it never loads anything
-        self._meters = {True: Meter(self._tokenizer), False: Meter(self._bytes)}
-
-    def meter(self, *, tokenizer: bool) -> Meter:
-        """The one for agents whose tokens are counted, or not."""
-        return self._meters[tokenizer]
-
-    def close(self) -> None:
-        """Stop loading."""
-        self._tokenizer.close()
+        await counting.aclose()
 
 
 class _Around:
     """Puts a keeper around each single model (`agent.models.build.Around`)."""
 
-    def __init__(self, clock: Clock, live: Live, prices: Prices, counters: Counters) -> None:
+    def __init__(self, clock: Clock, live: Live, prices: Prices, counting: Counting) -> None:
         self._clock = clock
         self._live = live
         self._prices = prices
-        self._counters = counters
+        self._counting = counting
 
     def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
         if isinstance(provider, ScriptedConfig):
@@ -113,7 +95,7 @@ class _Around:
             model,
             dialect,
             clock=self._clock,
-            meter=self._meter,
+            gauge=self._counting.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
         )
 
@@ -123,9 +105,6 @@ class _Around:
             return Policy(kind="off")
         long = said.long_ttl > said.short_ttl and not provider.isdisjoint(said.long_ttl_providers)
         return Policy(kind=said.policy, long=long)
-
-    def _meter(self, agent_id: str) -> Meter:
-        return self._counters.meter(tokenizer=self._live.switches(agent_id).token_counter)
 
 
 def price_table(directory: Path | None) -> Prices:

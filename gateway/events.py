@@ -178,6 +178,8 @@ class Membership:
     """The person kicked, or the new nick. None for the other changes."""
     text: str | None = None
     """The reason, or the new topic. None: not given."""
+    news: bool = True
+    """False: nobody did it just now, we were told how things stand."""
     kind: Literal["membership"] = "membership"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from agent import view
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
 from agent.prompt import hear, render_line
+from gateway.events import SenderId
 from gateway.hearing import Heard
 from gateway.past import PastTurn
 from gateway.records import MediaRef, Seq
@@ -17,6 +18,8 @@ class Told:
 
     heard: str = ""
     covers: tuple[Seq, ...] = ()
+    senders: tuple[SenderId, ...] = ()
+    """Who said each of `covers`."""
     media: tuple[MediaRef, ...] = ()
     more: bool = False
     """What was said to the agent behind the last of `covers` did not fit: it is for another turn."""
@@ -50,6 +53,7 @@ def tell(lines: Sequence[Heard], *, omitted: int, plain: bool) -> Told:
     return Told(
         heard=hear([one.line for one in lines], omitted=omitted, plain=plain),
         covers=tuple(one.seq for one in lines),
+        senders=tuple(one.sender for one in lines),
         media=tuple(ref for one in lines for ref in one.images),
     )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.brief import Line
 from gateway import access
-from gateway.events import Deleted, Edited, Membership, Message, MessageId
+from gateway.events import Deleted, Edited, Membership, Message, MessageId, SenderId
 from gateway.media import Media
 from gateway.records import Fact, MediaRef, Seq
 from gateway.store import Store, Unread
@@ -35,6 +35,7 @@ class Heard:
     """One unread message as the model is told of it."""
 
     seq: Seq
+    sender: SenderId
     line: Line
     images: tuple[MediaRef, ...] = ()
 
@@ -101,6 +102,7 @@ class Hearing:
         return tuple(
             Heard(
                 seq=one.seq,
+                sender=one.message.sender.id,
                 line=self._line(one, answers.get(one.message.id), tuple(a.about for a in beside.get(one.seq, ()))),
                 images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
             )

@@ -12,7 +12,7 @@ from gateway.briefing import Briefing
 from gateway.cards import Cards
 from gateway.clock import Clock
 from gateway.equipment import Equipment
-from gateway.events import Address, ConversationId
+from gateway.events import Account, Address, ConversationId
 from gateway.hearing import Hearing
 from gateway.media import Media
 from gateway.preview import Signs
@@ -35,6 +35,8 @@ class Shared:
     signs: Signs
     post: Callable[[OutboxPost], None]
     """Called with every reply, after it is durable."""
+    answered: Callable[[str, Account], None]
+    """Called with the agent and each model request that was answered."""
 
 
 class Minds:
@@ -86,6 +88,7 @@ def _turns(agent: AgentConfig, shared: Shared, equipment: Equipment) -> Turns:
         media=shared.media,
         signs=shared.signs,
         post=shared.post,
+        answered=shared.answered,
     )
 
 

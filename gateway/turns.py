@@ -15,7 +15,7 @@ from agent.models.base import Malformed, Model, TooLong
 from agent.turn import Outcome, Tools, take_turn
 from gateway.briefing import Briefing
 from gateway.clock import Clock
-from gateway.events import Address, ConversationId, Message, Post, PostKey
+from gateway.events import Account, Address, ConversationId, Message, Post, PostKey
 from gateway.fitting import Told, fit, tell
 from gateway.hearing import Heard, Hearing, Standing, addressed, answered
 from gateway.ids import new_id
@@ -62,8 +62,9 @@ class Turns:
         media: Media,
         signs: Signs,
         post: Callable[[OutboxPost], None],
+        answered: Callable[[str, Account], None],
     ) -> None:
-        """`post` is called with every reply, after it is durable."""
+        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
         self._store = store
         self._clock = clock
         self._model = model
@@ -74,6 +75,7 @@ class Turns:
         self._media = media
         self._signs = signs
         self._post = post
+        self._answered = answered
         self._plain = model.family == "local"
         self._views = Views(store, clock, media)
 
@@ -142,6 +144,8 @@ class Turns:
                 logger.warning("%s: asked again without images: %s", conversation, error.reason)
                 outcome = Outcome(outcome="failed", reason=error.reason)
                 seeing = False
+        for account in outcome.accounts:
+            self._answered(self._agent_id, account)
         ended = self._ended(outcome, unread, told, autonomous=autonomous)
         seq, queued = await self._write(place, unread, ended, standing)
         self._views.keep(conversation, past, seq, ended)
@@ -200,6 +204,8 @@ class Turns:
             autonomous=autonomous,
             media=told.media,
             accounts=outcome.accounts,
+            agent=self._agent_id,
+            senders=told.senders,
         )
 
     async def _write(

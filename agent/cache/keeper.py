@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from agent.cache.cadence import Cadence
 from agent.cache.marks import Unit
@@ -15,7 +15,7 @@ from agent.cache.prices import Price
 from agent.cache.units import difference, units
 from agent.cache.warmth import Digest, Warmth
 from agent.models.base import Chunk, End, Model, Request
-from agent.tokens.meter import Estimate, Meter
+from agent.tokens.meter import Estimate, Meter, prompt_tokens
 from gateway.clock import Clock
 from gateway.events import Account, BlockAccount, Usage
 
@@ -41,6 +41,16 @@ class Dialect:
     """It is told what to cache; or it caches every prefix by itself; or nothing."""
 
 
+class Gauge(Protocol):
+    """Measures requests before they are sent."""
+
+    def estimate(self, model: str, request: Request) -> tuple[Meter, Estimate]:
+        """Return how large it is thought to be, and who wants to know what it was billed."""
+
+    def exact(self, request: Request) -> bool:
+        """Whether the model's own counter has counted exactly this request by now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ask:
     """One request, planned."""
@@ -49,8 +59,14 @@ class _Ask:
     laid: tuple[Unit, ...]
     path: tuple[Digest, ...]
     plan: Plan
+    meter: Meter
     estimate: Estimate
     at_s: float
+
+    @property
+    def expected(self) -> int:
+        """Tokens that should be read from the cache, as estimated."""
+        return sum(block.read for block in self.plan.blocks)
 
 
 class Keeper:
@@ -67,20 +83,15 @@ class Keeper:
         dialect: Dialect,
         *,
         clock: Clock,
-        meter: Callable[[str], Meter],
+        gauge: Gauge,
         policy: Callable[[str], Policy],
-        exact: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`policy` and `meter` are asked before each request, by the agent's id (`Request.shared_key`).
-
-        `exact`: whether the meter has learnt from the model's own counter.
-        """
+        """`policy` and `gauge` are asked before each request, the former by the agent's id (`Request.shared_key`)."""
         self._model = model
         self._dialect = dialect
         self._clock = clock
-        self._meter = meter
+        self._gauge = gauge
         self._policy = policy
-        self._exact = exact
         self._warmth = Warmth()
         self._cadence: dict[str, Cadence] = {}
         self._newest: OrderedDict[tuple[str, str], _Ask] = OrderedDict()
@@ -128,7 +139,7 @@ class Keeper:
 
     def _prepare(self, request: Request) -> _Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        estimate = self._meter(request.shared_key).estimate(self._dialect.model, request)
+        meter, estimate = self._gauge.estimate(self._dialect.model, request)
         laid = units(request, estimate.size, estimate.corrected)
         path = tuple(unit.digest for unit in laid)
         policy = self._policy(request.shared_key)
@@ -145,7 +156,7 @@ class Keeper:
                 cached=cached,
             )
         marked = replace(request, marks=planned.marks)
-        return _Ask(request=marked, laid=laid, path=path, plan=planned, estimate=estimate, at_s=at_s)
+        return _Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
 
     def _writing(self, ask: _Ask) -> Digest | None:
         """The shared prefix that this request is going to write; None: it writes none."""
@@ -159,34 +170,35 @@ class Keeper:
     def _closed(self, ask: _Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
         usage, key = end.usage, (ask.request.shared_key, ask.request.place)
-        self._meter(ask.request.shared_key).billed(ask.estimate, usage)
-        expected = sum(block.read for block in ask.plan.blocks)
-        missed = usage.cache_read_tokens < expected * _SHORT - _NEAR
+        # The estimate may be off as a whole, so what counts is the share that was read.
+        scale = prompt_tokens(usage) / max(1, ask.estimate.tokens)
+        missed = usage.cache_read_tokens < ask.expected * scale * _SHORT - _NEAR
+        ask.meter.billed(ask.estimate, usage)
         before = self._newest.pop(key, None)
         self._newest[key] = ask
         if len(self._newest) > _KEPT:
             self._newest.popitem(last=False)
         if missed:
-            self._unread(ask, usage)
+            self._unread(ask, usage, scale)
         account = Account(
             provider=self._dialect.provider,
             model=end.model or self._dialect.model,
             blocks=_with_now(ask),
             usage=usage,
             cost_usd=self._dialect.price.cost_usd(usage),
-            exact=self._exact(),
-            missed=self._why(ask, before, expected if missed else None, usage),
+            exact=self._gauge.exact(ask.request),
+            missed=self._why(ask, before, round(ask.expected * scale) if missed else None, usage),
         )
         if account.missed:
             _LOG.info("%s: %s", ask.request.place, account.missed)
         return replace(end, account=account)
 
-    def _unread(self, ask: _Ask, usage: Usage) -> None:
+    def _unread(self, ask: _Ask, usage: Usage, scale: float) -> None:
         """Believe what was billed: less was cached than was thought."""
         read, tokens = 0, 0
         for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
             tokens += unit.tokens
-            if tokens * _SHORT - _NEAR <= usage.cache_read_tokens:
+            if tokens * scale * _SHORT - _NEAR <= usage.cache_read_tokens:
                 read = place if usage.cache_read_tokens else 0
         self._warmth.forget(ask.path[read : ask.plan.read])
         if self._dialect.caching == "marks":

@@ -35,6 +35,11 @@ class Counts:
     invalidations: Counter[str] = field(default_factory=Counter)
     """A change made what was in memory useless. Changes within the debounce count once."""
 
+    def by_path(self) -> dict[str, tuple[int, int, int]]:
+        """Hits, misses and invalidations of each directory."""
+        paths = sorted({*self.hits, *self.misses, *self.invalidations})
+        return {path: (self.hits[path], self.misses[path], self.invalidations[path]) for path in paths}
+
 
 @dataclass(slots=True, kw_only=True)
 class _Entry:

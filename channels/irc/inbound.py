@@ -150,6 +150,8 @@ def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], s
             change, subject, text = "kick", line.param(1), line.param(2)
         case "TOPIC":
             change, text = "topic", line.param(1)
+        case "332":  # RPL_TOPIC, when we enter: https://modern.ircdocs.horse/#rpltopic-332
+            room, change, text = line.param(1), "topic", line.param(2)
         case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.me) and view.past is None:
             room, change = line.param(1), "invite"
         case "QUIT":
@@ -181,6 +183,8 @@ def _membership(
         id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
         at=_room(room, view),
         sender=_sender(line, view),
+        # A server only says how things stand, after a split too.
+        news=change != "topic" or bool(line.source.user or line.source.host),
         change=change,  # type: ignore[arg-type]  # one of the literals above; mypy widens them in a tuple
         subject=subject,
         text=plain(text) if text else None,

@@ -125,6 +125,25 @@ async def test_membership_of_others_is_told() -> None:
 
 
 @story
+async def test_what_the_topic_is_when_we_enter_is_told_as_no_change() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room"]) as run:
+        await run.up()
+        for line in (
+            ":irc.test 332 reverie #room :old \x02topic",
+            ":irc.test TOPIC #room :older",
+            ":al!a@h TOPIC #room :",
+        ):
+            ircd.clients[0].send(line)
+        await run.until(lambda: len(run.all(Membership)) == 3)
+        told = [(e.change, e.at.room, e.text, e.news) for e in run.all(Membership)]
+        assert told == [
+            ("topic", "#Room", "old topic", False),
+            ("topic", "#Room", "older", False),
+            ("topic", "#Room", "", True),
+        ]
+
+
+@story
 async def test_an_account_is_believed_only_while_we_see_its_nick() -> None:
     async with Ircd(Options(caps="extended-join account-notify")) as ircd, running(ircd) as run:
         await run.up()

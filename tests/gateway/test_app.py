@@ -15,6 +15,7 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway import app
+from gateway.adapters import Unavailable
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
 from gateway.ops import health
@@ -70,7 +71,7 @@ def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path:
     channels = {"keys": {"platform": "console"}, "irc.x": {"platform": "irc", "host": "127.0.0.1", "nick": "r"}}
 
     async def story() -> None:
-        with pytest.raises(app.Unavailable, match=r"channels\.keys: .*console"):
+        with pytest.raises(Unavailable, match=r"channels\.keys: .*console"):
             await app.run(settings(tmp_path, channels=channels), asyncio.Event())
 
     asyncio.run(story())

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -41,6 +42,22 @@ REACTION = Reacted(id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), r
 JOIN = Membership(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
 LINK = Link(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
 ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
+
+
+@pytest.mark.parametrize(
+    ("change", "news", "listen", "fate"),
+    [
+        ("topic", True, "mention", "context"),
+        ("topic", True, "off", "noted"),
+        ("topic", False, "mention", "noted"),
+        ("join", True, "all", "noted"),
+    ],
+)
+def test_a_changed_topic_is_told_at_the_next_turn(
+    *, change: Literal["topic", "join"], news: bool, listen: Listen, fate: str
+) -> None:
+    judged = judge(DEFAULT, replace(JOIN, change=change, news=news), YES, listen)
+    assert (judged.fate, judged.urgency) == (fate, 0)
 
 
 @pytest.mark.parametrize(

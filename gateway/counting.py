@@ -1,0 +1,98 @@
+"""How large requests are before they are sent: which counter is used for which agent and model, and when.
+
+Bytes are enough where nothing depends on the last percent, because every bill corrects them. The tokenizer takes 27 MB
+once it is loaded, so it is, unless the operator asks for it, only for prompts that begin to fill their window.
+"""
+
+from agent.cache.keeper import Gauge
+from agent.models.anthropic_wire import translate
+from agent.models.base import Request
+from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, context_tokens_of
+from agent.tokens.build import build_counter
+from agent.tokens.endpoint import EndpointCounter
+from agent.tokens.meter import Estimate, Meter
+from agent.tokens.offline import OfflineCounter
+from gateway.clock import Clock
+from gateway.live import Live
+from gateway.pictures import picture
+
+LARGE = 0.25
+"""Of a model's window: of a prompt beyond that it matters how large it is."""
+
+
+class Counting:
+    """The counters of one gateway."""
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
+        self._bytes.close()  # it never loads anything
+        self.fine, self.rough = Meter(self._tokenizer, look=picture), Meter(self._bytes, look=picture)
+        self._endpoints: dict[str, EndpointCounter] = {}
+
+    @property
+    def live(self) -> Live:
+        """What the operator wants by now."""
+        return self._live
+
+    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> Gauge:
+        """For one model, which its provider calls `name`."""
+        return _Gauge(self, name, context_tokens_of(config, provider), self._endpoint(config.provider, provider))
+
+    def _endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
+        said = self._live.optimization.token_counter
+        if not said.enabled or said.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
+            return None
+        if key not in self._endpoints:
+            counter = build_counter(
+                said.backend, provider, self._tokenizer, capacity=said.cache_capacity, clock=self._clock
+            )
+            assert isinstance(counter, EndpointCounter)
+            self._endpoints[key] = counter
+        return self._endpoints[key]
+
+    async def aclose(self) -> None:
+        """Stop asking and loading."""
+        for endpoint in self._endpoints.values():
+            await endpoint.aclose()
+        self._tokenizer.close()
+
+
+class _Gauge:
+    """`agent.cache.keeper.Gauge` for one model."""
+
+    def __init__(self, counting: Counting, name: str, window_tokens: int, endpoint: EndpointCounter | None) -> None:
+        self._counting = counting
+        self._name = name
+        self._window_tokens = window_tokens
+        self._endpoint = endpoint
+        self._asked: dict[str, Request] = {}
+        """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
+
+    def estimate(self, model: str, request: Request) -> tuple[Meter, Estimate]:
+        counting, live = self._counting, self._counting.live
+        rough = counting.rough.estimate(model, request)
+        if not live.switches(request.shared_key).token_counter:
+            return counting.rough, rough
+        meter, estimate = counting.rough, rough
+        wanted = live.optimization.token_counter.backend == "tiktoken"
+        counted = self._endpoint is not None and self._endpoint.is_exact
+        if wanted or (not counted and rough.tokens > LARGE * self._window_tokens):
+            meter, estimate = counting.fine, counting.fine.estimate(model, request)
+        self._ask(request, meter, estimate)
+        return meter, estimate
+
+    def exact(self, request: Request) -> bool:
+        asked = self._asked.get(request.shared_key)
+        if self._endpoint is None or asked is None or asked.conversation is not request.conversation:
+            return False
+        return self._endpoint.is_exact and self._endpoint.known(self._body(asked)) is not None
+
+    def _ask(self, request: Request, meter: Meter, estimate: Estimate) -> None:
+        if self._endpoint is not None and request.shared_key not in self._asked:
+            self._asked[request.shared_key] = request
+            self._endpoint.want(self._body(request), lambda tokens: meter.counted(estimate, tokens))
+
+    def _body(self, request: Request) -> dict[str, object]:
+        return translate(request, model=self._name).body
