@@ -27,18 +27,18 @@ _NONE = 3
 """The row of what follows the first request, with no gap before it."""
 _MEMORY = 0.97
 """What an observation still weighs when the next one of its kind comes: about the last thirty count."""
-_ROW = 1.0
+_ROW = 2.0
 """How many observations the conversation's overall share weighs against what follows one kind of gap."""
-_WEAK, _INFORMED = 0.3, 1.5
+_WEAK, _INFORMED = 0.3, 3.0
 """How many observations a guess weighs, and what all other conversations taught."""
 _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which they count as informed."""
 _AT_LEAST = 6.0
 """Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
-_AT_MOST = 20.0
+_AT_MOST = 12.0
 """More do not change a decision, and a fold ends most prefixes."""
-_PRESUMED = 0.25
-"""Of a gap in each length, so that nothing is impossible that was never seen."""
+_PRESUMED = 0.03
+"""Gaps in each length, so that nothing is impossible that was never seen."""
 _KEPT = 4_096
 """Conversations remembered, the last used ones."""
 

@@ -1,13 +1,16 @@
 """What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py [--json]`.
 
-One room of 50 messages at fixed gaps, and a day of 20 rooms and 30 direct chats with two agents, judged by the
+One room of 50 messages at fixed gaps, and days of 20 rooms and 30 direct chats with two agents, judged by the
 prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant optimum (`optimum.py`) for the same
-requests. Beside it, the same requests in four other layouts.
+requests: it knows when silences end, which nobody can, so talk at random cannot come near it. Beside it, the same
+requests in four other layouts.
 """
 
 import argparse
+import heapq
 import json
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,16 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.cache.cadence import Cadence
+from agent.cache.keepwarm import MARGIN_S, Resting, refresh_at
 from agent.cache.marks import Unit
 from agent.cache.plan import Policy, plan
 from agent.cache.prices import Price, Prices
 from agent.cache.warmth import ROOT, Warmth, chain
 from tests.bench.optimum import Asked, Cost, optimum
-from tests.servers.messages_cache import MessagesCache, Ticket, Usage
+from tests.servers.messages_cache import MessagesCache, Usage
 
 PRICES = Prices.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
 FOLD_TOKENS = 16_000
+
+
+Times = Callable[[random.Random, bool, float], Iterator[float]]
 
 
 class Piece(NamedTuple):
@@ -95,7 +102,7 @@ def room_at(gap_s: float, *, shared: int, messages: int = 50, seed: int = 1) -> 
     return [talk.turn(gap_s * number) for number in range(messages)]
 
 
-def day(*, seed: int = 1, days: int = 1) -> list[Turn]:
+def day(times: Times, *, seed: int = 1, days: int = 1) -> list[Turn]:
     """20 rooms and 30 direct chats, two agents: bursts and silences, slow talk, hardly anything at night."""
     rng = random.Random(seed)
     talks: list[tuple[float, Talk]] = []
@@ -105,27 +112,60 @@ def day(*, seed: int = 1, days: int = 1) -> list[Turn]:
         binding = Piece("binding", f"{agent} rooms", 120) if room else Piece("binding", f"{agent} {number}", 300)
         private = (binding, Piece("channel", f"card {number}", rng.randint(150, 250)))
         talk = Talk(f"p/{number}", agent, head(agent, 2_400 if number % 2 else 1_700), private, rng)
-        talks += [(at, talk) for at in _times(rng, room=room, days=days)]
+        talks += [(at, talk) for number_ in range(days) for at in times(rng, room, number_ * DAY_S)]
     return [talk.turn(at) for at, talk in sorted(talks, key=lambda item: item[0])]
 
 
-def _times(rng: random.Random, *, room: bool, days: int) -> Iterator[float]:
-    """When somebody speaks to the agent in one conversation."""
+def random_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
+    """When somebody speaks to the agent in one conversation: bursts and slow talk, silences of any length."""
     slow = rng.random() < 0.25
     bursts = rng.uniform(3, 9) if room else rng.uniform(1, 4)
     length = rng.uniform(4, 14)
-    for number in range(days):
-        at = 7 * 3_600 + rng.expovariate(bursts / 57_600)
-        while at < 23.5 * 3_600:
-            for _ in range(max(1, int(rng.expovariate(1 / length)))):
-                yield number * DAY_S + at
-                at += rng.lognormvariate(6.5, 0.5) if slow else rng.lognormvariate(4.2, 0.8)
-            at += rng.expovariate(bursts / 57_600)
+    at = midnight_s + 7 * 3_600 + rng.expovariate(bursts / 57_600)
+    while at < midnight_s + 23.5 * 3_600:
+        for _ in range(max(1, int(rng.expovariate(1 / length)))):
+            yield at
+            at += rng.lognormvariate(6.5, 0.5) if slow else rng.lognormvariate(4.2, 0.8)
+        at += rng.expovariate(bursts / 57_600)
+
+
+def steady_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
+    """The same, in bursts of 5 to 30 messages with hours between; a fifth talks slowly and all day long."""
+    slow = rng.random() < 0.2
+    at = midnight_s + 7 * 3_600 + rng.uniform(0, 7_200)
+    while at < midnight_s + 23 * 3_600:
+        for _ in range(rng.randint(5, 30)):
+            yield at
+            at += rng.uniform(400, 1_800) if slow else 5 + rng.expovariate(1 / 40)
+        at += rng.uniform(1.5, 4 if room else 7) * 3_600
 
 
 # Layouts: from a turn to a body of the Messages API. The judge reads of a text only how long it is.
 
 Json = dict[str, Any]
+
+
+class Judge:
+    """The provider: its cache and its bill."""
+
+    def __init__(self, price: Price) -> None:
+        self.price = price
+        self.cache = MessagesCache(tokens, minimum=price.minimum_tokens)
+        self.paid = 0.0
+        self.read = self.total = 0
+
+    def __call__(self, request: Json, at_s: float, agent: str) -> Usage:
+        ticket = self.cache.begin(request, at_s=at_s, workspace=agent)
+        self.cache.began(ticket)
+        usage = ticket.usage
+        self.paid += usage.input_tokens + usage.cache_read_input_tokens * self.price.read
+        self.paid += usage.ephemeral_5m_input_tokens * self.price.write_5m
+        self.paid += usage.ephemeral_1h_input_tokens * self.price.write_1h
+        self.read += usage.cache_read_input_tokens
+        self.total += usage.total
+        return usage
+
+
 LONG: Json = {"type": "ephemeral", "ttl": "1h"}
 SHORT: Json = {"type": "ephemeral", "ttl": "5m"}
 
@@ -150,31 +190,18 @@ def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
 class Keeper:
     """How the plan is used around a model."""
 
-    def __init__(self, price: Price, policy: Policy) -> None:
-        self.price, self.policy = price, policy
+    def __init__(self, price: Price, policy: Policy, *, warm_usd: float = 0.0) -> None:
+        self.price, self.policy, self.warm_usd = price, policy, warm_usd
         self.cadence: dict[str, Cadence] = {}
         self.warmth = Warmth()
-        self.spent_s = 0.0
-        self.slowest_s = 0.0
-        self.missed = 0
+        self.spent_s: list[float] = []
+        self.missed = self.refreshed = 0
+        self._last: dict[str, tuple[float, list[Unit], Json]] = {}
+        self._due: list[tuple[float, str, float, str]] = []
 
-    def __call__(self, turn: Turn, judge: Callable[[Json], Ticket]) -> Usage:
-        units: list[Unit] = []
-        digest = ROOT
-        systems = len(turn.shared) + len(turn.private)
-        for number, piece in enumerate(turn.pieces):
-            digest = chain(digest, f"{turn.agent} {piece.id}".encode())
-            said = number >= systems
-            units.append(
-                Unit(
-                    name=piece.name,
-                    behind="said" if said else "block",
-                    number=number - systems if said else number,
-                    tokens=piece.tokens,
-                    digest=digest,
-                    shared=number < len(turn.shared),
-                )
-            )
+    def __call__(self, turn: Turn, judge: Judge) -> None:
+        self._refresh(turn.at_s, judge)
+        units = units_of(turn)
         path = [unit.digest for unit in units]
         cadence = self.cadence.setdefault(turn.agent, Cadence())
         began = time.perf_counter()
@@ -188,55 +215,105 @@ class Keeper:
             cached=self.warmth.find(path, turn.at_s),
         )
         self.warmth.sent(path, read=planned.read, writes=planned.writes, at_s=turn.at_s)
-        spent = time.perf_counter() - began
-        self.spent_s += spent
-        self.slowest_s = max(self.slowest_s, spent)
+        self.spent_s.append(time.perf_counter() - began)
         marks = {(mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT for mark in planned.marks}
-        ticket = judge(
-            body(
-                [text(piece, marks.get(("block", i))) for i, piece in enumerate((*turn.shared, *turn.private))],
-                [text(piece, marks.get(("said", i))) for i, piece in enumerate(turn.said)],
-                turn.now,
+        request = body(
+            [text(piece, marks.get(("block", i))) for i, piece in enumerate((*turn.shared, *turn.private))],
+            [text(piece, marks.get(("said", i))) for i, piece in enumerate(turn.said)],
+            turn.now,
+        )
+        usage = judge(request, turn.at_s, turn.agent)
+        predicted = sum(block.read for block in planned.blocks), sum(block.written for block in planned.blocks)
+        self.missed += predicted != (usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+        self._last[turn.conversation] = turn.at_s, units, request
+        self._consider(turn.conversation, turn.agent, turn.at_s)
+
+    def _consider(self, conversation: str, agent: str, at_s: float) -> None:
+        """Note when to refresh this conversation, if that pays."""
+        asked_s, units, _ = self._last[conversation]
+        path = [unit.digest for unit in units]
+        found, until_s = self.warmth.find(path, at_s), self.warmth.until_s(path, at_s)
+        if self.warm_usd and found and until_s is not None:
+            resting = Resting(
+                conversation=conversation,
+                tokens=sum(unit.tokens for unit in units[: found[-1].unit + 1]),
+                lifetime=found[-1].lifetime,
+                asked_s=asked_s,
+                until_s=until_s,
+            )
+            due = refresh_at(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
+            if due is not None and due > at_s:
+                heapq.heappush(self._due, (due, conversation, asked_s, agent))
+
+    def _refresh(self, until_s: float, judge: Judge) -> None:
+        while self._due and self._due[0][0] <= until_s:
+            at_s, conversation, asked_s, agent = heapq.heappop(self._due)
+            last_s, units, request = self._last[conversation]
+            path = [unit.digest for unit in units]
+            gone_s = self.warmth.until_s(path, at_s)
+            if last_s != asked_s or gone_s is None:
+                continue
+            if gone_s <= at_s + MARGIN_S + 1.0:  # else others have refreshed what it stands behind
+                usage = judge(request, at_s, agent)
+                self.warm_usd -= usage.cache_read_input_tokens * self.price.read * (self.price.input_usd or 0) / 1e6
+                read = self.warmth.find(path, at_s)[-1].unit + 1
+                self.warmth.sent(path, read=read, writes=(), at_s=at_s)
+                self.refreshed += 1
+            self._consider(conversation, agent, at_s)
+
+
+def units_of(turn: Turn) -> list[Unit]:
+    units: list[Unit] = []
+    digest = ROOT
+    systems = len(turn.shared) + len(turn.private)
+    for number, piece in enumerate(turn.pieces):
+        digest = chain(digest, f"{turn.agent} {piece.id}".encode())
+        said = number >= systems
+        units.append(
+            Unit(
+                name=piece.name,
+                behind="said" if said else "block",
+                number=number - systems if said else number,
+                tokens=piece.tokens,
+                digest=digest,
+                shared=number < len(turn.shared),
             )
         )
-        predicted = sum(block.read for block in planned.blocks), sum(block.written for block in planned.blocks)
-        billed = ticket.usage.cache_read_input_tokens, ticket.usage.cache_creation_input_tokens
-        self.missed += predicted != billed
-        return ticket.usage
+    return units
 
 
-def one_block(turn: Turn, judge: Callable[[Json], Ticket]) -> Usage:
+def one_block(turn: Turn, judge: Judge) -> None:
     """All in one marked system block, with the channel and the date in it."""
     named = (*turn.shared, *turn.private)
     size = sum(piece.tokens for piece in named) + 15
     whole = Piece("system", f"{turn.agent} {turn.conversation} {turn.at_s // 60}", size)
     said = [text(piece) for piece in turn.said]
     said[-1] |= {"cache_control": SHORT}
-    return judge(body([text(whole, SHORT)], said, turn.now)).usage
+    judge(body([text(whole, SHORT)], said, turn.now), turn.at_s, turn.agent)
 
 
-def no_history(turn: Turn, judge: Callable[[Json], Ticket]) -> Usage:
+def no_history(turn: Turn, judge: Judge) -> None:
     """One marked system block, the same everywhere; the rest is told behind it, unmarked."""
     whole = Piece("system", turn.agent, sum(piece.tokens for piece in turn.shared))
     system = [text(whole, SHORT), *(text(piece) for piece in turn.private)]
-    return judge(body(system, [text(piece) for piece in turn.said], turn.now)).usage
+    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
 
 
-def four_blocks(turn: Turn, judge: Callable[[Json], Ticket]) -> Usage:
+def four_blocks(turn: Turn, judge: Judge) -> None:
     """Workspace, skills, binding for an hour and the channel for five minutes, with per-turn text in the last."""
     *blocks, card = (*turn.shared, *turn.private)
     volatile = Piece("channel", f"{card.id} {turn.at_s}", card.tokens + 15)
     first = Piece("workspace", f"{turn.agent} tools identity", blocks[0].tokens + blocks[1].tokens)
     system = [text(first, LONG), *(text(piece, LONG) for piece in blocks[2:]), text(volatile, SHORT)]
-    return judge(body(system, [text(piece) for piece in turn.said], turn.now)).usage
+    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
 
 
-def uncached(turn: Turn, judge: Callable[[Json], Ticket]) -> Usage:
+def uncached(turn: Turn, judge: Judge) -> None:
     system = [text(piece) for piece in (*turn.shared, *turn.private)]
-    return judge(body(system, [text(piece) for piece in turn.said], turn.now)).usage
+    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
 
 
-Layout = Callable[[Turn, Callable[[Json], Ticket]], Usage]
+Layout = Callable[[Turn, Judge], None]
 
 
 class Outcome(NamedTuple):
@@ -245,26 +322,10 @@ class Outcome(NamedTuple):
 
 
 def run(turns: list[Turn], layout: Layout, price: Price) -> Outcome:
-    cache = MessagesCache(tokens, minimum=price.minimum_tokens)
-    cost = Cost(price.read, price.write_5m, price.write_1h)
-    paid = read = total = 0.0
+    judge = Judge(price)
     for turn in turns:
-
-        def judge(request: Json, turn: Turn = turn) -> Ticket:
-            ticket = cache.begin(request, at_s=turn.at_s, workspace=turn.agent)
-            cache.began(ticket)
-            return ticket
-
-        usage = layout(turn, judge)
-        paid += (
-            usage.input_tokens
-            + usage.cache_read_input_tokens * cost.read
-            + usage.ephemeral_5m_input_tokens * cost.write_5m
-            + usage.ephemeral_1h_input_tokens * cost.write_1h
-        )
-        read += usage.cache_read_input_tokens
-        total += usage.total
-    return Outcome(paid / best(turns, cost), read / total)
+        layout(turn, judge)
+    return Outcome(judge.paid / best(turns, Cost(price.read, price.write_5m, price.write_1h)), judge.read / judge.total)
 
 
 def best(turns: list[Turn], cost: Cost) -> float:
@@ -278,6 +339,7 @@ def best(turns: list[Turn], cost: Cost) -> float:
 def layouts(price: Price) -> dict[str, Layout]:
     return {
         "planned (auto)": Keeper(price, Policy()),
+        "planned, $0.50 to keep warm": Keeper(price, Policy(), warm_usd=0.5),
         "planned (fixed)": Keeper(price, Policy(kind="fixed")),
         "one block, channel and date in it": one_block,
         "one marked block, history not": no_history,
@@ -290,25 +352,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
-    result: dict[str, dict[str, dict[str, float]]] = {}
-    for model in ("claude-sonnet-5-5", "claude-sonnet-5"):
-        price = PRICES.of(model)
-        scenes = {f"room at {gap} s": room_at(gap, shared=2_000) for gap in (60, 310, 900, 3_000)}
-        scenes["day"] = day(seed=arguments.seed)
-        for scene, turns in scenes.items():
-            for name, layout in layouts(price).items():
-                outcome = run(turns, layout, price)
-                result.setdefault(f"{model}, {scene} ({len(turns)} requests)", {})[name] = outcome._asdict()
-                if isinstance(layout, Keeper):
-                    print(layout.spent_s / len(turns) * 1e6, layout.slowest_s * 1e6, layout.missed)
-    if arguments.json:
-        print(json.dumps(result))
-        return
+    price = PRICES.of(arguments.model)
+    scenes = {f"one room, a message every {gap} s": room_at(gap, shared=2_000) for gap in (60, 310, 900, 3_000)}
+    scenes["a day of bursts and long silences"] = day(steady_times, seed=arguments.seed)
+    scenes["a day of talk at random"] = day(random_times, seed=arguments.seed)
+    result: dict[str, Any] = {"model": arguments.model, "read": price.read}
+    spent_s: list[float] = []
+    for scene, turns in scenes.items():
+        result[scene] = {"requests": len(turns)}
+        for name, layout in layouts(price).items():
+            result[scene][name] = run(turns, layout, price)._asdict()
+            if isinstance(layout, Keeper):
+                spent_s += layout.spent_s
+                result[scene][name] |= {"mispredicted": layout.missed, "refreshed": layout.refreshed}
+    result["planning_ms"] = {
+        "median": statistics.median(spent_s) * 1e3,
+        "p99": statistics.quantiles(spent_s, n=100)[98] * 1e3,
+    }
+    print(json.dumps(result) if arguments.json else told(result))
+
+
+def told(result: dict[str, Any]) -> str:
+    lines = [f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the clairvoyant optimum."]
     for scene, outcomes in result.items():
-        print(f"\n{scene}")
-        for name, each in outcomes.items():
-            print(f"  {name:36} {each['ratio']:5.3f} of the optimum, {each['read_share']:6.1%} read")
+        if isinstance(outcomes, dict) and "requests" in outcomes:
+            lines.append(f"\n{scene} ({outcomes['requests']} requests)")
+            for name, each in outcomes.items():
+                if name != "requests":
+                    more = f", {each['refreshed']} refreshes" if each.get("refreshed") else ""
+                    more += f", {each['mispredicted']} mispredicted" if each.get("mispredicted") else ""
+                    lines.append(f"  {name:36} {each['ratio']:6.3f}, {each['read_share']:6.1%} read{more}")
+    times = result["planning_ms"]
+    return "\n".join([*lines, f"\nplanning: {times['median']:.2f} ms, p99 {times['p99']:.2f} ms"])
 
 
 if __name__ == "__main__":
