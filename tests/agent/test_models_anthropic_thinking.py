@@ -1,5 +1,6 @@
 """Thinking in tool loops, and what it is bound to: platform.claude.com/docs/en/build-with-claude/preserved-thinking."""
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -10,8 +11,9 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_thinking import Thought, Thoughts
 from agent.models.anthropic_wire import translate
 from agent.models.base import Malformed, Mark, Model, Request, Said, Text, ToolCall, ToolResult
-from tests.agent.models_kit import TOOL, against, ask, end, request, text, user
+from tests.agent.models_kit import TOOL, against, ask, assistant, end, request, text, user
 from tests.agent.test_models_anthropic import CALLS, LOOP, RESULTS, calls, opus, other, roles
+from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi, Seen
 
 
@@ -198,3 +200,36 @@ def test_as_many_as_loops_need_are_remembered() -> None:
         thoughts.keep(Thought(came_after="", told="", words="", calls=(call,), content=[]), (user("hi"),))
     assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
     assert thoughts.recall(user("hi")) is None
+
+
+@pytest.mark.parametrize("now", ["", "It is late."])
+def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(now: str) -> None:
+    """Marks as a plan sets them: behind the newest words, and where the request before was marked."""
+
+    def asked(*said: Said, now: str = now) -> Request:
+        behind = (len(said) - 1, len(said) - 3) if len(said) > 1 else (0,)
+        marks = tuple(Mark(behind="said", index=place, lifetime="5m") for place in sorted(behind))
+        return replace(request(*said, tools=(TOOL,)), marks=marks, now=now)
+
+    async def run() -> None:
+        cache = MessagesCache(lambda text: len(text) // 4 + 1)
+        async with ModelApi(cache=cache, clock=lambda: 0.0) as api, asyncio.timeout(30):
+            model = opus(api.url)
+            hello = user("hello " * 1000)
+            api.then(thinks("a"), thinks("b"), Answer(text="Done."))
+            first = asked(hello)
+            loops = [first.conversation]
+            for ident in ("a", "b"):
+                loops.append(again(replace(first, conversation=loops[-1]), ident).conversation)
+            billed = [end(await ask(model, asked(*said))).usage for said in loops]
+            billed.append(end(await ask(model, asked(hello, assistant("Done."), user("thanks"), now=""))).usage)
+            await model.aclose()
+            read = [usage.cache_read_tokens for usage in billed]
+            written = [usage.cache_write_tokens for usage in billed]
+            assert read[0] == 0
+            assert read[1] == written[0] > 1500
+            assert read[2] == read[1] + written[1]
+            assert read[3] == written[0]
+            assert not api.violations
+
+    asyncio.run(run())
