@@ -1,14 +1,13 @@
 """What model requests were expected to cost and did cost: read from the log, in numbers and told to people."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.events import Account, BlockAccount, ConversationId, SenderId, Usage
+from gateway.events import Account, BlockAccount, ConversationId, Usage
 from gateway.ops.report import clock_time
 from gateway.records import Seq, TurnEnded
 from gateway.store import Reader, Spending, SpentBy, Stored
-from gateway.store.spending import NOBODY
 
 LOOK_BACK = 2_000
 """Turns that are looked through for requests at most, unless more requests are wanted."""
@@ -56,13 +55,6 @@ async def newest(reader: Reader, most: int, conversation: ConversationId | None 
             break
         found, before, looked = asked(page) + found, page[0].seq, looked + len(page)
     return found[max(0, len(found) - most) :]
-
-
-def speakers(told: Iterable[Stored], covers: Collection[Seq]) -> tuple[SenderId, ...]:
-    """`TurnEnded.senders` for these `covers`, which are among `told`: who is to bear what the turn costs."""
-    facts = (entry.fact for entry in told if entry.seq in covers)
-    senders = (getattr(fact, "sender", None) for fact in facts)
-    return tuple(NOBODY if sender is None else sender.id for sender in senders)
 
 
 def expected(blocks: Iterable[BlockAccount]) -> Usage:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from gateway import ledger
-from gateway.events import Alarm, BlockAccount, EventId, Usage
+from gateway.events import BlockAccount, Usage
 from gateway.ledger import Asked
 from gateway.records import Seq, TurnEnded
 from gateway.store import Entry, Spending, Store
-from tests.store.kit import NOW, account, heard, opened, place, run, spent, turn
+from tests.store.kit import NOW, account, opened, place, run, spent, turn
 
 A, B = place("#a").conversation, place("#b").conversation
 
@@ -86,20 +86,6 @@ def test_the_dearest_stands_first() -> None:
     senders = ledger.by_key("sender", [summed("irc.x:u"), summed("irc.x:")])
     assert [line.split()[0] for line in senders] == ["sender", "irc.x:(nobody)", "irc.x:u"]
     assert "requests" not in senders[0]
-
-
-def test_who_spoke_is_told_in_the_order_of_what_is_covered(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            for number in range(3):
-                await store.append(heard(number))
-            unread = await store.unread(A, most=9)
-            assert ledger.speakers(unread.messages, [unread.messages[0].seq, unread.messages[2].seq]) == ("u", "u")
-            assert ledger.speakers(unread.messages, ()) == ()
-            alarm = Alarm(id=EventId("a"), text="now", sent=NOW)
-            assert ledger.speakers([replace(unread.messages[0], fact=alarm)], [unread.messages[0].seq]) == ("",)
-
-    run(story())
 
 
 def _many(count: int) -> list[Entry]:
