@@ -32,7 +32,10 @@ _KNOWN = frozenset(
     }
 )
 """Other events (`ping`, and what is yet to be invented) are not even read."""
-_NO_SYSTEM = re.compile(r"role .?system.? is not supported", re.IGNORECASE)
+_NO_SYSTEM = re.compile(
+    r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
+)
+"""The API's own words, its older ones, and those of servers that check requests by a schema."""
 _RECALLED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
 """How the API says (with 400) that thinking which was sent back is not what it was, or not where it was; or that a
 block which came beside it is not one that it takes back."""

@@ -8,6 +8,7 @@ and build-with-claude/mid-conversation-system-messages (behind a user message, a
 import base64
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ _WARM_UP = "(nothing yet)"
 """A request needs words of the user, also if only what is in front of them is to be read."""
 _MARKABLE = frozenset({"text", "image", "tool_use", "tool_result"})
 """Thinking takes no mark, nor does anything that we do not know."""
+_ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 _Placed = list[tuple[int, Piece]]
 """Pieces, each with the number of the `Said` that it is of."""
@@ -171,10 +173,16 @@ def _block(part: Piece) -> Json:
             data = base64.b64encode(part.data).decode()
             return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}
         case ToolCall():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": tool_input(part.arguments)}
+            written = tool_input(part.arguments)
+            return {"type": "tool_use", "id": _plain(part.id), "name": _plain(part.name), "input": written}
         case ToolResult():
-            result: Json = {"type": "tool_result", "tool_use_id": part.id, "content": part.text}
+            result: Json = {"type": "tool_result", "tool_use_id": _plain(part.id), "content": part.text}
             return result | {"is_error": True} if part.error else result
+
+
+def _plain(name: str) -> str:
+    """Write another provider's id or name (`functions.look_up:0`) in the letters that this one takes."""
+    return _ODD.sub("_", name) or "_"
 
 
 def _telling(messages: list[Json], now: str, *, systems: bool) -> list[Json]:

@@ -23,7 +23,7 @@ from agent.models.base import (
 )
 from gateway.events import Lifetime
 from tests.agent.models_kit import KEY, TOOL, against, ask, assistant, end, request, text, user
-from tests.servers.model_api import ModelApi
+from tests.servers.model_api import Answer, ModelApi
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""
@@ -167,6 +167,26 @@ def test_a_model_that_unexpectedly_takes_no_system_messages_is_asked_once_more_a
     against(lambda url: AnthropicModel(name="main", model=f"proxy/{OPUS}", base_url=url, api_key=KEY), story)
 
 
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        'messages: Unexpected role "system". The Messages API accepts a top-level `system` parameter',
+        "messages.1.role: Input should be 'user' or 'assistant'",
+    ],
+)
+def test_however_that_is_said(complaint: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}).encode()
+        api.then(Answer(status=400, body=body), Answer(text="hi"), Answer(status=400, body=body))
+        asked = replace(request(user("hi")), now="It is late.")
+        assert text(await ask(model, asked)) == "hi"
+        with pytest.raises(Malformed):  # there is no other way to say it
+            await ask(model, asked)
+        assert [roles(seen.body) for seen in api.seen] == ["user system", "user", "user"]
+
+    against(opus, story)
+
+
 @pytest.mark.parametrize("systems", [True, False])
 @pytest.mark.parametrize("said", [(), (user("hi"),), (user("hi"), assistant("ho")), LOOP])
 def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[Said, ...], systems: bool) -> None:
@@ -196,6 +216,15 @@ def test_the_fake_server_bites() -> None:
                 await ask(model, request(*wrong, tools=(TOOL,)))
 
     against(other, story)
+
+
+def test_a_loop_that_another_provider_began_goes_on_here() -> None:
+    async def story(_: ModelApi, model: Model) -> None:
+        call = ToolCall(id="functions.look_up:0", name="functions.look_up", arguments="")
+        said = (Said(role="assistant", parts=(call,)), Said(role="user", parts=(ToolResult(id=call.id, text="ok"),)))
+        assert text(await ask(model, request(user("hi"), *said, tools=(TOOL,)))) == "You said: ok"
+
+    against(opus, story)
 
 
 def test_a_warm_up_reads_the_prompt_and_says_nothing() -> None:
