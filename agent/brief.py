@@ -4,11 +4,11 @@ The agent never sees the store. A `Brief` is everything that a prompt is made fr
 always gives the same bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from agent.models.base import Image
+from agent.models.base import Image, Piece, Said, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,14 @@ class Exchange:
     """Empty: the agent said nothing."""
     images: tuple[Image, ...] = ()
     """What was shown then, in the order of the lines. Empty for a model that does not see."""
+    said: tuple[Said, ...] = field(init=False, compare=False, repr=False)
+    """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
+
+    def __post_init__(self) -> None:
+        parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
+        heard = (Said(role="user", parts=parts),) if parts else ()
+        reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
+        object.__setattr__(self, "said", (*heard, *reply))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

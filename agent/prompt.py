@@ -8,7 +8,7 @@ line itself, written once and never again, and what holds for one turn only is t
 from collections.abc import Sequence
 
 from agent.brief import Binding, Brief, Exchange, Line, Place
-from agent.models.base import Block, Piece, Request, Said, Text, ToolSpec
+from agent.models.base import Block, Request, Said, ToolSpec
 
 MAX_LINE_CHARS = 8_000
 """One message may not crowd out the rest; the log keeps it whole."""
@@ -35,15 +35,11 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
     """
     said: list[Said] = []
     for exchange in (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images)):
-        parts: tuple[Piece, ...] = exchange.images
-        if exchange.heard:
-            parts = (Text(text=exchange.heard), *parts)
-        if said and said[-1].role == "user":  # after a silence the same side goes on: sides must alternate
-            said[-1] = Said(role="user", parts=(*said[-1].parts, *parts))
-        elif parts:
-            said.append(Said(role="user", parts=parts))
-        if exchange.reply:
-            said.append(Said(role="assistant", parts=(Text(text=exchange.reply),)))
+        for one in exchange.said:
+            if said and said[-1].role == one.role:  # after a silence the same side goes on: sides must alternate
+                said[-1] = Said(role=one.role, parts=(*said[-1].parts, *one.parts))
+            else:
+                said.append(one)
     return Request(
         blocks=_blocks(brief, plain=plain),
         conversation=tuple(said),

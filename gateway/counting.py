@@ -70,16 +70,16 @@ class _Gauge:
         self._asked: dict[str, Request] = {}
         """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
 
-    def estimate(self, model: str, request: Request) -> tuple[Meter, Estimate]:
+    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
         counting, live = self._counting, self._counting.live
-        rough = counting.rough.estimate(model, request)
+        rough = counting.rough.estimate(model, request, before)
         if not live.switches(request.shared_key).token_counter:
             return counting.rough, rough
         meter, estimate = counting.rough, rough
         wanted = live.optimization.token_counter.backend == "tiktoken"
         counted = self._endpoint is not None and self._endpoint.is_exact
         if wanted or (not counted and rough.tokens > LARGE * self._window_tokens):
-            meter, estimate = counting.fine, counting.fine.estimate(model, request)
+            meter, estimate = counting.fine, counting.fine.estimate(model, request, before)
         self._ask(request, meter, estimate)
         return meter, estimate
 

@@ -44,8 +44,11 @@ class Dialect:
 class Gauge(Protocol):
     """Measures requests before they are sent."""
 
-    def estimate(self, model: str, request: Request) -> tuple[Meter, Estimate]:
-        """Return how large it is thought to be, and who wants to know what it was billed."""
+    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
+        """Return how large it is thought to be, and who wants to know what it was billed.
+
+        `before`: the last request of the same conversation, so that only what is new need be counted.
+        """
 
     def exact(self, request: Request) -> bool:
         """Whether the model's own counter has counted exactly this request by now."""
@@ -139,9 +142,12 @@ class Keeper:
 
     def _prepare(self, request: Request) -> _Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        meter, estimate = self._gauge.estimate(self._dialect.model, request)
-        laid = units(request, estimate.size, estimate.corrected)
-        path = tuple(unit.digest for unit in laid)
+        before = self._newest.get((request.shared_key, request.place))
+        meter, estimate = self._gauge.estimate(
+            self._dialect.model, request, before and (before.request, before.estimate)
+        )
+        laid = units(request, estimate.size, before and (before.request, before.laid))
+        path = tuple([unit.digest for unit in laid])
         policy = self._policy(request.shared_key)
         cached = self._warmth.find(path, at_s)
         if self._dialect.caching == "automatic":
@@ -149,14 +155,21 @@ class Keeper:
         else:
             planned = plan(
                 laid,
-                price=self._dialect.price,
+                price=self._price(estimate),
                 policy=policy if self._dialect.caching == "marks" else replace(policy, kind="off"),
                 shared=cadence.shared_odds(),
                 own=cadence.odds(request.place),
                 cached=cached,
             )
+        planned = replace(planned, blocks=tuple([_scaled(block, estimate) for block in planned.blocks]))
         marked = replace(request, marks=planned.marks)
         return _Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
+
+    def _price(self, estimate: Estimate) -> Price:
+        """The smallest prefix in tokens as they are estimated: what counts is how they are billed."""
+        minimum = self._dialect.price.minimum_tokens
+        billed = max(1, estimate.corrected(10_000))
+        return self._dialect.price.model_copy(update={"minimum_tokens": -(-minimum * 10_000 // billed)})
 
     def _writing(self, ask: _Ask) -> Digest | None:
         """The shared prefix that this request is going to write; None: it writes none."""
@@ -197,7 +210,7 @@ class Keeper:
         """Believe what was billed: less was cached than was thought."""
         read, tokens = 0, 0
         for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
-            tokens += unit.tokens
+            tokens += ask.estimate.corrected(unit.tokens)
             if tokens * scale * _SHORT - _NEAR <= usage.cache_read_tokens:
                 read = place if usage.cache_read_tokens else 0
         self._warmth.forget(ask.path[read : ask.plan.read])
@@ -229,6 +242,16 @@ class Keeper:
     def _now_s(self) -> float:
         # Not the monotonic clock: what is known of yesterday must still count after a restart.
         return self._clock.now().timestamp()
+
+
+def _scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
+    """In tokens as they will be billed, as far as that is known."""
+    return replace(
+        block,
+        tokens=estimate.corrected(block.tokens),
+        read=estimate.corrected(block.read),
+        written=estimate.corrected(block.written),
+    )
 
 
 def _with_now(ask: _Ask) -> tuple[BlockAccount, ...]:

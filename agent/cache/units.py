@@ -1,32 +1,43 @@
 """A request as a row of places where a cache mark can stand, named by all bytes up to there. Pure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from agent.cache.marks import Unit
 from agent.cache.warmth import ROOT, Digest, chain
 from agent.models.base import Image, Piece, Request, Said, Text, ToolCall, ToolResult
 from agent.prompt import SHARED
-from agent.tokens.size import PromptSize
-
-Corrected = Callable[[int], int]
+from agent.tokens.size import PromptSize, common
 
 
-def units(request: Request, size: PromptSize, corrected: Corrected) -> tuple[Unit, ...]:
-    """Lay a request out. `corrected`: from what was counted to what will be billed, as far as that is known."""
-    made: list[Unit] = []
+def units(request: Request, size: PromptSize, before: tuple[Request, Sequence[Unit]] | None = None) -> tuple[Unit, ...]:
+    """Lay a request out. Tokens are those of `size`.
+
+    `before`: an earlier request, laid out: what both have in common from the first (the same objects) is taken over.
+    """
+    if before is not None and before[0].blocks == request.blocks and before[0].tools == request.tools:
+        known = common(before[0].conversation, request.conversation)
+        fixed = bool(request.tools) + len(request.blocks)
+        made = list(before[1][: fixed + sum([len(said.parts) for said in request.conversation[:known]])])
+    else:
+        known, made = 0, list(_fixed(request, size))
+    digest = made[-1].digest if made else ROOT
+    for number in range(known, len(request.conversation)):
+        made.extend(_said(number, request.conversation[number], digest, size.conversation[number]))
+        digest = made[-1].digest
+    return tuple(made)
+
+
+def _fixed(request: Request, size: PromptSize) -> Iterator[Unit]:
+    """All in front of the conversation."""
     digest, shared = ROOT, True
     if request.tools:
         digest = chain(digest, b"tools\0" + _text(_tools(request)))
-        made.append(Unit("tools", "tools", 0, corrected(size.tools), digest, positions=len(request.tools), shared=True))
+        yield Unit("tools", "tools", 0, size.tools, digest, positions=len(request.tools), shared=True)
     for number, block in enumerate(request.blocks):
         shared = shared and block.name in SHARED
         digest = chain(digest, b"block\0" + _text(block.text))
-        made.append(Unit(block.name, "block", number, corrected(size.blocks[number]), digest, shared=shared))
-    for number, said in enumerate(request.conversation):
-        made.extend(_said(number, said, digest, corrected(size.conversation[number])))
-        digest = made[-1].digest if made else digest
-    return tuple(made)
+        yield Unit(block.name, "block", number, size.blocks[number], digest, shared=shared)
 
 
 def _said(number: int, said: Said, digest: Digest, tokens: int) -> Iterator[Unit]:

@@ -40,10 +40,11 @@ class Meter:
         self._look = look
         self._calibrations: dict[Method, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
 
-    def estimate(self, model: str, request: Request) -> Estimate:
-        """Costs O(new text): see `prompt_size`."""
+    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None = None) -> Estimate:
+        """Costs O(new text): see `prompt_size`. `before`: an earlier request, and what this meter said of it."""
         method = self._counter.method
-        size = prompt_size(request, self._counter, look=self._look)
+        known = (before[0], before[1].size) if before is not None and before[1].method == method else None
+        size = prompt_size(request, self._counter, look=self._look, before=known)
         if method != self._counter.method:  # in between: half of it was counted the other way
             method = self._counter.method
             size = prompt_size(request, self._counter, look=self._look)

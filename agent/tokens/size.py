@@ -1,7 +1,7 @@
 """How large a request is, piece by piece. Pure."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolSpec
 from agent.tokens.base import Counter
@@ -25,11 +25,13 @@ class PromptSize:
     now: int
     images: int
     """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
+    pictured: tuple[int, ...] = ()
+    """The same for each `Said`."""
+    total: int = field(init=False)
+    """Of the whole prompt."""
 
-    @property
-    def total(self) -> int:
-        """Of the whole prompt."""
-        return self.tools + sum(self.blocks) + sum(self.conversation) + self.now
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,36 @@ Look = Callable[[bytes], Sized | None]
 """What reads an image's size from its bytes; None: it cannot."""
 
 
-def prompt_size(request: Request, counter: Counter, *, look: Look = lambda _: None) -> PromptSize:
-    """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before."""
+def prompt_size(
+    request: Request,
+    counter: Counter,
+    *,
+    look: Look = lambda _: None,
+    before: tuple[Request, PromptSize] | None = None,
+) -> PromptSize:
+    """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before.
+
+    `before`: an earlier request, measured in the same way: what both have in common (the same objects) is not
+    even looked up.
+    """
     count = counter.count
-    sizes = [_said(said, count, look) for said in request.conversation]
+    known = 0 if before is None else common(before[0].conversation, request.conversation)
+    sizes = [_said(said, count, look) for said in request.conversation[known:]]
+    old = before[1] if before is not None else None
     return PromptSize(
         tools=sum(tool_size(tool, counter) for tool in request.tools),
         blocks=tuple(block_size(block, counter) for block in request.blocks),
-        conversation=tuple([words + images for words, images in sizes]),
+        conversation=(*(old.conversation[:known] if old else ()), *[words + images for words, images in sizes]),
         now=count(request.now) + FRAME_TOKENS if request.now else 0,
-        images=sum([images for _, images in sizes]),
+        images=sum([images for _, images in sizes]) + (sum(old.pictured[:known]) if old else 0),
+        pictured=(*(old.pictured[:known] if old else ()), *[images for _, images in sizes]),
+    )
+
+
+def common(old: Sequence[Said], new: Sequence[Said]) -> int:
+    """How many of both, from the first, are the same objects."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), min(len(old), len(new))
     )
 
 

@@ -1,0 +1,261 @@
+"""A day of the whole gateway against a strict Messages API with real cache semantics, on a clock of its own.
+
+`python tests/bench/bench_cache.py [--hours 17] [--seed 1] [--json]`. 20 rooms and 30 direct chats on three platforms,
+two agents; bursts and silences, topic changes, workspace edits, restarts. Prints the API's violations, what share of
+the input was read from the cache, the cost against the clairvoyant optimum (`optimum.py`) of the same requests, and
+what four other layouts would have cost for the same traffic (`layouts.py`).
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from channels.base import Capabilities, Part
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.clock import ManualClock
+from gateway.events import ChannelName
+from gateway.records import TurnEnded
+from gateway.settings import Settings
+from gateway.settings_load import parse
+from gateway.store import Store
+from tests.bench.gateway_kit import Figure, show
+from tests.bench.layouts import other_layouts, planned
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import Answer, ModelApi
+
+MODEL = "claude-sonnet-5-5"
+BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
+PLATFORMS = {
+    "irc.libera": Capabilities(platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."),
+    "telegram.main": Capabilities(platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."),
+    "discord.main": Capabilities(platform="Discord", formatting="Markdown is shown; 2,000 characters a message."),
+}
+WORDS = (
+    "the a of to and in that it is was for on with as at by from this have not but they which you one we all has there "
+    "been if more when will would who so no out up into them then some could time only its other now people about than "
+    "first water long little very after word called just where most know server kernel branch patch deploy thread build"
+).split()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Happening:
+    """Something in the simulated day."""
+
+    at_s: float
+    what: Literal["say", "overheard", "topic", "edit", "restart"]
+    channel: str = ""
+    room: str | None = None
+    who: str = ""
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Place:
+    channel: str
+    room: str | None
+    people: tuple[str, ...]
+    busy: float
+    """Bursts an hour."""
+    slow: bool
+    """Gaps of ten minutes rather than of one."""
+
+
+def places(rng: random.Random) -> Iterator[Place]:
+    for number in range(50):
+        channel = list(PLATFORMS)[number % 3]
+        slow = rng.random() < 0.2
+        if number < 20:
+            people = tuple(f"p{number}x{person}" for person in range(rng.randint(3, 12)))
+            yield Place(channel, f"#room{number}", people, rng.uniform(0.6, 2.0), slow)
+        else:
+            yield Place(channel, None, (f"dm{number}",), rng.uniform(0.2, 0.8), slow)
+
+
+def words(rng: random.Random, low: int, high: int) -> str:
+    return " ".join(rng.choices(WORDS, k=int(rng.triangular(low, high, low))))
+
+
+def day(hours: float, seed: int) -> list[Happening]:
+    rng = random.Random(seed)
+    happenings: list[Happening] = []
+    for place in places(rng):
+        at_s, end_s = rng.expovariate(place.busy) * 3_600, hours * 3_600
+        while at_s < end_s:
+            for _ in range(max(1, int(rng.expovariate(1 / 9)))):
+                who, text = rng.choice(place.people), words(rng, 5, 60)
+                if place.room and rng.random() < 0.3:
+                    happenings.append(Happening(at_s, "overheard", place.channel, place.room, who, text))
+                else:
+                    happenings.append(Happening(at_s, "say", place.channel, place.room, who, f"reverie, {text}"))
+                if place.room and rng.random() < 0.01:
+                    happenings.append(Happening(at_s + 1, "topic", place.channel, place.room, who, words(rng, 3, 12)))
+                at_s += rng.lognormvariate(6.3, 0.5) if place.slow else rng.lognormvariate(4.1, 0.8)
+            at_s += rng.expovariate(place.busy) * 3_600
+    happenings += [Happening(hour * 3_600 + 1_234.5, "restart") for hour in (2, 5, 9, 14) if hour < hours]
+    happenings += [Happening(hour * 3_600 + 2_345.5, "edit") for hour in (4, 11) if hour < hours]
+    return sorted(happening for happening in happenings if happening.at_s < hours * 3_600)
+
+
+class Town(ConsoleChannel):
+    """One platform of the day."""
+
+    def __init__(self, name: str, show: Any, clock: ManualClock) -> None:
+        super().__init__(ChannelName(name), show, now=clock.now)
+        self.capabilities = PLATFORMS[name]
+
+
+@dataclass(slots=True)
+class Running:
+    """The gateway, from start to stop, again and again."""
+
+    settings: Settings
+    clock: ManualClock
+    shown: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    towns: dict[str, Town] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+    def show(self, _: Part) -> None:
+        self.shown += 1
+        self.news.set()
+
+    async def start(self) -> None:
+        self.stop = asyncio.Event()
+        self.towns = {name: Town(name, self.show, self.clock) for name in PLATFORMS}
+        channels = {town.name: town for town in self.towns.values()}
+        self.task = asyncio.create_task(app.run(self.settings, self.stop, clock=self.clock, channels=channels))
+
+    async def end(self) -> None:
+        assert self.task is not None
+        self.stop.set()
+        while not self.task.done():
+            self.clock.advance(0.05)
+            await asyncio.sleep(0.001)
+        await self.task
+
+    async def answered(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while self.shown < count:
+                self.news.clear()
+                assert self.task is not None
+                if self.task.done():
+                    await self.task
+                    raise RuntimeError("the gateway ended")
+                await asyncio.wait([asyncio.ensure_future(self.news.wait())], timeout=1.0)
+
+
+def configuration(folder: Path, url: str) -> Settings:
+    for agent, length in (("ana", 700), ("max", 1_000)):
+        (folder / agent).mkdir()
+        for name, share in (("IDENTITY", 0.5), ("SOUL", 0.3), ("AGENTS", 0.2)):
+            text = words(random.Random(agent + name), int(length * share), int(length * share) + 1)
+            (folder / agent / f"{name}.md").write_text(f"# {name}\n{text}\n", encoding="utf-8")
+    rooms = [f"#room{number}" for number in range(20)]
+    return parse(
+        {
+            "channels": {name: {"platform": "console", "rooms": rooms} for name in PLATFORMS},
+            "agents": [
+                {
+                    "id": "ana",
+                    "workspace": "ana",
+                    "bindings": [
+                        {"match": {"channel": "irc.*"}, "listen": "ambient", "prompt": "Keep it short here."},
+                        {"match": {"channel": "telegram.*"}, "listen": "ambient"},
+                    ],
+                },
+                {"id": "max", "workspace": "max", "bindings": [{"match": {"channel": "*"}, "listen": "ambient"}]},
+            ],
+            "llm": {
+                "providers": {"anthropic": {"kind": "anthropic", "base_url": url, "api_key": "test"}},
+                "models": {"main": {"provider": "anthropic", "name": MODEL}},
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open"},
+            "ops": {"port": 0},
+        },
+        folder,
+    )
+
+
+def tokens(text: str) -> int:
+    """Of the simulated model: one for each four characters."""
+    return -(-len(text) // 4)
+
+
+async def simulate(hours: float, seed: int, folder: Path) -> tuple[ModelApi, list[TurnEnded]]:
+    clock = ManualClock(BEGIN)
+    rng = random.Random(seed)
+    async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
+        api.default = lambda _: Answer(text=words(rng, 10, 120))
+        running = Running(configuration(folder, api.url), clock)
+        await running.start()
+        for happening in day(hours, seed):
+            clock.advance(max(0.0, happening.at_s - clock.monotonic()))
+            await asyncio.sleep(0)
+            match happening.what:
+                case "restart":
+                    await running.end()
+                    await running.start()
+                case "edit":
+                    soul = folder / "ana" / "SOUL.md"
+                    soul.write_text(soul.read_text(encoding="utf-8") + f"\nAnd {words(rng, 5, 6)}.\n", encoding="utf-8")
+                    await asyncio.sleep(0.8)  # the watcher's debounce, in real time
+                case "topic":
+                    assert happening.room is not None
+                    await running.towns[happening.channel].topic(
+                        happening.text, room=happening.room, sender=happening.who
+                    )
+                case "say" | "overheard":
+                    before = running.shown
+                    await running.towns[happening.channel].say(
+                        happening.text, sender=happening.who, room=happening.room
+                    )
+                    if happening.what == "say":
+                        await running.answered(before + 1)
+        await running.end()
+    async with await Store.open_readonly(folder / "data" / "reverie.db") as reader:
+        turns = [one.fact for one in await reader.entries(kinds=["turn_ended"], limit=1_000_000)]
+    return api, [turn for turn in turns if isinstance(turn, TurnEnded)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=float, default=17.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        api, turns = asyncio.run(simulate(arguments.hours, arguments.seed, Path(folder)))
+    ours = planned(api, MODEL)
+    others = other_layouts(api, MODEL, tokens)
+    if arguments.json:
+        print(json.dumps({name: judged._asdict() for name, judged in {"planned": ours, **others}.items()}))
+        return
+    unexplained = sum(bool(account.missed) for turn in turns for account in turn.accounts)
+    show(
+        [
+            Figure("simulated requests", len(api.seen), ""),
+            Figure("real time per request", (time.perf_counter() - began) / len(api.seen) * 1000, "ms"),
+            Figure("refused by the API", len(api.violations), "", "0"),
+            Figure("input read from the cache", ours.read_share * 100, "%"),
+            Figure("the same, warm (asked within the last hour)", ours.warm_share * 100, "%", ">= 95"),
+            Figure("misses and changed bytes in the ledger", unexplained, ""),
+            Figure("cost / clairvoyant optimum, planned", ours.ratio, "", "<= 1.05"),
+            *(Figure(f"cost / optimum, {name}", judged.ratio, "") for name, judged in others.items()),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

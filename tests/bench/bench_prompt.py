@@ -1,0 +1,165 @@
+"""How long a prompt takes to be put together and planned, in a conversation with 50,000 messages behind it.
+
+`python -m tests.bench.bench_prompt [--messages 50000]`. The log is real; timed is everything between the unread lines
+and the provider's own translation: view, fit, history, assembly, estimate, cache plan.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent import view
+from agent.brief import Brief, Line
+from agent.cache.keeper import Dialect, Keeper
+from agent.cache.plan import Policy
+from agent.models.base import Chunk, End, Request
+from agent.models.scripted import ScriptedModel
+from agent.prompt import assemble
+from agent.tools.rest import TOOLS
+from gateway.clock import SystemClock
+from gateway.counting import Counting
+from gateway.equipment import price_table
+from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
+from gateway.fitting import fit
+from gateway.hearing import Heard
+from gateway.live import Live
+from gateway.media import Media
+from gateway.past import PastTurn
+from gateway.records import Seq, TurnEnded, TurnId
+from gateway.settings_load import parse
+from gateway.store import Entry, Store
+from gateway.views import Views
+from tests.bench.bench_cache import words
+from tests.bench.gateway_kit import Figure, show
+
+PLACE = Address(channel=ChannelName("irc.libera"), room=RoomId("#room"))
+WINDOW_TOKENS = 200_000
+
+
+class Timed(ScriptedModel):
+    """Notes when a request reaches it."""
+
+    reached_s = 0.0
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        Timed.reached_s = time.perf_counter()
+        yield End(stop="end", usage=Usage(input_tokens=1_000), model="m")
+
+
+def ended(rng: random.Random, number: int) -> TurnEnded:
+    return TurnEnded(
+        turn=TurnId(f"T{number}"),
+        covers=(),
+        omitted=0,
+        heard=f"[2026-03-01 09:00] ann (guest): {words(rng, 5, 60)}",
+        upto=Seq(0),
+        outcome="replied",
+        text=words(rng, 10, 120),
+        reason="",
+        model="m",
+        usage=Usage(),
+        requests=1,
+        autonomous=False,
+    )
+
+
+async def filled(store: Store, clock: SystemClock, turns: int) -> None:
+    rng, conversation = random.Random(1), PLACE.conversation
+    for start in range(0, turns, 1_000):
+        facts = [ended(rng, number) for number in range(start, min(turns, start + 1_000))]
+        await store.append([Entry(fact=fact, at=clock.now(), conversation=conversation) for fact in facts])
+
+
+async def measure(messages: int, rounds: int) -> list[Figure]:
+    clock = SystemClock()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = parse(
+            {
+                "channels": {},
+                "agents": [{"id": "a"}],
+                "llm": {
+                    "providers": {"p": {"kind": "anthropic", "base_url": "http://127.0.0.1:1", "api_key": "none"}},
+                    "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
+                },
+            },
+            Path(folder),
+        )
+        counting = Counting(Live(settings), clock)
+        config = settings.llm.models["main"]
+        price = price_table(None).of("claude-sonnet-5-5", provider="anthropic")
+        keeper = Keeper(
+            Timed(clock=clock),
+            Dialect(provider="anthropic", model="claude-sonnet-5-5", price=price, caching="marks"),
+            clock=clock,
+            gauge=counting.gauge("claude-sonnet-5-5", config, settings.llm.providers["p"]),
+            policy=lambda _: Policy(),
+        )
+        async with await Store.open(Path(folder) / "r.db", clock) as store:
+            await filled(store, clock, messages // 2)
+            views = Views(store, clock, Media(settings.media, Path(folder), {}, clock))
+            cold, warm, seen = await one(views, keeper, clock), [], 0
+            for _ in range(rounds):
+                spent, seen = await one(views, keeper, clock)
+                warm.append(spent)
+        await counting.aclose()
+    return [
+        Figure("messages in the log", messages, ""),
+        Figure("messages in view", seen * 2, ""),
+        Figure("first prompt (view read from the log, folded)", cold[0] * 1000, "ms"),
+        Figure("prompt assembly and plan, median", statistics.median(warm) * 1000, "ms", "< 3"),
+        Figure("the same, slowest of all", max(warm) * 1000, "ms"),
+    ]
+
+
+async def one(views: Views, keeper: Keeper, clock: SystemClock) -> tuple[float, int]:
+    conversation, rng = PLACE.conversation, random.Random()
+    line = Line(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), addressed=True)
+    budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
+    began = time.perf_counter()
+    past = await views.take(conversation)
+    start, told = fit(
+        past, [Heard(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False, force=False
+    )
+    past = await views.fold(conversation, past, start, "full")
+    brief = Brief(
+        persona="x" * 8_000,
+        card="# Where you are",
+        history=await views.history(past, seeing=False),
+        heard=told.heard,
+        conversation=conversation,
+    )
+    request = assemble(brief, tools=TOOLS, max_output_tokens=4_096, key="a", plain=False)
+    async with aclosing(keeper.stream(request)) as chunks:
+        async for _ in chunks:
+            pass
+    keep(views, conversation, past, told.heard)
+    return Timed.reached_s - began, len(past)
+
+
+def keep(views: Views, conversation: ConversationId, past: tuple[PastTurn, ...], heard: str) -> None:
+    rng = random.Random()
+    turn = ended(rng, 0)
+    views.keep(conversation, past, Seq(10**9), TurnEnded(**{**_fields(turn), "heard": heard}))
+
+
+def _fields(turn: TurnEnded) -> dict[str, object]:
+    return {name: getattr(turn, name) for name in turn.__slots__ if name != "kind"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=100)
+    arguments = parser.parse_args()
+    show(asyncio.run(measure(arguments.messages, arguments.rounds)))
+
+
+if __name__ == "__main__":
+    main()
