@@ -28,7 +28,10 @@ _LIFETIMES: tuple[Lifetime | None, ...] = (None, "5m", "1h")
 
 
 class Unit(NamedTuple):
-    """A piece of a request that ends at a place where a mark can stand: the tools, a block or a `Said`."""
+    """A piece of a request that ends at a place where a mark can stand: the tools, a block, a `Said`.
+
+    A `Said` may be several, one for each piece; then only the last of them is `markable`.
+    """
 
     name: str
     """tools, identity, skills, binding, channel or history."""
@@ -65,6 +68,13 @@ class Places:
         while unit >= 0 and not self.units[unit].markable:
             unit -= 1
         return unit if unit >= 0 and self.upto[unit] >= self.minimum else -1
+
+    def next(self, unit: int) -> int:
+        """Return the first unit that is worth a mark, from this one on; -1: there is none, or no such unit."""
+        if unit < 0:
+            return -1
+        takes = (i for i in range(unit, len(self.units)) if self.units[i].markable and self.upto[i] >= self.minimum)
+        return next(takes, -1)
 
     @property
     def head(self) -> int:
@@ -105,8 +115,8 @@ def auto(places: Places, shared: Expected, own: Expected, *, known: bool) -> Mar
             if unit > head:
                 chosen[unit] = tail
         chosen[end] = tail
-    elif hit is not None and hit.unit > head:
-        chosen[hit.unit] = "5m"  # only read; should it be gone after all, this is the cheaper surprise
+    elif hit is not None and (place := places.next(hit.unit)) > head:
+        chosen[place] = "5m"  # only read; should it be gone after all, this is the cheaper surprise
     return _ordered(chosen)
 
 
@@ -162,11 +172,12 @@ def _stepping_stone(places: Places, end: int) -> int:
     this one must have ended: behind it stand one answer and what was said to it.
     """
     at = places.hit.unit if places.hit is not None else -1
-    if at < 0 or places.units[at].behind != "said":
-        before = end - 2
-        at = before if before >= 0 and places.units[before].behind == "said" else at
-    at = places.last(at)
-    return at if at >= 0 and places.position[end] - places.position[at] >= _SAFE else -1
+    if end >= 0 and (at < 0 or places.units[at].behind != "said"):
+        newest = places.units[end].number
+        before = (i for i in range(end, -1, -1) if places.units[i].behind == "said")
+        at = next((i for i in before if places.units[i].number == newest - 2), at)
+    at = places.next(at)
+    return at if 0 <= at < end and places.position[end] - places.position[at] >= _SAFE else -1
 
 
 def _ordered(chosen: dict[int, Lifetime]) -> Marked:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.cache.cadence import Cadence, Odds
 from agent.cache.marks import Unit
-from agent.cache.plan import Plan, Policy, plan
+from agent.cache.plan import Plan, Policy, by_itself, plan
 from agent.cache.prices import Price
 from agent.cache.warmth import Cached, Warmth
 from gateway.events import Lifetime
@@ -85,6 +85,38 @@ def test_no_mark_stands_behind_what_cannot_carry_one() -> None:
     assert where(make(bare, own=BURST)) == []
 
 
+def pieces(*sizes: int) -> list[Unit]:
+    """A conversation of which each `Said` is so many units, as a keeper lays it out."""
+    parts = [*HEAD, *CARD, *(Part("history", f"h{i}", 100) for i in range(sum(sizes)))]
+    made, number = units(parts), 0
+    for said, size in enumerate(sizes):
+        for piece in range(size):
+            place = len(HEAD) + len(CARD) + number
+            made[place] = made[place]._replace(number=said, markable=piece == size - 1)
+            number += 1
+    return made
+
+
+def by(path: list[Unit], own: Odds, cached: list[Cached]) -> Plan:
+    return plan(path, price=PRICE, policy=Policy(), shared=SLOW, own=own, cached=cached)
+
+
+def test_the_place_where_the_request_before_ended_is_found_among_pieces() -> None:
+    planned = by(pieces(1, 1, 2, 15, 15), BURST, [])
+    assert where(planned)[2:] == [("said", 2, "5m"), ("said", 4, "5m")]
+
+
+def test_a_message_that_has_grown_is_marked_at_its_new_end_and_still_read_up_to_the_old() -> None:
+    """Nothing was answered, so what was said next joined it: where it ended no mark can stand any more."""
+    path, cached = pieces(1, 1, 3), [Cached(2, "1h"), Cached(7, "1h")]
+    planned = by(path, SPARSE, cached)
+    assert where(planned) == [("block", 2, "1h"), ("said", 2, "5m")]
+    assert (planned.read, planned.writes) == (8, ((9, "5m"),))
+    planned = by(pieces(1, 1, 3, 15, 15), BURST, cached)
+    assert where(planned)[2:] == [("said", 2, "5m"), ("said", 4, "5m")]
+    assert planned.read == 8
+
+
 def test_a_prefix_below_the_minimum_is_not_marked() -> None:
     small = [Part("identity", "i", 300), Part("channel", "c", 100), Part("history", "h", 100)]
     assert where(make(small, own=BURST)) == []
@@ -125,6 +157,23 @@ def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
     assert plan([], price=PRICE, policy=Policy(), shared=SLOW, own=SLOW).blocks == ()
 
 
+def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> None:
+    warmth, path = Warmth(), units(talk(3))
+    first = by_itself(path, ())
+    assert first.marks == ()
+    assert (first.read, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
+    warmth.sent([unit.digest for unit in path], read=first.read, writes=first.writes, at_s=0.0)
+    changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
+    cached = warmth.find([unit.digest for unit in changed], 10.0)
+    second = by_itself(changed, cached)
+    assert second.read == 4
+    assert [(block.name, block.read, block.written) for block in second.blocks][-3:] == [
+        ("binding", 100, 0),
+        ("channel", 0, 0),
+        ("history", 0, 0),
+    ]
+
+
 LIVES: tuple[Lifetime, Lifetime] = ("1h", "5m")
 shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(lambda two: odds(two[0], (1 - two[0]) * two[1]))
 sizes, places = st.integers(1, 900), st.integers(1, 30)
@@ -160,7 +209,7 @@ def test_every_plan_keeps_to_the_rules(
     by_place = {(unit.behind, unit.number): i for i, unit in enumerate(path)}
     at = [by_place[mark.behind, mark.index] for mark in planned.marks]
     assert at == sorted(set(at))
-    assert all(path[i].markable for i in at if i not in ends)
+    assert all(path[i].markable for i in at)
     read_only = {end for end in ends if end < planned.read}
     assert all(sum(unit.tokens for unit in path[: i + 1]) >= PRICE.minimum_tokens for i in at if i not in read_only)
     assert policy.long or all(mark.lifetime == "5m" for mark in planned.marks)
