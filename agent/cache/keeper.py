@@ -143,10 +143,9 @@ class Keeper:
     def _prepare(self, request: Request) -> _Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
         before = self._newest.get((request.shared_key, request.place))
-        meter, estimate = self._gauge.estimate(
-            self._dialect.model, request, before and (before.request, before.estimate)
-        )
-        laid = units(request, estimate.size, before and (before.request, before.laid))
+        measured = (before.request, before.estimate) if before is not None else None
+        meter, estimate = self._gauge.estimate(self._dialect.model, request, measured)
+        laid = units(request, estimate.size, (before.request, before.laid) if before is not None else None)
         path = tuple([unit.digest for unit in laid])
         policy = self._policy(request.shared_key)
         cached = self._warmth.find(path, at_s)

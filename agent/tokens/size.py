@@ -72,9 +72,8 @@ def prompt_size(
 
 def common(old: Sequence[Said], new: Sequence[Said]) -> int:
     """How many of both, from the first, are the same objects."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), min(len(old), len(new))
-    )
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))
 
 
 def tool_size(tool: ToolSpec, counter: Counter) -> int:

@@ -139,7 +139,7 @@ async def test_what_the_topic_is_when_we_enter_is_told_as_no_change() -> None:
         assert told == [
             ("topic", "#Room", "old topic", False),
             ("topic", "#Room", "older", False),
-            ("topic", "#Room", "", True),
+            ("topic", "#Room", None, True),
         ]
 
 
