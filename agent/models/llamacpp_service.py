@@ -4,12 +4,12 @@ Obeys llama.cpp tools/server/README.md (`/props`, `/v1/chat/completions/input_to
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from agent.models.base import Unusable
-from agent.models.http import Api, endpoint, root
+from agent.models.http import Api, root
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -34,17 +34,18 @@ class Service:
     """The endpoints beside the conversations."""
 
     def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
-        secret = "" if api_key.lower() == "none" else api_key
-        headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        self._props, self._input_tokens, self._template, self._tokenize = (
-            Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=False)
-            for url in (
-                f"{root(base_url)}/props",
-                endpoint(base_url, "/chat/completions") + "/input_tokens",
-                f"{root(base_url)}/apply-template",
-                f"{root(base_url)}/tokenize",
-            )
-        )
+        self._secret = "" if api_key.lower() == "none" else api_key
+        self._timeout_s = timeout_s
+        self._root = root(base_url)
+        self._props = self._api("/props")
+        self._input_tokens = self._api("/v1/chat/completions/input_tokens")
+        self._template = self._api("/apply-template")
+        self._tokenize = self._api("/tokenize")
+
+    def _api(self, path: str) -> Api:
+        headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
+        url = self._root + path
+        return Api(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
 
     async def slots(self) -> int:
         """Return how many prompts are kept at the same time. 0: it does not say. Raises a ModelError."""
@@ -62,6 +63,17 @@ class Service:
             prompt = self._read(_Prompt, await self._template.post(asked)).prompt
         written = {"content": prompt, "add_special": True, "parse_special": True}
         return len(self._read(_Tokens, await self._tokenize.post(written)).tokens)
+
+    async def slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
+        """Write what a slot holds to a file of the server's `--slot-save-path`, or read it from there.
+
+        Raises a ModelError; `Busy` (501) if it has no such path.
+        """
+        api = self._api(f"/slots/{slot}?action={action}")
+        try:
+            await api.post({"filename": name})
+        finally:
+            await api.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -62,6 +63,7 @@ class LocalModel:
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._client: LlamaCppModel | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         self.name = name
         self.label = LABEL
@@ -103,12 +105,14 @@ class LocalModel:
             return self._client
 
     async def _launch(self) -> LlamaCppModel:
+        folder = self._folder = tempfile.TemporaryDirectory(prefix="reverie-")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the working directory holds nothing that we want to import
             "-m",
             "agent.models.local_server",
             str(self._weights or find_weights()),
+            folder.name,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # llama.cpp logs every request there
@@ -128,6 +132,7 @@ class LocalModel:
             api_key=told.key,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
+            slot_files=Path(folder.name),
         )
 
     async def _greeting(self, process: asyncio.subprocess.Process) -> _Line:
@@ -151,12 +156,15 @@ class LocalModel:
         """End the child for sure, also if cancelled meanwhile."""
         client, self._client = self._client, None
         process, self._process = self._process, None
+        folder, self._folder = self._folder, None
         try:
             if client is not None:
                 await client.aclose()
         finally:
             if process is not None:
                 await _end(process)
+            if folder is not None:
+                folder.cleanup()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,4 @@
-"""The embedded model's own process: `python -m agent.models.local_server WEIGHTS`.
+"""The embedded model's own process: `python -m agent.models.local_server WEIGHTS FOLDER`.
 
 Not in the gateway's process because building `xllamacpp.Server` holds the interpreter for over a second, and
 because a crash of native code must not take the gateway along. Says one line of JSON on its output,
@@ -16,7 +16,7 @@ import sys
 NAME = "SmolLM2-135M-Instruct"
 CONTEXT_TOKENS = 8192
 """What SmolLM2 was trained for."""
-_SLOTS = 2
+_SLOTS = 4
 """Conversations whose prompts stay evaluated at the same time."""
 _BATCH_TOKENS = 128
 """Evaluated at once; in between the server looks whether it is still wanted. Half a second here."""
@@ -26,8 +26,8 @@ _PR_SET_PDEATHSIG = 1
 """prctl(2)."""
 
 
-def main(weights: str) -> None:
-    """Serve `weights` on a free loopback port, to whoever knows the key."""
+def main(weights: str, folder: str) -> None:
+    """Serve `weights` on a free loopback port, to whoever knows the key; slots are written to `folder` if asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes our input
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -44,6 +44,7 @@ def main(weights: str) -> None:
         params.kv_unified = True  # otherwise the window is split between the slots
         params.cache_idle_slots = False  # they would be emptied, and pinned ones not filled again (llama.cpp#28139)
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
+        params.slot_save_path = os.path.join(folder, "")  # noqa: PTH118 - llama.cpp appends the name to it as it is
         params.cache_ram_mib = _CACHE_MIB
         # Threads that spin while they wait for each other come to a near stop when anything else wants a
         # core (measured on two: 30 s for an answer that takes 0.6 s without).
@@ -61,4 +62,4 @@ def main(weights: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

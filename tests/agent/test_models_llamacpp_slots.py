@@ -1,0 +1,108 @@
+"""Slots of llama.cpp: who keeps one, who loses his, what is prepared."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.base import Block, Request
+from agent.models.llamacpp_slots import Slots, prefix_of
+from tests.agent.models_kit import TOOL, request
+
+LONG = Block(name="identity", text="You are Reverie. " * 100, ttl="long")
+
+
+def of(place: str, identity: Block = LONG) -> Request:
+    return replace(request(blocks=(identity,)), place=place)
+
+
+def used(slots: Slots, place: str, tokens: int = 50, identity: Block = LONG) -> int:
+    number = slots.take(of(place, identity))
+    assert number is not None
+    slots.done(number, tokens=tokens)
+    return number
+
+
+def prepare_all(slots: Slots) -> None:
+    prefix = prefix_of(of(""))
+    while (number := slots.prepare(frozenset({prefix}))) is not None:
+        slots.prepared(number, prefix)
+
+
+def test_a_conversation_keeps_its_slot_while_there_are_enough() -> None:
+    slots = Slots(3)
+    prepare_all(slots)
+    first = [used(slots, place) for place in "abc"]
+    assert sorted(first) == [0, 1, 2]
+    assert [used(slots, place) for place in "cab"] == [first[2], first[0], first[1]]
+    assert slots.held(first[0]) == 50
+
+
+def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
+    slots = Slots(2)
+    prepare_all(slots)
+    a, b = used(slots, "a"), used(slots, "b")
+    used(slots, "a")
+    assert used(slots, "c") == b
+    assert slots.held(b) == 50
+    assert used(slots, "b") == a
+
+
+def test_a_new_conversation_rather_begins_where_its_beginning_is() -> None:
+    slots = Slots(2)
+    a = used(slots, "a", tokens=10)  # nothing is prepared yet, and little would be lost
+    assert used(slots, "b") == a
+    slots = Slots(2)
+    a = used(slots, "a", tokens=9_999)  # here more would be lost than saved
+    assert used(slots, "b") != a
+    slots = Slots(2)
+    a = used(slots, "a", tokens=10)
+    assert used(slots, "b", identity=replace(LONG, text="Another agent.")) != a
+
+
+def test_busy_slots_are_left_alone() -> None:
+    slots = Slots(2)
+    a, b = slots.take(of("a")), slots.take(of("b"))
+    assert {a, b} == {0, 1}
+    assert slots.take(of("c")) is None
+    assert slots.prepare(frozenset()) is None
+
+
+def test_what_nobody_knows_keeps_what_was_known() -> None:
+    slots = Slots(1)
+    used(slots, "a", tokens=7)
+    number = slots.take(of("a"))
+    assert number == 0
+    slots.done(number, tokens=None)
+    assert slots.held(0) == 7
+
+
+def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
+    slots = Slots(2)
+    kept = used(slots, "a")
+    other = slots.prepare(frozenset({"x"}))
+    assert other not in {None, kept}
+    slots.prepared(1 - kept, "")  # broken off
+    assert slots.prepare(frozenset({"x"})) == other
+    slots.prepared(1 - kept, "x")
+    assert slots.prepare(frozenset({"x"})) is None
+    assert slots.prepare(frozenset({"y"})) == other  # the identity was edited
+
+
+def test_a_prefix_is_tools_and_identity() -> None:
+    assert prefix_of(replace(of("a"), tools=(TOOL,))) != prefix_of(of("a")) == prefix_of(of("b"))
+    assert prefix_of(request(blocks=())) == ""
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from("abcdef"), max_size=40))
+def test_no_slot_is_given_twice_and_each_place_has_one(total: int, places: list[str]) -> None:
+    slots = Slots(total)
+    where: dict[str, int] = {}
+    for place in places:
+        number = slots.take(of(place))
+        assert number is not None
+        if where.get(place) is not None:
+            assert number == where[place]
+        assert 0 <= number < total
+        slots.done(number, tokens=1)
+        where = {other: at for other, at in where.items() if at != number} | {place: number}
