@@ -174,15 +174,22 @@ def test_a_model_that_unexpectedly_takes_no_system_messages_is_asked_once_more_a
         "messages.1.role: Input should be 'user' or 'assistant'",
     ],
 )
-def test_however_that_is_said(complaint: str) -> None:
+def test_however_that_is_said_but_not_behind_words_that_were_passed_on(complaint: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}).encode()
-        api.then(Answer(status=400, body=body), Answer(text="hi"), Answer(status=400, body=body))
+        api.then(
+            Answer(text="hi", error_after=(5, "invalid_request_error"), error_says=complaint),
+            Answer(status=400, body=body),
+            Answer(text="hi"),
+            Answer(status=400, body=body),
+        )
         asked = replace(request(user("hi")), now="It is late.")
+        with pytest.raises(Malformed):
+            await ask(model, asked)
         assert text(await ask(model, asked)) == "hi"
         with pytest.raises(Malformed):  # there is no other way to say it
             await ask(model, asked)
-        assert [roles(seen.body) for seen in api.seen] == ["user system", "user", "user"]
+        assert [roles(seen.body) for seen in api.seen] == ["user system", "user system", "user", "user"]
 
     against(opus, story)
 

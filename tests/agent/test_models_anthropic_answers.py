@@ -43,13 +43,13 @@ def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"model": "m-2", "usage": BILLED | {"output_tokens": 1}}},
         {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 4}},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
         {"type": "message_delta", "delta": {}, "usage": None},
     ]
     for event in events:
         reading.take(EventIn.model_validate_json(json.dumps(event)))
     usage = Usage(input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=5, output_tokens=9)
-    assert (reading.end().usage, reading.end().stop, reading.end().model) == (usage, "end", "m-2")
+    assert (reading.end().usage, reading.end().stop, reading.end().model) == (usage, "length", "m-2")
 
 
 @pytest.mark.parametrize(

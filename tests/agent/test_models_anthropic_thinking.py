@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_thinking import Thought, Thoughts
-from agent.models.anthropic_wire import translate
 from agent.models.base import Malformed, Mark, Model, Request, Said, Text, ToolCall, ToolResult
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, request, text, user
 from tests.agent.test_models_anthropic import CALLS, LOOP, RESULTS, calls, opus, other, roles
@@ -134,15 +132,6 @@ def test_what_was_told_for_one_request_stays_in_front_of_the_thinking_that_came_
     against(make, story)
 
 
-def test_what_only_begins_alike_is_told_whole() -> None:
-    asked = replace(request(user("hi"), tools=(TOOL,)), now="It is 1")
-    thought = Thought(
-        came_after=translate(asked, model="m").digest(), told="It is 1", words="Let me see.", calls=CALLS, content=[]
-    )
-    later = translate(replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought)
-    assert (later.recalled, later.told) == (("a",), "It is 10")
-
-
 BOUND = "The block is bound to a different conversation. Remove the block, or set more."
 
 
@@ -172,6 +161,11 @@ def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_loop(
         await ask(model, new)
         await ask(model, again(new, "c"))
         assert kinds(api.seen[-1])[0] == "thinking"
+        later = replace(first, conversation=(*LOOP, assistant("ok"), user("more")))
+        api.then(replace(thinks(), calls=thinks("d").calls))  # also behind the one that does not
+        await ask(model, later)
+        await ask(model, again(later, "d"))
+        assert kinds(api.seen[-1])[0] == "thinking"
         assert not api.violations
 
     against(opus, story)
@@ -189,17 +183,6 @@ def test_a_refusal_that_nothing_can_be_left_out_for_is_told() -> None:
         assert len(api.seen) == 1
 
     against(opus, story)
-
-
-def test_as_many_as_loops_need_are_remembered() -> None:
-    thoughts = Thoughts()
-    said = [Said(role="assistant", parts=(ToolCall(id=str(n), name="x", arguments="{}"),)) for n in range(300)]
-    for one in said:
-        (call,) = one.parts
-        assert isinstance(call, ToolCall)
-        thoughts.keep(Thought(came_after="", told="", words="", calls=(call,), content=[]), (user("hi"),))
-    assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
-    assert thoughts.recall(user("hi")) is None
 
 
 @pytest.mark.parametrize("now", ["", "It is late."])

@@ -41,6 +41,8 @@ class Answer:
     """Say nothing more after so many events, until the client hangs up."""
     error_after: tuple[int, str] | None = None
     """After so many events an error event of this type, then the end."""
+    error_says: str = ""
+    """Its message; empty: that it is scripted."""
     garbled_after: int | None = None
     """After so many events one that is no JSON."""
     split_bytes: int | None = None
@@ -68,7 +70,7 @@ def pieces(text: str) -> list[str]:
 def faulty(answer: Answer, events: list[bytes]) -> list[bytes]:
     if answer.error_after is not None:
         place, kind = answer.error_after
-        error = {"type": "error", "error": {"type": kind, "message": f"scripted {kind}"}}
+        error = {"type": "error", "error": {"type": kind, "message": answer.error_says or f"scripted {kind}"}}
         return [*events[:place], f"event: error\ndata: {json.dumps(error)}\n\n".encode()]
     if answer.garbled_after is not None:
         return [*events[: answer.garbled_after], b"event: message_delta\ndata: {not json\n\n"]
