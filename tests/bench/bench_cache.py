@@ -13,36 +13,29 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from channels.base import Capabilities, Part
-from channels.console import ConsoleChannel
-from gateway import app
 from gateway.clock import ManualClock
-from gateway.events import ChannelName
 from gateway.records import TurnEnded
 from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.layouts import other_layouts, planned
+from tests.gateway.town_kit import PLATFORMS, Running
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi
 
 MODEL = "claude-sonnet-5-5"
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
-PLATFORMS = {
-    "irc.libera": Capabilities(platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."),
-    "telegram.main": Capabilities(platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."),
-    "discord.main": Capabilities(platform="Discord", formatting="Markdown is shown; 2,000 characters a message."),
-}
-WORDS = (
-    "the a of to and in that it is was for on with as at by from this have not but they which you one we all has there "
-    "been if more when will would who so no out up into them then some could time only its other now people about than "
-    "first water long little very after word called just where most know server kernel branch patch deploy thread build"
+WORDS = (  # noqa: SIM905 - a list would take fifty lines
+    "the a of to and in that it is was for on with as at by from this have not but they which you one we all "
+    "has there been if more when will would who so no out up into them then some could time only its other now "
+    "people about than first water long little very after word called just where most know server kernel "
+    "branch patch deploy thread build"
 ).split()
 
 
@@ -103,55 +96,6 @@ def day(hours: float, seed: int) -> list[Happening]:
     happenings += [Happening(hour * 3_600 + 1_234.5, "restart") for hour in (2, 5, 9, 14) if hour < hours]
     happenings += [Happening(hour * 3_600 + 2_345.5, "edit") for hour in (4, 11) if hour < hours]
     return sorted(happening for happening in happenings if happening.at_s < hours * 3_600)
-
-
-class Town(ConsoleChannel):
-    """One platform of the day."""
-
-    def __init__(self, name: str, show: Any, clock: ManualClock) -> None:
-        super().__init__(ChannelName(name), show, now=clock.now)
-        self.capabilities = PLATFORMS[name]
-
-
-@dataclass(slots=True)
-class Running:
-    """The gateway, from start to stop, again and again."""
-
-    settings: Settings
-    clock: ManualClock
-    shown: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    towns: dict[str, Town] = field(default_factory=dict)
-    task: asyncio.Task[None] | None = None
-
-    def show(self, _: Part) -> None:
-        self.shown += 1
-        self.news.set()
-
-    async def start(self) -> None:
-        self.stop = asyncio.Event()
-        self.towns = {name: Town(name, self.show, self.clock) for name in PLATFORMS}
-        channels = {town.name: town for town in self.towns.values()}
-        self.task = asyncio.create_task(app.run(self.settings, self.stop, clock=self.clock, channels=channels))
-
-    async def end(self) -> None:
-        assert self.task is not None
-        self.stop.set()
-        while not self.task.done():
-            self.clock.advance(0.05)
-            await asyncio.sleep(0.001)
-        await self.task
-
-    async def answered(self, count: int) -> None:
-        async with asyncio.timeout(30):
-            while self.shown < count:
-                self.news.clear()
-                assert self.task is not None
-                if self.task.done():
-                    await self.task
-                    raise RuntimeError("the gateway ended")
-                await asyncio.wait([asyncio.ensure_future(self.news.wait())], timeout=1.0)
 
 
 def configuration(folder: Path, url: str) -> Settings:
@@ -215,13 +159,12 @@ async def simulate(hours: float, seed: int, folder: Path) -> tuple[ModelApi, lis
                     await running.towns[happening.channel].topic(
                         happening.text, room=happening.room, sender=happening.who
                     )
-                case "say" | "overheard":
-                    before = running.shown
+                case "overheard":
                     await running.towns[happening.channel].say(
                         happening.text, sender=happening.who, room=happening.room
                     )
-                    if happening.what == "say":
-                        await running.answered(before + 1)
+                case "say":
+                    await running.ask(happening.channel, happening.text, sender=happening.who, room=happening.room)
         await running.end()
     async with await Store.open_readonly(folder / "data" / "reverie.db") as reader:
         turns = [one.fact for one in await reader.entries(kinds=["turn_ended"], limit=1_000_000)]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Timed(ScriptedModel):
     reached_s = 0.0
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        self.requests.append(request)
         Timed.reached_s = time.perf_counter()
         yield End(stop="end", usage=Usage(input_tokens=1_000), model="m")
 
@@ -104,9 +106,9 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
         async with await Store.open(Path(folder) / "r.db", clock) as store:
             await filled(store, clock, messages // 2)
             views = Views(store, clock, Media(settings.media, Path(folder), {}, clock))
-            cold, warm, seen = await one(views, keeper, clock), [], 0
+            cold, warm, seen = await one(views, keeper), [], 0
             for _ in range(rounds):
-                spent, seen = await one(views, keeper, clock)
+                spent, seen = await one(views, keeper)
                 warm.append(spent)
         await counting.aclose()
     return [
@@ -118,7 +120,7 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
     ]
 
 
-async def one(views: Views, keeper: Keeper, clock: SystemClock) -> tuple[float, int]:
+async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
     conversation, rng = PLACE.conversation, random.Random()
     line = Line(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), addressed=True)
     budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
@@ -144,13 +146,7 @@ async def one(views: Views, keeper: Keeper, clock: SystemClock) -> tuple[float, 
 
 
 def keep(views: Views, conversation: ConversationId, past: tuple[PastTurn, ...], heard: str) -> None:
-    rng = random.Random()
-    turn = ended(rng, 0)
-    views.keep(conversation, past, Seq(10**9), TurnEnded(**{**_fields(turn), "heard": heard}))
-
-
-def _fields(turn: TurnEnded) -> dict[str, object]:
-    return {name: getattr(turn, name) for name in turn.__slots__ if name != "kind"}
+    views.keep(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
 
 
 def main() -> None:

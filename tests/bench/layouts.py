@@ -1,4 +1,4 @@
-"""What requests to the Messages API cost, beside the clairvoyant optimum and beside the same traffic laid out otherwise."""
+"""What requests to the Messages API cost: beside the clairvoyant optimum, and beside other layouts of the same traffic."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
