@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cache.cadence import _KEPT, LENGTHS_S, Cadence, kind, returns
@@ -75,6 +75,7 @@ def test_what_all_share_is_asked_for_by_all() -> None:
 times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3)), max_size=40)
 
 
+@settings(deadline=None)
 @given(times)
 def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
     cadence, at_s = Cadence(), 0.0
@@ -87,6 +88,7 @@ def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
     assert again.shared_odds() == cadence.shared_odds()
 
 
+@settings(deadline=None)
 @given(times)
 def test_shares_are_shares(gaps: list[tuple[float, int]]) -> None:
     cadence = Cadence()

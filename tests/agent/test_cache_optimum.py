@@ -40,7 +40,7 @@ talks = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(talks)
 def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | None]]]) -> None:
     judge = MessagesCache(tokens, minimum=50)

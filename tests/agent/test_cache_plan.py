@@ -190,6 +190,7 @@ parts = st.builds(
 policies = st.builds(Policy, kind=st.sampled_from(("auto", "fixed", "off")), long=st.booleans())
 
 
+@settings(deadline=None)
 @given(parts, shares, shares, policies, st.data())
 def test_every_plan_keeps_to_the_rules(
     request: list[Part], shared: Odds, own: Odds, policy: Policy, data: st.DataObject
@@ -230,7 +231,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(asked, st.sampled_from(("auto", "fixed")))
 def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, int]], kind: str) -> None:
     judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()
@@ -259,6 +260,7 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
         said[room].append(Part("history", f"{room} {len(said[room])}", 30))
 
 
+@settings(deadline=None)
 @given(st.sampled_from((20.0, 290.0, 310.0, 900.0, 3_500.0, 3_700.0, 20_000.0)), st.integers(500, 3_000))
 def test_in_the_end_it_never_costs_more_than_no_caching_but_for_the_first_guess(gap_s: float, head: int) -> None:
     judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()
