@@ -255,8 +255,8 @@ def test_four_hundred_messages_are_written_out_in_two_milliseconds() -> None:
     said = tuple(user(f"{n} " + "words " * 30) if n % 2 == 0 else assistant("words " * 30) for n in range(401))
     asked = marked(request(*said, tools=(TOOL,) * 20), ("block", 1, "1h"), ("said", 398, "5m"), ("said", 400, "5m"))
     taken = []
-    for _ in range(20):
-        began = time.perf_counter()
+    for _ in range(50):
+        began = time.thread_time()
         translate(asked, model=OPUS, systems=True)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.thread_time() - began)
     assert min(taken) < 0.002
