@@ -185,6 +185,7 @@ class _Gateway:
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.thinking, self.store.path)
         background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
+        background.append(self.spawn(self.equipment.recall(self.store)))
         background.append(self.spawn(self.media.sweep()))
         await self.signs.recover()
         await self.outbox.recover()

@@ -4,13 +4,12 @@ Bytes are enough where nothing depends on the last percent, because every bill c
 once it is loaded, so it is, unless the operator asks for it, only for prompts that begin to fill their window.
 """
 
-from agent.cache.keeper import Gauge
 from agent.models.anthropic_wire import translate
 from agent.models.base import Request
 from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, context_tokens_of
 from agent.tokens.build import build_counter
 from agent.tokens.endpoint import EndpointCounter
-from agent.tokens.meter import Estimate, Meter
+from agent.tokens.meter import Estimate, Gauge, Meter
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import Clock
 from gateway.live import Live

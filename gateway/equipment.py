@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from agent.cache.cadence import Cadence
 from agent.cache.keeper import Dialect, Keeper
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
@@ -18,7 +19,9 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
 from gateway.counting import Counting
 from gateway.live import Live
+from gateway.records import TurnEnded
 from gateway.settings import Settings
+from gateway.store import Reader
 
 logger = logging.getLogger("reverie.cache")
 
@@ -34,6 +37,10 @@ class BadPrices(Exception):
     """The price table cannot be used. The text says what to do."""
 
 
+RECALLED = 1_000
+"""Newest turns that are looked at: some twenty of each of fifty conversations."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
     """Everything that is shared by the agents' minds."""
@@ -42,6 +49,17 @@ class Equipment:
     """By the id of the agent that thinks with it."""
     workspaces: WorkspaceCache
     live: Live
+    keepers: Sequence[Keeper]
+
+    async def recall(self, reader: Reader) -> None:
+        """Learn from the log how often each conversation is asked in, as it was known before a restart."""
+        habits: dict[str, Cadence] = {}
+        for one in await reader.newest(RECALLED, kinds=["turn_ended"]):
+            if isinstance(one.fact, TurnEnded) and one.fact.requests and one.conversation is not None:
+                habits.setdefault(one.fact.agent, Cadence()).asked(one.conversation, one.at.timestamp())
+        for keeper in self.keepers:
+            for agent, cadence in habits.items():
+                keeper.restore(agent, Cadence.restore(cadence.state()))
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +83,7 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         for agent in settings.agents
     }
     try:
-        yield Equipment(models=models, workspaces=workspaces, live=live)
+        yield Equipment(models=models, workspaces=workspaces, live=live, keepers=tuple(around.keepers))
     finally:
         for one in {id(one): one for one in models.values()}.values():
             await one.aclose()
@@ -81,6 +99,7 @@ class _Around:
         self._live = live
         self._prices = prices
         self._counting = counting
+        self.keepers: list[Keeper] = []
 
     def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
         if isinstance(provider, ScriptedConfig):
@@ -91,13 +110,15 @@ class _Around:
             logger.warning("%s is not in prices.yaml: its cost is not known, its cache is taken for an average", name)
         caching = _CACHING.get(provider.kind, "none")
         dialect = Dialect(provider=provider.kind, model=name, price=price, caching=caching)
-        return Keeper(
+        keeper = Keeper(
             model,
             dialect,
             clock=self._clock,
             gauge=self._counting.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
         )
+        self.keepers.append(keeper)
+        return keeper
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> Policy:
         said = self._live.optimization.prompt_cache

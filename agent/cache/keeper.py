@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from agent.cache.cadence import Cadence
 from agent.cache.marks import Unit
@@ -15,7 +15,7 @@ from agent.cache.prices import Price
 from agent.cache.units import difference, units
 from agent.cache.warmth import Digest, Warmth
 from agent.models.base import Chunk, End, Model, Request
-from agent.tokens.meter import Estimate, Meter, prompt_tokens
+from agent.tokens.meter import Estimate, Gauge, Meter, prompt_tokens
 from gateway.clock import Clock
 from gateway.events import Account, BlockAccount, Usage
 
@@ -39,19 +39,6 @@ class Dialect:
     price: Price
     caching: Literal["marks", "automatic", "none"]
     """It is told what to cache; or it caches every prefix by itself; or nothing."""
-
-
-class Gauge(Protocol):
-    """Measures requests before they are sent."""
-
-    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
-        """Return how large it is thought to be, and who wants to know what it was billed.
-
-        `before`: the last request of the same conversation, so that only what is new need be counted.
-        """
-
-    def exact(self, request: Request) -> bool:
-        """Whether the model's own counter has counted exactly this request by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +102,8 @@ class Keeper:
         await self._model.aclose()
 
     def restore(self, agent: str, cadence: Cadence) -> None:
-        """Know the habits of an agent's conversations from before; not while it is asked."""
-        self._cadence[agent] = cadence
+        """Know the habits of an agent's conversations from before. Too late once it was asked: that counts."""
+        self._cadence.setdefault(agent, cadence)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         self._cadence_of(request).asked(request.place, self._now_s())

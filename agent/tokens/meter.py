@@ -1,6 +1,7 @@
 """Estimates whole requests, and learns from what they turned out to be. No IO, no clock."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from agent.models.base import Request
 from agent.tokens.drift import Calibration, drift_percent
@@ -65,6 +66,19 @@ class Meter:
             return None
         self.counted(estimate, tokens)
         return drift_percent(estimate.tokens, tokens)
+
+
+class Gauge(Protocol):
+    """Measures requests before they are sent."""
+
+    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
+        """Return how large it is thought to be, and who wants to know what it was billed.
+
+        `before`: the last request of the same conversation, so that only what is new need be counted.
+        """
+
+    def exact(self, request: Request) -> bool:
+        """Whether the model's own counter has counted exactly this request by now."""
 
 
 def prompt_tokens(usage: Usage) -> int:

@@ -1,6 +1,5 @@
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,27 +82,20 @@ def test_what_holds_for_one_turn_stands_behind_everything_and_in_no_block() -> N
     assert replace(told, now="") == quiet
 
 
-@given(
-    st.text(),
-    st.text(),
-    st.sampled_from(["direct", "room"]),
-    st.none() | st.text(),
-    st.lists(st.text(), max_size=3),
-    st.datetimes(timezones=st.just(UTC)),
+PLACES = st.builds(
+    Place,
+    platform=st.just("Discord"),
+    channel=st.just("discord.main"),
+    kind=st.sampled_from(["direct", "room"]),
+    formatting=st.just("Markdown."),
+    people=st.lists(st.tuples(st.text(), st.just("admin")), max_size=3).map(tuple),
 )
+
+
+@given(PLACES, st.text(), st.text(), st.datetimes(timezones=st.just(UTC)))
 def test_what_all_conversations_share_is_the_same_bytes_everywhere(
-    room: str, topic: str, kind: Literal["direct", "room"], thread: str | None, names: list[str], when: datetime
+    place: Place, room: str, topic: str, when: datetime
 ) -> None:
-    place = Place(
-        platform="Discord",
-        channel="discord.main",
-        room=room,
-        kind=kind,
-        thread=thread,
-        formatting="Markdown.",
-        topic=topic,
-        people=tuple((name, "admin") for name in names),
-    )
     heard = hear([replace(line(topic, sender=room), sent=when)], omitted=0, plain=False)
     base = replace(BRIEF, skills="# Skills")
     here = request(base)

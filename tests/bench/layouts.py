@@ -1,4 +1,4 @@
-"""What requests to the Messages API cost: beside the clairvoyant optimum, and beside other layouts of the same traffic."""
+"""What requests to the Messages API cost, beside the clairvoyant optimum and beside other layouts of them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

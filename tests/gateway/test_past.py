@@ -4,7 +4,6 @@ from gateway.events import ConversationId, Usage
 from gateway.past import KEPT_CONVERSATIONS, Past, PastTurn
 from gateway.records import Seq, TurnEnded, TurnId
 
-
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
