@@ -138,9 +138,9 @@ def test_an_edited_soul_is_seen_by_the_next_turn(tmp_path: Path) -> None:
             await garden(gateway, "hello")
             (tmp_path / "ana" / "SOUL.md").write_text("Merry.")
             async with asyncio.timeout(20):
-                while "Merry." not in json.dumps(api.seen[-1].body):
+                while "Merry." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]):
                     await garden(gateway, "and now?")
-            assert "Calm." not in json.dumps(api.seen[-1].body["system"])
+            assert "Calm." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]["system"])
 
     asyncio.run(story())
 
@@ -173,5 +173,23 @@ def test_a_steady_room_reads_its_past_whatever_its_pace(tmp_path: Path, gap_s: i
             assert api.violations == []
             for before, now in pairwise(tickets[2:]):
                 assert now.usage.cache_read_input_tokens == before.path[-1].tokens
+
+    asyncio.run(story())
+
+
+def test_the_pace_of_a_room_is_known_after_a_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            for number in range(4):
+                await garden(gateway, f"line {number}")
+                clock.advance(600)
+            await gateway.end()
+            clock.advance(7_200)
+            await gateway.start()
+            await asyncio.sleep(0.2)
+            await garden(gateway, "good morning")
+            newest = [one.body for one in api.seen if one.ticket is not None][-1]
+            assert set(marks(newest)) == {"1h"}
 
     asyncio.run(story())
