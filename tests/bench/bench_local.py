@@ -120,7 +120,7 @@ async def measure(repeat: int) -> dict[str, float]:
                 said = (*said, Said(role="assistant", parts=(Text(text=words),)))
                 sizes = [await client(model).count(request(place, *said, user(text))) for text in (message, twin)]
                 assert sizes[0] == sizes[1], (message, twin)
-                warmed_s, words, _ = await ask(model, request(place, *said, user(message)))
+                warmed_s, _, _ = await ask(model, request(place, *said, user(message)))
                 ideal_s, _, _ = await ask(model, request(place, *said, user(twin)))
                 unasked = request(place, *said, user(GREETING))
                 await ask(model, replace(unasked, max_output_tokens=0))
@@ -129,7 +129,7 @@ async def measure(repeat: int) -> dict[str, float]:
                 for name, taken in zip(seconds, (warmed_s, ideal_s, read_in_s, repeated_s), strict=True):
                     seconds[name].append(taken)
                 said = (*said, user(message))
-                await ask(model, request(place, *said))
+                _, words, _ = await ask(model, request(place, *said))  # the reply that the next warm-up is for
                 await settled(model)
     finally:
         await model.aclose()
