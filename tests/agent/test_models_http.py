@@ -10,7 +10,7 @@ import pytest
 
 from agent.models.base import Busy, Malformed, Model, ModelError, Text, TooLong, Unusable
 from agent.models.failures import failure, retry_after_s
-from agent.models.http import endpoint, is_loopback, where
+from agent.models.http import endpoint, is_loopback, root, where
 from agent.models.openai import OpenAIModel
 from tests.agent.models_kit import KEY, against, ask, end, make, request, text
 from tests.servers.model_api import Answer, ModelApi
@@ -245,3 +245,15 @@ def test_a_key_that_no_header_takes_is_refused_without_being_shown() -> None:
 def test_importing_the_models_does_not_import_httpx() -> None:
     code = "import sys, agent.models.build; sys.exit('httpx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [
+        ("http://127.0.0.1:9931", "http://127.0.0.1:9931"),
+        ("http://127.0.0.1:9931/v1/", "http://127.0.0.1:9931"),
+        ("https://gpu.lan/llama/v1?x=1#y", "https://gpu.lan/llama"),
+    ],
+)
+def test_the_root_of_a_server(base_url: str, expected: str) -> None:
+    assert root(base_url) == expected

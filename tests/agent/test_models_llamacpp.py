@@ -237,3 +237,20 @@ def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
         assert api.answered[-1].body["id_slot"] == api.answered[0].body["id_slot"]
 
     against_llama(story)
+
+
+def test_what_conversations_do_not_share_is_not_put_into_every_slot() -> None:
+    skills = Block(name="skills", text="You can look things up .", ttl="long")
+
+    def bound(place: str) -> Request:
+        binding = Block(name="binding", text=f"In {place} be brief .", ttl="long")
+        return replace(of(place), blocks=(SHARED, skills, binding))
+
+    async def story(api: LlamaApi, model: LlamaCppModel) -> None:
+        await ask(model, bound("a"))
+        await ask(model, bound("b"))
+        await settled(model)
+        told = [seen.body["messages"][0]["content"] for seen in api.read_in if len(seen.body["messages"]) == 2]
+        assert told[-1] == f"{SHARED.text}\n\n{skills.text}"
+
+    against_llama(story, LlamaApi(slots=4))

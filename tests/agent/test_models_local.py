@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Busy, Chunk, Text, Unusable
+from agent.models.base import Busy, Chunk, Request, Text, Unusable
 from agent.models.local import LocalModel, find_weights
 from tests.agent.models_kit import BLOCKS, ask, end, request, text, user
 
@@ -29,6 +29,11 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
     except FileNotFoundError:
         return True
+
+
+def files_of(folder: Path) -> list[Path] | None:
+    """None: there is no such folder."""
+    return list(folder.iterdir()) if folder.exists() else None
 
 
 def environment(pid: int | None) -> bytes:
@@ -186,5 +191,35 @@ def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
             await model.start()
         assert model.pid is None
         await model.aclose()
+
+    asyncio.run(story())
+
+
+@needs_weights
+def test_every_conversation_begins_with_what_all_of_them_share() -> None:
+    identity = replace(BLOCKS[0], text="You are Reverie, a quiet companion in chat rooms. " * 6)
+
+    def of(place: str) -> Request:
+        card = replace(BLOCKS[3], text=f"This is the room {place}.")
+        return replace(QUESTION, blocks=(identity, card), place=place, max_output_tokens=2)
+
+    async def story() -> None:
+        model = LocalModel()
+        try:
+            beginning = replace(of(""), blocks=(identity,), conversation=(), max_output_tokens=0)
+            read_in = end(await ask(model, beginning)).usage
+            assert (read_in.cache_read_tokens, read_in.output_tokens) == (0, 0)
+            assert model._client is not None
+            size = await model._client.count(beginning) - 10  # the frame around an empty message
+            assert size > 60
+            for place in ("#a", "#b", "#c", "#d", "#e", "#a"):  # more than there are slots
+                usage = end(await ask(model, of(place))).usage
+                assert usage.cache_read_tokens >= 0.9 * size, place
+            assert model._folder is not None
+            folder = Path(model._folder.name)
+            assert files_of(folder) == []
+        finally:
+            await model.aclose()
+        assert files_of(folder) is None
 
     asyncio.run(story())
