@@ -14,7 +14,7 @@ from agent.cache.plan import Policy
 from agent.cache.prices import Prices
 from agent.models.base import Model
 from agent.models.build import build_model
-from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig
+from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig, takes_marks
 from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
 from gateway.counting import Counting
@@ -26,7 +26,6 @@ from gateway.store import Reader
 logger = logging.getLogger("reverie.cache")
 
 _CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
-    "anthropic": "marks",
     "openai": "automatic",
     "llamacpp": "automatic",
     "local": "automatic",
@@ -108,7 +107,7 @@ class _Around:
         price = self._prices.of(name, provider=provider.kind)
         if not price.known:
             logger.warning("%s is not in prices.yaml: its cost is not known, its cache is taken for an average", name)
-        caching = _CACHING.get(provider.kind, "none")
+        caching = "marks" if takes_marks(config, provider) else _CACHING.get(provider.kind, "none")
         dialect = Dialect(provider=provider.kind, model=name, price=price, caching=caching)
         keeper = Keeper(
             model,

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from agent.models.claude import Effort, Thinking, wrong
-from agent.models.http import DEFAULT_TIMEOUT_S, endpoint
+from agent.models.http import DEFAULT_TIMEOUT_S, endpoint, where
 from agent.models.local_server import CONTEXT_TOKENS
+from agent.models.openai_wire import dialect_of
 from gateway.fields import Duration, Section
 
 _SEEING = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
@@ -206,6 +207,13 @@ def sees(model: ModelConfig, provider: ProviderConfig) -> bool:
         return model.sees
     if isinstance(provider, OpenAIConfig):
         return "api.openai.com" in provider.base_url and _SEEING.match(model.name or "") is not None
+    return provider.kind == "anthropic"
+
+
+def takes_marks(model: ModelConfig, provider: ProviderConfig) -> bool:
+    """Whether it caches what it is told to (`Request.marks`), and nothing else."""
+    if isinstance(provider, OpenAIConfig):
+        return dialect_of(where(provider.base_url), model.name or "").breakpoints
     return provider.kind == "anthropic"
 
 

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from agent.models.base import ModelError, Request
@@ -128,8 +128,7 @@ class Warmer:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # not `await task`: whether it or we are cancelled must stay apart
 
     async def _work(self) -> None:
         try:

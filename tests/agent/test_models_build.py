@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
 from agent.models.build import build_model
-from agent.models.config import ModelConfig, ProviderConfig, check_models
+from agent.models.config import ModelConfig, ProviderConfig, check_models, takes_marks
 from gateway.clock import ManualClock
 from gateway.fields import Section
 from tests.agent.models_kit import ask, text
@@ -196,3 +196,18 @@ def test_where_the_identity_goes_is_a_setting_of_the_provider() -> None:
             await model.aclose()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "expected"),
+    [
+        ({"kind": "anthropic"}, "claude-sonnet-5-5", True),
+        ({"kind": "openai"}, "gpt-6-astra", True),
+        ({"kind": "openai"}, "gpt-5.5", False),
+        ({"base_url": "http://127.0.0.1:8000"}, "gpt-6-astra", False),
+        ({"kind": "local"}, None, False),
+    ],
+)
+def test_who_is_told_what_to_cache(provider: dict[str, Any], name: str | None, expected: bool) -> None:
+    made = PROVIDERS.validate_python({"x": provider})["x"]
+    assert takes_marks(ModelConfig(provider="x", name=name), made) == expected
