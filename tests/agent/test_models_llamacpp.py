@@ -254,3 +254,21 @@ def test_what_conversations_do_not_share_is_not_put_into_every_slot() -> None:
         assert told[-1] == f"{SHARED.text}\n\n{skills.text}"
 
     against_llama(story, LlamaApi(slots=4))
+
+
+def test_cancelling_while_reading_in_is_broken_off_is_not_lost() -> None:
+    async def story(api: LlamaApi, model: LlamaCppModel) -> None:
+        api.hangs = True
+        await ask(model, of("a"))
+        await until(lambda: bool(api.read_in))
+        before = len(api.answered)
+        asking = asyncio.create_task(ask(model, of("b")))
+        await asyncio.sleep(0)  # now it waits for that to end
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert len(api.answered) == before
+        api.hangs = False
+        assert text(await ask(model, of("b"))) == "You said: hi"
+
+    against_llama(story)
