@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agent.models.anthropic_answer import Answer, EventIn
 from agent.models.anthropic_thinking import Thought, Thoughts
 from agent.models.anthropic_wire import Wire, translate
-from agent.models.base import Busy, Chunk, Malformed, Request, Text
+from agent.models.base import Began, Busy, Chunk, Malformed, Request, Text
 from agent.models.claude import Effort, Thinking, options, rules
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
@@ -108,9 +108,9 @@ class AnthropicModel:
             begun = False
             try:
                 async with aclosing(self._texts(wire, answer)) as texts:
-                    async for text in texts:
-                        begun = True
-                        yield text
+                    async for chunk in texts:
+                        begun = begun or isinstance(chunk, Text)
+                        yield chunk
                 break
             except Malformed as error:
                 if begun or not self._mend(wire, error.reason):
@@ -130,7 +130,7 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Text]:
+    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Text]:
         """Ask, fill `answer` and yield its text meanwhile."""
         if "stream" not in wire.body:
             try:
@@ -143,6 +143,8 @@ class AnthropicModel:
                 async for event in events:
                     if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
                         yield Text(text=text)
+                    if event.name == "message_start":
+                        yield Began()
         except Busy:
             if not answer.complete:  # else only the connection's end was missing
                 raise

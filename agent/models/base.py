@@ -155,9 +155,14 @@ class Partial:
     text: str
 
 
-Chunk = Partial | Text | ToolCall | End
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
+
+
+Chunk = Began | Partial | Text | ToolCall | End
 """Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
-front of everything else."""
+front of everything else; `Began` only from providers that tell, once, in front of all but that."""
 
 
 class Model(Protocol):

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from agent.models.base import (
+    Began,
     Busy,
     Chunk,
     End,
@@ -225,6 +226,8 @@ async def _collect(model: Model, request: Request, whole: list[Chunk]) -> AsyncG
     text = ""
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
+            if isinstance(chunk, Began):
+                continue  # another attempt may be the one that counts
             whole.append(chunk)
             if isinstance(chunk, Text):
                 text += chunk.text

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Block, Chunk, End, Model, Request, Said, Text, ToolSpec
+from agent.models.base import Began, Block, Chunk, End, Model, Request, Said, Text, ToolSpec
 from agent.models.openai import OpenAIModel
 from tests.servers.model_api import ModelApi
 
@@ -41,7 +41,7 @@ def make(kind: str, url: str, timeout_s: float = 10.0) -> OpenAIModel | Anthropi
 
 
 async def ask(model: Model, asked: Request | None = None) -> list[Chunk]:
-    return [chunk async for chunk in model.stream(asked or request())]
+    return [chunk async for chunk in model.stream(asked or request()) if not isinstance(chunk, Began)]
 
 
 def text(chunks: list[Chunk]) -> str:
