@@ -12,6 +12,7 @@ from agent.cache.cadence import Cadence
 from agent.cache.keeper import Dialect, Keeper
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
+from agent.cache.warmth import LIFETIME_S
 from agent.models.base import Model
 from agent.models.build import build_model
 from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig, takes_marks
@@ -123,8 +124,8 @@ class _Around:
         said = self._live.optimization.prompt_cache
         if not self._live.switches(agent_id).prompt_cache:
             return Policy(kind="off")
-        long = said.long_ttl > said.short_ttl and not provider.isdisjoint(said.long_ttl_providers)
-        return Policy(kind=said.policy, long=long)
+        long = said.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(said.long_ttl_providers)
+        return Policy(kind=said.policy, long=long, short="1h" if said.short_ttl >= LIFETIME_S["1h"] else "5m")
 
 
 def price_table(directory: Path | None) -> Prices:

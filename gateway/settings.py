@@ -7,7 +7,7 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
@@ -32,8 +32,16 @@ def _name(value: str) -> str:
     return value
 
 
+def _lasting(value: float) -> float:
+    if value not in {300.0, 3600.0}:
+        raise ValueError("providers cache for 5m or for 1h; write one of these")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
+Lasting = Annotated[Duration, AfterValidator(_lasting)]
+"""What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
 """0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
 
@@ -97,10 +105,21 @@ class PromptCache(Section):
     enabled: bool = True
     policy: Literal["auto", "fixed"] = "auto"
     """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
-    long_ttl: Duration = 3600.0
-    short_ttl: Duration = 300.0
+    long_ttl: Lasting = 3600.0
+    """Of what all conversations share, and the longest that `auto` may choose."""
+    short_ttl: Lasting = 300.0
+    """Of what is behind it, under `fixed`; `auto` chooses. Not longer than `long_ttl`."""
     long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
-    """Kinds or names of providers that honour `long_ttl`."""
+    """Kinds or names of providers that honour an hour; others are never asked for it."""
+    keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """For reading a prompt again only so that it stays cached, per agent and UTC day. 0: never."""
+
+    @field_validator("short_ttl")
+    @classmethod
+    def _not_longer(cls, value: float, info: ValidationInfo) -> float:
+        if value > info.data.get("long_ttl", value):
+            raise ValueError("must not be longer than long_ttl; write 5m, or long_ttl: 1h")
+        return value
 
 
 class Compaction(Section):

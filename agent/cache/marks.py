@@ -143,12 +143,13 @@ def _to_be_had(expected: Expected) -> tuple[Lifetime | None, ...]:
     return tuple(lifetime for lifetime in _LIFETIMES if expected.of(lifetime) < inf)
 
 
-def fixed(places: Places, *, long: bool) -> Marked:
-    """Follow the table: an hour for what all share and for the binding, 5 minutes for what is behind them."""
+def fixed(places: Places, *, long: bool, short: Lifetime) -> Marked:
+    """Follow the table: an hour for what all share and for the binding, `short` for what is behind them."""
     head, end = places.head, places.end
     stone = _stepping_stone(places, end)
     card = max((i for i, unit in enumerate(places.units) if unit.behind == "block"), default=-1)
-    chosen: dict[int, Lifetime] = {unit: "5m" for unit in (places.last(card) if stone < 0 else stone, end) if unit >= 0}
+    behind: Lifetime = short if long else "5m"
+    chosen = {unit: behind for unit in (places.last(card) if stone < 0 else stone, end) if unit >= 0}
     for unit in (head, _binding(places, head)):
         if unit >= 0:
             chosen[unit] = "1h" if long else "5m"

@@ -23,6 +23,8 @@ class Policy:
     """`auto`: by expected cost. `fixed`: 1 h for what all share and the binding, 5 m behind it. `off`: no marks."""
     long: bool = True
     """False: the provider has no 1 h lifetime, or may not be asked for it."""
+    short: Lifetime = "5m"
+    """What `fixed` puts behind what is there for longer. `1h` counts only if that is to be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ def plan(
     )
     marks: Marked = []
     if policy.kind == "fixed":
-        marks = fixed(places, long=policy.long)
+        marks = fixed(places, long=policy.long, short=policy.short)
     elif policy.kind == "auto":
         cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.long else inf)
         behind = cost._replace(write_1h=inf) if places.behind_short else cost

@@ -133,8 +133,8 @@ def test_before_anything_is_known_not_all_is_put_on_the_guess() -> None:
     assert {lifetime for _, _, lifetime in where(planned)} == {"1h"}
 
 
-def fixed(parts: list[Part], *, long: bool) -> Plan:
-    policy = Policy(kind="fixed", long=long)
+def fixed(parts: list[Part], *, long: bool, short: Lifetime = "5m") -> Plan:
+    policy = Policy(kind="fixed", long=long, short=short)
     return plan(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
 
 
@@ -146,6 +146,11 @@ def test_the_fixed_policy_follows_the_table() -> None:
         ("said", 2, "5m"),
         ("said", 4, "5m"),
     ]
+
+
+def test_the_fixed_policy_writes_all_for_an_hour_where_that_is_wanted_and_to_be_had() -> None:
+    assert {mark.lifetime for mark in fixed(talk(5), long=True, short="1h").marks} == {"1h"}
+    assert {mark.lifetime for mark in fixed(talk(5), long=False, short="1h").marks} == {"5m"}
 
 
 def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:

@@ -26,15 +26,15 @@ agents: [{id: ana, workspace: ana, context_optimization: {prompt_cache: %s}}]
 llm:
   providers: {p: {kind: anthropic, base_url: "%s", api_key: test}}
   models: {main: {provider: p, name: claude-sonnet-5-5}}
-  context_optimization: {workspace_cache: {watch_debounce_ms: 50}}
+  context_optimization: {workspace_cache: {watch_debounce_ms: 50}, prompt_cache: {%s}}
 attention: {coalesce: 0}
 access: {dm: open, roles: {owner: ["irc.libera:ann"]}}
 ops: {port: 0}
 """
 
 
-def write(tmp: Path, url: str, prompt_cache: str = "true") -> None:
-    (tmp / "reverie.yaml").write_text(CONFIG % (prompt_cache, url))
+def write(tmp: Path, url: str, prompt_cache: str = "true", knobs: str = "") -> None:
+    (tmp / "reverie.yaml").write_text(CONFIG % (prompt_cache, url, knobs))
     (tmp / "reverie.yaml").chmod(0o600)
 
 
@@ -157,6 +157,31 @@ def test_a_switch_counts_from_the_next_request_on(tmp_path: Path) -> None:
             bodies = [one.body for one in api.seen if one.ticket is not None]
             assert [bool(marks(body)) for body in bodies] == [True, False, True]
             assert grows(bodies)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lifetimes"),
+    [
+        ("policy: fixed", ["1h", "5m"]),
+        ("policy: fixed, short_ttl: 1h", ["1h"]),
+        ("policy: fixed, long_ttl: 5m", ["5m"]),
+        ("policy: fixed, short_ttl: 1h, long_ttl_providers: []", ["5m"]),
+        ("policy: auto, long_ttl: 5m", ["5m"]),
+    ],
+)
+def test_lifetimes_are_those_that_the_operator_allows(tmp_path: Path, knobs: str, lifetimes: list[str]) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            write(tmp_path, api.url, knobs=knobs)
+            for _ in range(3):
+                await garden(gateway, "hello")
+                clock.advance(900)
+            asked = [one for one in api.seen if one.ticket is not None]
+            assert sorted({life for one in asked for life in marks(one.body)}) == lifetimes
+            assert api.violations == []
 
     asyncio.run(story())
 
