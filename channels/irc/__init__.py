@@ -1,6 +1,11 @@
 """IRC: RFC 1459, RFC 2812, https://modern.ircdocs.horse and IRCv3.
 
-`wire` reads and builds lines, `people` remembers who is where, `inbound` turns lines into
-notifications, `render` turns posts into lines, `sasl` and `registration` log in: all pure.
-`connection` (the jaraco `irc` library, hardened), `outgoing` and `channel` do the IO.
+Lines: `wire` reads any and builds safe ones, `batches` and `labels` tell which belong together, `isupport` and `mask`
+what the server takes, `ctcp`, `refusals`. In: `inbound` turns lines into notifications, with `formatting`, `people`,
+`splits`, `moves` and `history`; `telling` tells each once, `memory` outlives connections. Out: `render` makes lines of
+posts, `paging` and `compose` cut them, `window` knows which were taken, `bucket` and `writing` when. Login:
+`registration`, `caps`, `sasl`, `sts`, `nick`, `rooms`. All these are pure.
+
+`channel` connects and stays; `connection` is the jaraco `irc` library, hardened; `session` is one connection's life,
+with `presence` and `upkeep`; `outgoing`, `parts` and `sending` send; `inbox` holds the reading back; `tls`.
 """
