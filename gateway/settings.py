@@ -213,7 +213,7 @@ class Settings(Section):
 
     channels: dict[Name, ChannelConfig] = Field(default={})
     agents: tuple[AgentConfig, ...] = Field(strict=False)
-    """Exactly one, for now."""
+    """At least one. A conversation belongs to the first binding that matches, from the first agent on."""
     llm: Llm
     dmn: Dmn = Dmn()
     attention: AttentionConfig = AttentionConfig()
