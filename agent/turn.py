@@ -21,7 +21,7 @@ from agent.models.base import (
     ToolResult,
     ToolSpec,
 )
-from agent.prompt import assemble
+from agent.prompt import SHARED, assemble
 from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
 from gateway.events import Account, Usage
 
@@ -93,10 +93,7 @@ async def take_turn(
     again). Every other model failure is an outcome. Cancelling closes the provider's connection and leaves
     nothing behind.
     """
-    specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
-    request = assemble(
-        brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=model.family == "local"
-    )
+    request = _request(brief, model, tools, key)
     done = Outcome(outcome="failed")
     nudged = False
     for round_number in range(max_tool_rounds + 2):
@@ -122,6 +119,20 @@ async def take_turn(
             nudged = True
             request = _with_hint(request, NUDGE)
     return replace(done, reason=f"the model still called tools after {max_tool_rounds} rounds")
+
+
+def beginning(persona: str, skills: str, model: Model, tools: Tools, *, key: str) -> Request:
+    """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
+    brief = Brief(persona=persona, skills=skills, card="", history=(), heard="")
+    whole = _request(brief, model, tools, key)
+    blocks = tuple(block for block in whole.blocks if block.name in SHARED)
+    return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
+
+
+def _request(brief: Brief, model: Model, tools: Tools, key: str) -> Request:
+    specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
+    plain = model.family == "local"
+    return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
 
 
 def _counted(done: Outcome, end: End, model: Model) -> Outcome:

@@ -128,10 +128,11 @@ class _Gateway:
         self.signs = Signs(store, clock, channels, spawn)
         self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
+        self.minds = Minds(self._shared(settings, who, bindings), equipment)
         self.loop = Loop(
             store=store,
             clock=clock,
-            turns=Minds(self._shared(settings, who, bindings), equipment),
+            turns=self.minds,
             policy=policies.dmn_policy(settings),
             state=_restored(saved),
             spawn=spawn,
@@ -219,6 +220,7 @@ class _Gateway:
                 await model.start()
             except ModelError as error:  # each turn will say so too; people come online meanwhile
                 logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
+        await self.minds.warm_up()
 
     async def _run_channel(self, channel: Channel) -> None:
         try:

@@ -8,16 +8,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from agent.cache.ask import Ask, scaled, why
 from agent.cache.cadence import Cadence
-from agent.cache.marks import Unit
-from agent.cache.plan import Plan, Policy, by_itself, plan
+from agent.cache.plan import Policy, by_itself, plan
 from agent.cache.prices import Price
-from agent.cache.units import difference, units
+from agent.cache.units import units
 from agent.cache.warmth import Digest, Warmth
 from agent.models.base import Chunk, End, Model, Request
-from agent.tokens.meter import Estimate, Gauge, Meter, prompt_tokens
+from agent.tokens.meter import Estimate, Gauge, prompt_tokens
 from gateway.clock import Clock
-from gateway.events import Account, BlockAccount, Usage
+from gateway.events import Account, Usage
 
 _LOG = logging.getLogger("reverie.cache")
 _KEPT = 256
@@ -39,24 +39,6 @@ class Dialect:
     price: Price
     caching: Literal["marks", "automatic", "none"]
     """It is told what to cache; or it caches every prefix by itself; or nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
-    """One request, planned."""
-
-    request: Request
-    laid: tuple[Unit, ...]
-    path: tuple[Digest, ...]
-    plan: Plan
-    meter: Meter
-    estimate: Estimate
-    at_s: float
-
-    @property
-    def expected(self) -> int:
-        """Tokens that should be read from the cache, as estimated."""
-        return sum(block.read for block in self.plan.blocks)
 
 
 class Keeper:
@@ -84,7 +66,7 @@ class Keeper:
         self._policy = policy
         self._warmth = Warmth()
         self._cadence: dict[str, Cadence] = {}
-        self._newest: OrderedDict[tuple[str, str], _Ask] = OrderedDict()
+        self._newest: OrderedDict[tuple[str, str], Ask] = OrderedDict()
         self._first: dict[Digest, asyncio.Event] = {}
         """Shared prefixes that are being written just now."""
         self.name = model.name
@@ -106,6 +88,11 @@ class Keeper:
         self._cadence.setdefault(agent, cadence)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        if not request.max_output_tokens:  # nobody said anything: it tells nothing of anybody's habits
+            async with aclosing(self._model.stream(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
         self._cadence_of(request).asked(request.place, self._now_s())
         ask = self._prepare(request)
         while (writing := self._writing(ask)) in self._first and writing is not None:
@@ -127,7 +114,7 @@ class Keeper:
             if writing is not None and self._first.get(writing) is begun:
                 del self._first[writing]
 
-    def _prepare(self, request: Request) -> _Ask:
+    def _prepare(self, request: Request) -> Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
         before = self._newest.get((request.shared_key, request.place))
         measured = (before.request, before.estimate) if before is not None else None
@@ -147,9 +134,9 @@ class Keeper:
                 own=cadence.odds(request.place),
                 cached=cached,
             )
-        planned = replace(planned, blocks=tuple([_scaled(block, estimate) for block in planned.blocks]))
+        planned = replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks]))
         marked = replace(request, marks=planned.marks)
-        return _Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
+        return Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
 
     def _price(self, estimate: Estimate) -> Price:
         """The smallest prefix in tokens as they are estimated: what counts is how they are billed."""
@@ -157,16 +144,16 @@ class Keeper:
         billed = max(1, estimate.corrected(10_000))
         return self._dialect.price.model_copy(update={"minimum_tokens": -(-minimum * 10_000 // billed)})
 
-    def _writing(self, ask: _Ask) -> Digest | None:
+    def _writing(self, ask: Ask) -> Digest | None:
         """The shared prefix that this request is going to write; None: it writes none."""
         shared = sum(unit.shared for unit in ask.laid)
         fresh = [unit for unit, _ in ask.plan.writes if unit < shared]
         return ask.path[fresh[-1]] if fresh else None
 
-    def _began(self, ask: _Ask) -> None:
+    def _began(self, ask: Ask) -> None:
         self._warmth.sent(ask.path, read=ask.plan.read, writes=ask.plan.writes, at_s=ask.at_s)
 
-    def _closed(self, ask: _Ask, end: End) -> End:
+    def _closed(self, ask: Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
         usage, key = end.usage, (ask.request.shared_key, ask.request.place)
         # The estimate may be off as a whole, so what counts is the share that was read.
@@ -182,17 +169,17 @@ class Keeper:
         account = Account(
             provider=self._dialect.provider,
             model=end.model or self._dialect.model,
-            blocks=_with_now(ask),
+            blocks=ask.blocks,
             usage=usage,
             cost_usd=self._dialect.price.cost_usd(usage),
             exact=self._gauge.exact(ask.request),
-            missed=self._why(ask, before, round(ask.expected * scale) if missed else None, usage),
+            missed=why(ask, before, round(ask.expected * scale) if missed else None, usage),
         )
         if account.missed:
             _LOG.info("%s: %s", ask.request.place, account.missed)
         return replace(end, account=account)
 
-    def _unread(self, ask: _Ask, usage: Usage, scale: float) -> None:
+    def _unread(self, ask: Ask, usage: Usage, scale: float) -> None:
         """Believe what was billed: less was cached than was thought."""
         read, tokens = 0, 0
         for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
@@ -209,39 +196,9 @@ class Keeper:
             ]
             self._warmth.sent(ask.path, read=read, writes=writes, at_s=ask.at_s)
 
-    def _why(self, ask: _Ask, before: _Ask | None, expected: int | None, usage: Usage) -> str:
-        """What was not read although it might have been; empty: nothing."""
-        changed = ""
-        if before is not None and ask.path[: len(before.path)] != before.path:
-            changed = difference(before.request, ask.request)
-        if expected is None:
-            return changed
-        told = f"{usage.cache_read_tokens} of about {expected} tokens were read"
-        if changed:
-            return f"{told}: {changed}"
-        since = f", last sent {ask.at_s - before.at_s:.0f} s before" if before is not None else ""
-        return f"{told}: no byte differs{since}; the provider had it no more, or not yet"
-
     def _cadence_of(self, request: Request) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())
 
     def _now_s(self) -> float:
         # Not the monotonic clock: what is known of yesterday must still count after a restart.
         return self._clock.now().timestamp()
-
-
-def _scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
-    """In tokens as they will be billed, as far as that is known."""
-    return replace(
-        block,
-        tokens=estimate.corrected(block.tokens),
-        read=estimate.corrected(block.read),
-        written=estimate.corrected(block.written),
-    )
-
-
-def _with_now(ask: _Ask) -> tuple[BlockAccount, ...]:
-    tokens = ask.estimate.corrected(ask.estimate.size.now)
-    if not tokens:
-        return ask.plan.blocks
-    return (*ask.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))

@@ -1,0 +1,65 @@
+"""One request whose cache is looked after: what was planned for it, and why the bill says something else. Pure."""
+
+from dataclasses import dataclass, replace
+
+from agent.cache.marks import Unit
+from agent.cache.plan import Plan
+from agent.cache.units import difference
+from agent.cache.warmth import Digest
+from agent.models.base import Request
+from agent.tokens.meter import Estimate, Meter
+from gateway.events import BlockAccount, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request, planned."""
+
+    request: Request
+    laid: tuple[Unit, ...]
+    path: tuple[Digest, ...]
+    plan: Plan
+    meter: Meter
+    estimate: Estimate
+    at_s: float
+
+    @property
+    def expected(self) -> int:
+        """Tokens that should be read from the cache, as estimated."""
+        return sum(block.read for block in self.plan.blocks)
+
+    @property
+    def blocks(self) -> tuple[BlockAccount, ...]:
+        """What is expected of each block, and of what holds for this request only."""
+        tokens = self.estimate.corrected(self.estimate.size.now)
+        if not tokens:
+            return self.plan.blocks
+        return (*self.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))
+
+
+def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
+    """In tokens as they will be billed, as far as that is known."""
+    return replace(
+        block,
+        tokens=estimate.corrected(block.tokens),
+        read=estimate.corrected(block.read),
+        written=estimate.corrected(block.written),
+    )
+
+
+def why(ask: Ask, before: Ask | None, expected: int | None, usage: Usage) -> str:
+    """Say what was not read although it might have been; empty: nothing.
+
+    `before`: the last request of the same conversation. `expected`: tokens that should have been read; None: all
+    of them were.
+    """
+    changed = ""
+    if before is not None and ask.path[: len(before.path)] != before.path:
+        changed = difference(before.request, ask.request)
+    if expected is None:
+        return changed
+    told = f"{usage.cache_read_tokens} of about {expected} tokens were read"
+    if changed:
+        return f"{told}: {changed}"
+    since = f", last sent {ask.at_s - before.at_s:.0f} s before" if before is not None else ""
+    return f"{told}: no byte differs{since}; the provider had it no more, or not yet"

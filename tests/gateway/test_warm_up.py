@@ -1,0 +1,84 @@
+"""What is read in before anybody has said anything: the common beginning on local models, and nothing elsewhere."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.clock import ManualClock
+from gateway.live import Live
+from gateway.settings_load import load
+from tests.gateway.town_kit import Running, running
+from tests.servers.llama_api import LlamaApi
+from tests.servers.model_api import Answer, ModelApi
+
+CONFIG = """\
+channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
+agents: [{id: ana, workspace: ana}]
+llm:
+  providers: {p: {kind: %s, base_url: "%s", api_key: k}}
+  models: {main: {provider: p, name: claude-sonnet-5-5}}
+  context_optimization: {token_counter: {backend: tiktoken}}
+attention: {coalesce: 0}
+access: {dm: open}
+ops: {port: 0}
+"""
+
+
+@contextlib.asynccontextmanager
+async def gateway(tmp: Path, api: ModelApi, kind: str = "llamacpp") -> AsyncIterator[Running]:
+    (tmp / "reverie.yaml").write_text(CONFIG % (kind, api.url))
+    (tmp / "reverie.yaml").chmod(0o600)
+    (tmp / "ana").mkdir()
+    (tmp / "ana" / "IDENTITY.local.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
+    settings = load(tmp, {})
+    async with asyncio.timeout(30), running(settings, ManualClock(), Live(settings, tmp, {})) as made:
+        yield made
+
+
+async def ask(made: Running) -> None:
+    await made.ask("irc.libera", "reverie, hello", sender="ann", room=None)
+
+
+def test_the_first_person_does_not_pay_for_the_identity_on_a_local_model(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with LlamaApi() as api, gateway(tmp_path, api) as made:
+            while not any(held for held in api.held):
+                await asyncio.sleep(0.005)
+            read_in, *_ = api.read_in
+            await ask(made)
+            first = api.answered[0].body
+            assert read_in.body["messages"][0] == first["messages"][0]
+            assert read_in.body.get("tools") == first.get("tools")
+            shared = len(first["messages"][0]["content"].split())
+            number = api.completions.index(api.answered[0])
+            assert shared > 600
+            assert api.timings[number]["cache_n"] >= shared
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_read_in_is_no_trouble(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        caplog.set_level("DEBUG")
+        async with LlamaApi() as api:
+            api.then(Answer(status=503, body=b"{}"))
+            async with gateway(tmp_path, api) as made:
+                while "not read in ahead" not in caplog.text:
+                    await asyncio.sleep(0.005)
+                await ask(made)
+            assert [one.levelname for one in caplog.records if "read in ahead" in one.message] == ["DEBUG"]
+
+    asyncio.run(story())
+
+
+def test_nothing_is_read_in_where_that_costs_money(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            async with gateway(tmp_path, api, "anthropic") as made:
+                await ask(made)
+            assert [one.body["max_tokens"] > 0 for one in api.seen] == [True]
+
+    asyncio.run(story())
