@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.models.base import Busy, Malformed, Model, ModelError, Text, TooLong, Unusable
+from agent.models.base import Began, Busy, Malformed, Model, ModelError, Text, TooLong, Unusable
 from agent.models.failures import failure, retry_after_s
 from agent.models.http import endpoint, is_loopback, root, where
 from agent.models.openai import OpenAIModel
@@ -143,7 +143,7 @@ def test_leaving_a_stream_closes_the_connection_at_once(kind: str, how: str) -> 
 
         async def consume() -> None:
             async for chunk in client.stream(request()):
-                assert isinstance(chunk, Text)
+                assert isinstance(chunk, Began | Text)
                 begun.set()
 
         if how == "close":
