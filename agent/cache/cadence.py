@@ -25,18 +25,19 @@ Share = tuple[float, float, float]
 
 _NONE = 3
 """The row of what follows the first request, with no gap before it."""
-_MEMORY = 0.97
-"""What an observation still weighs when the next one of its kind comes: about the last thirty count."""
-_ROW = 2.0
+_MEMORY = 0.98
+"""What an observation still weighs when the next one of its kind comes: about the last fifty count, so that the rare
+silences of a busy room are not forgotten between them."""
+_ROW = 1.0
 """How many observations the conversation's overall share weighs against what follows one kind of gap."""
-_WEAK, _INFORMED = 0.3, 3.0
+_WEAK, _INFORMED = 0.3, 4.0
 """How many observations a guess weighs, and what all other conversations taught."""
 _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which they count as informed."""
-_AT_LEAST = 6.0
+_AT_LEAST = 20.0
 """Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
-_AT_MOST = 12.0
-"""More do not change a decision, and a fold ends most prefixes."""
+_AT_MOST = 400.0
+"""A fold ends most prefixes by then."""
 _PRESUMED = 0.03
 """Gaps in each length, so that nothing is impossible that was never seen."""
 _KEPT = 4_096

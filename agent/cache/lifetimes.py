@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agent.cache.cadence import Odds
 from gateway.events import Lifetime
 
-_ROUNDS = 60
+_ROUNDS = 200
 _CLOSE_ENOUGH = 1e-3
 """In units of one token's input price: below what could change a bill."""
 
@@ -49,31 +49,32 @@ class Expected(NamedTuple):
 def expected(odds: Odds, cost: Multipliers) -> Expected:
     """Weigh the three actions for a token that is not cached now."""
     keep = odds.remaining / (odds.remaining + 1.0)
-    rows = [tuple(keep * share for share in row) for row in odds.rows]
-    (a0, a1, a2), (b0, b1, b2), (c0, c1, c2) = rows
+    (a0, a1, a2), (b0, b1, b2), (c0, c1, c2) = [tuple(keep * share for share in row) for row in odds.rows]
     read, short, long = cost
     # Dead after each kind of gap; alive for 5 minutes after a short one; alive for an hour after the two shorter.
-    dead0 = dead1 = dead2 = 0.0
-    alive5 = alive0 = alive1 = 0.0
+    # Each is solved for itself, given the others: where most gaps are of one kind, mere repetition takes for ever.
+    dead0 = dead1 = dead2 = alive5 = alive0 = alive1 = 0.0
+    both = (1.0 - a0) * (1.0 - b1) - a1 * b0
     for _ in range(_ROUNDS):
-        alive5 = (read + a1 * dead1 + a2 * dead2) / (1.0 - a0)
-        alive0 = (read + a1 * alive1 + a2 * dead2) / (1.0 - a0)
-        alive1 = (read + b0 * alive0 + b2 * dead2) / (1.0 - b1)
         was = dead0 + dead1 + dead2
+        alive5 = (read + a1 * dead1 + a2 * dead2) / (1.0 - a0)
+        ends0, ends1 = read + a2 * dead2, read + b2 * dead2
+        alive0 = (ends0 * (1.0 - b1) + a1 * ends1) / both
+        alive1 = (ends1 * (1.0 - a0) + b0 * ends0) / both
         dead0 = min(
-            1.0 + a0 * dead0 + a1 * dead1 + a2 * dead2,
+            (1.0 + a1 * dead1 + a2 * dead2) / (1.0 - a0),
             short + a0 * alive5 + a1 * dead1 + a2 * dead2,
             long + a0 * alive0 + a1 * alive1 + a2 * dead2,
         )
         dead1 = min(
-            1.0 + b0 * dead0 + b1 * dead1 + b2 * dead2,
-            short + b0 * alive5 + b1 * dead1 + b2 * dead2,
+            (1.0 + b0 * dead0 + b2 * dead2) / (1.0 - b1),
+            (short + b0 * alive5 + b2 * dead2) / (1.0 - b1),
             long + b0 * alive0 + b1 * alive1 + b2 * dead2,
         )
         dead2 = min(
-            1.0 + c0 * dead0 + c1 * dead1 + c2 * dead2,
-            short + c0 * alive5 + c1 * dead1 + c2 * dead2,
-            long + c0 * alive0 + c1 * alive1 + c2 * dead2,
+            (1.0 + c0 * dead0 + c1 * dead1) / (1.0 - c2),
+            (short + c0 * alive5 + c1 * dead1) / (1.0 - c2),
+            (long + c0 * alive0 + c1 * alive1) / (1.0 - c2),
         )
         if abs(dead0 + dead1 + dead2 - was) < _CLOSE_ENOUGH:
             break
