@@ -63,10 +63,10 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     urgency, rule = _urgency(policy, event, dotted, listen)
     threshold, prefix = _threshold(policy.thresholds, dotted)
     fate: Literal["due", "context", "noted"]
-    if listen != "off" and isinstance(event, Membership) and event.change == "topic" and event.news:
-        fate = "context"  # the channel card is not written anew for it, so it is told as a line
-    elif not isinstance(event, Message) or listen == "off":
-        fate = "noted"  # only messages are shown to the model
+    # The channel card is not written anew for a changed topic, so that is told as a line.
+    told = isinstance(event, Message) or (isinstance(event, Membership) and event.change == "topic" and event.news)
+    if not told or listen == "off":
+        fate = "noted"
         if isinstance(event, Message):
             rule = "listen: off"
         elif isinstance(event, Membership) and event.change == "invite":

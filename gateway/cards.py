@@ -79,9 +79,15 @@ class Cards:
             kind=kind,
             thread=place.thread,
             formatting=able.formatting,
-            topic="" if kind == "direct" else await self._store.topic(place.conversation),
+            topic="" if kind == "direct" else await self._topic(place.conversation),
             people=() if kind == "direct" else await self._people(place.conversation),
         )
+
+    async def _topic(self, conversation: ConversationId) -> str:
+        changed = await self._store.topic(conversation)
+        if changed is None or not access.decide(self._who, changed).allowed:  # who is not heard writes no cards either
+            return ""
+        return changed.text or ""
 
     async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""

@@ -169,6 +169,6 @@ def addressed(fact: Fact) -> bool:
 
 def answered(standing: Sequence[Standing]) -> MessageId | None:
     """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
-    messages = [one.message for one in standing]
+    messages = [one.message for one in standing if not one.topic]  # nobody can reply to that
     said = [message for message in messages if addressed(message)] or messages
     return said[-1].id if said else None

@@ -147,10 +147,10 @@ class Reader:
         found = self._one(await self._rows(queries.CARD, conversation))
         return found.fact.text if found is not None and isinstance(found.fact, Carded) else None
 
-    async def topic(self, conversation: ConversationId) -> str:
-        """What the topic was changed to last; empty: it was never told, or taken away."""
+    async def topic(self, conversation: ConversationId) -> Membership | None:
+        """The last change of the topic, and who made it; None: it was never told."""
         found = self._one(await self._rows(queries.TOPIC, conversation))
-        return found.fact.text or "" if found is not None and isinstance(found.fact, Membership) else ""
+        return found.fact if found is not None and isinstance(found.fact, Membership) else None
 
     async def ours(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """The post that the platform shows as this message; None if it is none of ours."""

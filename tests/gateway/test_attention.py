@@ -60,6 +60,13 @@ def test_a_changed_topic_is_told_at_the_next_turn(
     assert (judged.fate, judged.urgency) == (fate, 0)
 
 
+def test_rules_and_thresholds_hold_for_topics_too() -> None:
+    change = replace(JOIN, change="topic")
+    loud = Policy(rules=(Rule(type="irc.libera", urgency=3),), thresholds={})
+    assert (judge(loud, change, YES, "mention").fate, judge(loud, change, YES, "mention").urgency) == ("due", 3)
+    assert judge(Policy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
+
+
 @pytest.mark.parametrize(
     ("event", "dotted"),
     [
