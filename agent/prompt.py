@@ -6,6 +6,8 @@ line itself, written once and never again, and what holds for one turn only is t
 """
 
 from collections.abc import Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 
 from agent.brief import Binding, Brief, Exchange, Line, Place
 from agent.models.base import Block, Request, Said, ToolSpec
@@ -33,22 +35,24 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
 
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
-    said: list[Said] = []
-    for exchange in (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images)):
-        for one in exchange.said:
-            if said and said[-1].role == one.role:  # after a silence the same side goes on: sides must alternate
-                said[-1] = Said(role=one.role, parts=(*said[-1].parts, *one.parts))
-            else:
-                said.append(one)
+    exchanges = (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images))
+    said = chain.from_iterable([exchange.said for exchange in exchanges])
     return Request(
         blocks=_blocks(brief, plain=plain),
-        conversation=tuple(said),
+        conversation=tuple([_joined(list(side)) for _, side in groupby(said, key=attrgetter("role"))]),
         now=brief.now,
         tools=tuple(sorted(tools, key=lambda tool: tool.name)),
         max_output_tokens=max_output_tokens,
         shared_key=key,
         place=brief.conversation,
     )
+
+
+def _joined(side: list[Said]) -> Said:
+    """After a silence the same side goes on, and sides must alternate."""
+    if len(side) == 1:
+        return side[0]
+    return Said(role=side[0].role, parts=tuple(chain.from_iterable([said.parts for said in side])))
 
 
 def _blocks(brief: Brief, *, plain: bool) -> tuple[Block, ...]:

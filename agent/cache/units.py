@@ -15,17 +15,34 @@ def units(request: Request, size: PromptSize, before: tuple[Request, Sequence[Un
 
     `before`: an earlier request, laid out: what both have in common from the first (the same objects) is taken over.
     """
-    if before is not None and before[0].blocks == request.blocks and before[0].tools == request.tools:
-        known = common(before[0].conversation, request.conversation)
-        fixed = bool(request.tools) + len(request.blocks)
-        made = list(before[1][: fixed + sum([len(said.parts) for said in request.conversation[:known]])])
-    else:
-        known, made = 0, list(_fixed(request, size))
+    known, parts, made = _known(request, size, *before) if before is not None else (0, 0, list(_fixed(request, size)))
     digest = made[-1].digest if made else ROOT
     for number in range(known, len(request.conversation)):
-        made.extend(_said(number, request.conversation[number], digest, size.conversation[number]))
-        digest = made[-1].digest
+        tokens = size.conversation[number] - sum([unit.tokens for unit in made[len(made) - parts :]])
+        made.extend(_said(number, request.conversation[number], digest, tokens, skip=parts))
+        digest, parts = made[-1].digest, 0
     return tuple(made)
+
+
+def _known(request: Request, size: PromptSize, old: Request, laid: Sequence[Unit]) -> tuple[int, int, list[Unit]]:
+    """How many `Said` are known, how many pieces of the next one, and the units of all that."""
+    if old.blocks != request.blocks or old.tools != request.tools:
+        return 0, 0, list(_fixed(request, size))
+    known = common(old.conversation, request.conversation)
+    upto = bool(request.tools) + len(request.blocks) + sum([len(said.parts) for said in request.conversation[:known]])
+    measured = size.tools + sum(size.blocks) + sum(size.conversation[:known])
+    if sum([unit.tokens for unit in laid[:upto]]) != measured:  # it was counted in another way
+        return 0, 0, list(_fixed(request, size))
+    parts = 0
+    if known < min(len(old.conversation), len(request.conversation)):  # where nobody answers, one side goes on
+        said, now = old.conversation[known], request.conversation[known]
+        parts = common(said.parts, now.parts) if said.role == now.role else 0
+        if sum([unit.tokens for unit in laid[upto : upto + parts]]) > size.conversation[known]:
+            parts = 0
+    made = list(laid[: upto + parts])
+    if parts:
+        made[-1] = made[-1]._replace(markable=parts == len(request.conversation[known].parts))
+    return known, parts, made
 
 
 def _fixed(request: Request, size: PromptSize) -> Iterator[Unit]:
@@ -40,12 +57,12 @@ def _fixed(request: Request, size: PromptSize) -> Iterator[Unit]:
         yield Unit(block.name, "block", number, size.blocks[number], digest, shared=shared)
 
 
-def _said(number: int, said: Said, digest: Digest, tokens: int) -> Iterator[Unit]:
-    """One unit for each piece: a later request may go on where this one's last piece ends."""
-    last = len(said.parts) - 1
-    for place, part in enumerate(said.parts):
+def _said(number: int, said: Said, digest: Digest, tokens: int, *, skip: int = 0) -> Iterator[Unit]:
+    """One unit for each piece behind the first `skip`: a later request may go on where this one's last piece ends."""
+    last, pieces = len(said.parts) - 1, len(said.parts) - skip
+    for place, part in enumerate(said.parts[skip:], start=skip):
         digest = chain(digest, said.role.encode() + b"\0" + _bytes(part))
-        share = tokens // len(said.parts) + (tokens % len(said.parts) if place == last else 0)
+        share = tokens // pieces + (tokens % pieces if place == last else 0)
         yield Unit("history", "said", number, share, digest, markable=place == last)
 
 

@@ -70,7 +70,7 @@ def prompt_size(
     )
 
 
-def common(old: Sequence[Said], new: Sequence[Said]) -> int:
+def common(old: Sequence[object], new: Sequence[object]) -> int:
     """How many of both, from the first, are the same objects."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_p
 
 def test_a_changed_topic_is_nothing_to_reply_to(tmp_path: Path) -> None:
     async def story() -> None:
-        more = {"attention": {"coalesce": "200ms"}, "agents": [{"id": "ana", "bindings": [{"listen": "all"}]}]}
+        more: dict[str, Any] = {"attention": {"coalesce": "200ms"}, "agents": [{"id": "ana", "bindings": [{"listen": "all"}]}]}
         async with running(tmp_path, **more) as gateway:
             said = await gateway.console.say("hello all", sender="ann", room="lobby")
             await gateway.console.topic("Trains", room="lobby", sender="bob")

@@ -1,0 +1,79 @@
+"""Requests laid out: what is taken over from the one before, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.brief import Brief, Exchange
+from agent.cache.units import units
+from agent.models.base import Request
+from agent.prompt import assemble
+from agent.tokens.offline import OfflineCounter
+from agent.tokens.size import PromptSize, prompt_size
+from agent.tools.rest import TOOLS
+
+Replies = list[str]
+
+
+def bytes_counter() -> OfflineCounter:
+    counter = OfflineCounter()
+    counter.close()
+    return counter
+
+
+COUNTER = bytes_counter()
+
+
+def talk(replies: Replies) -> list[Exchange]:
+    return [Exchange(heard=f"line {number} " + "of talk " * number, reply=text) for number, text in enumerate(replies)]
+
+
+def request(past: list[Exchange]) -> Request:
+    brief = Brief(persona="Ana.", card="# Where", history=tuple(past[:-1]), heard=past[-1].heard)
+    return assemble(brief, tools=TOOLS, max_output_tokens=10, key="a", plain=False)
+
+
+def size(made: Request) -> PromptSize:
+    return prompt_size(made, COUNTER)
+
+
+@pytest.mark.parametrize(
+    "replies", [["", "", "", ""], ["yes", "", "", ""], ["yes", "no", "yes", ""], ["", "yes", "", "no", "", ""]]
+)
+def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
+    past = talk(replies)
+    for end in range(2, len(past)):
+        old, new = request(past[:end]), request(past[: end + 1])
+        anew, taken = units(new, size(new)), units(new, size(new), (old, units(old, size(old))))
+        assert [replace_tokens(one) for one in taken] == [replace_tokens(one) for one in anew]
+        assert sum(one.tokens for one in taken) == size(new).total
+        marked = [one.number for one in taken if one.behind == "said" and one.markable]
+        assert marked == list(range(len(new.conversation)))
+
+
+def replace_tokens(unit: object) -> object:
+    return unit._replace(tokens=0)  # type: ignore[attr-defined]  # a named tuple
+
+
+def test_a_silent_crowd_keeps_the_tokens_of_each_line() -> None:
+    past = talk(["", "", ""])
+    old, new = request(past[:2]), request(past)
+    laid = units(old, size(old))
+    taken = units(new, size(new), (old, laid))
+    assert [one.tokens for one in taken[: len(laid) - 1]] == [one.tokens for one in laid[:-1]]
+
+
+def test_what_was_counted_in_another_way_is_not_taken_over() -> None:
+    past = talk(["yes", "no", "yes"])
+    old, new = request(past[:2]), request(past)
+    coarse = size(old)
+    coarse = replace(coarse, conversation=tuple(2 * tokens for tokens in coarse.conversation))
+    assert units(new, size(new), (old, units(old, coarse))) == units(new, size(new))
+
+
+def test_a_shorter_and_another_request_take_over_only_what_they_share() -> None:
+    past = talk(["yes", "", "yes"])
+    long, short = request(past), request(past[1:])
+    assert units(short, size(short), (long, units(long, size(long)))) == units(short, size(short))
+    cut = replace(long, conversation=long.conversation[:1])
+    assert units(cut, size(cut), (long, units(long, size(long)))) == units(cut, size(cut))
