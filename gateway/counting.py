@@ -37,9 +37,10 @@ class Counting:
 
     def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> Gauge:
         """For one model, which its provider calls `name`."""
-        return _Gauge(self, name, context_tokens_of(config, provider), self._endpoint(config.provider, provider))
+        return _Gauge(self, name, context_tokens_of(config, provider), config.provider, provider)
 
-    def _endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
+    def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
+        """What asks this provider to count, if the operator wants that by now and it can."""
         said = self._live.optimization.token_counter
         if not said.enabled or said.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
             return None
@@ -61,13 +62,20 @@ class Counting:
 class _Gauge:
     """`agent.cache.keeper.Gauge` for one model."""
 
-    def __init__(self, counting: Counting, name: str, window_tokens: int, endpoint: EndpointCounter | None) -> None:
+    def __init__(
+        self, counting: Counting, name: str, window_tokens: int, key: str, provider: ProviderConfig
+    ) -> None:
         self._counting = counting
         self._name = name
         self._window_tokens = window_tokens
-        self._endpoint = endpoint
+        self._key = key
+        self._provider = provider
         self._asked: dict[str, Request] = {}
         """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
+
+    @property
+    def _endpoint(self) -> EndpointCounter | None:
+        return self._counting.endpoint(self._key, self._provider)
 
     def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
         counting, live = self._counting, self._counting.live
@@ -76,22 +84,20 @@ class _Gauge:
             return counting.rough, rough
         meter, estimate = counting.rough, rough
         wanted = live.optimization.token_counter.backend == "tiktoken"
-        counted = self._endpoint is not None and self._endpoint.is_exact
+        endpoint = self._endpoint
+        counted = endpoint is not None and endpoint.is_exact
         if wanted or (not counted and rough.tokens > LARGE * self._window_tokens):
             meter, estimate = counting.fine, counting.fine.estimate(model, request, before)
-        self._ask(request, meter, estimate)
+        if endpoint is not None and request.shared_key not in self._asked:
+            self._asked[request.shared_key] = request
+            endpoint.want(self._body(request), lambda tokens: meter.counted(estimate, tokens))
         return meter, estimate
 
     def exact(self, request: Request) -> bool:
-        asked = self._asked.get(request.shared_key)
-        if self._endpoint is None or asked is None or asked.conversation is not request.conversation:
+        asked, endpoint = self._asked.get(request.shared_key), self._endpoint
+        if endpoint is None or asked is None or asked.conversation is not request.conversation:
             return False
-        return self._endpoint.is_exact and self._endpoint.known(self._body(asked)) is not None
-
-    def _ask(self, request: Request, meter: Meter, estimate: Estimate) -> None:
-        if self._endpoint is not None and request.shared_key not in self._asked:
-            self._asked[request.shared_key] = request
-            self._endpoint.want(self._body(request), lambda tokens: meter.counted(estimate, tokens))
+        return endpoint.is_exact and endpoint.known(self._body(asked)) is not None
 
     def _body(self, request: Request) -> dict[str, object]:
         return translate(request, model=self._name).body

@@ -76,6 +76,9 @@ class Live:
             except BadConfig as error:
                 logger.error("the configuration is broken and goes on as it was:\n%s", error)  # noqa: TRY400 - no bug
                 return
+            except OSError as error:  # a file was taken away while it was read: what comes in its place is seen next
+                logger.warning("the configuration cannot be read just now: %s", error.strerror)
+                return
             self._take(read)
 
     def _take(self, read: Settings) -> None:
@@ -103,12 +106,22 @@ class Live:
         return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
+_FIXED = (
+    ("token_counter", "cache_capacity"),
+    ("workspace_cache", "watch_debounce_ms"),
+    ("workspace_cache", "max_age_seconds"),
+)
+"""Knobs that are read once."""
+
+
 def _first(own: bool | None, general: bool) -> bool:
     return general if own is None else own
 
 
 def _needs_restart(old: Settings, new: Settings) -> list[str]:
-    """Top-level keys that say something else now, apart from context optimization."""
+    """Top-level keys that say something else now, and of context optimization what is read once."""
     without = {"llm": {"context_optimization"}, "agents": {"__all__": {"context_optimization"}}}
     before, after = old.model_dump(exclude=without), new.model_dump(exclude=without)  # type: ignore[arg-type]
-    return sorted(key for key in before if before[key] != after.get(key))
+    later = sorted(key for key in before if before[key] != after.get(key))
+    knobs, turned = old.llm.context_optimization.model_dump(), new.llm.context_optimization.model_dump()
+    return later + [f"llm.context_optimization.{a}.{b}" for a, b in _FIXED if knobs[a][b] != turned[a][b]]

@@ -66,7 +66,8 @@ def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_p
 
 def test_a_changed_topic_is_nothing_to_reply_to(tmp_path: Path) -> None:
     async def story() -> None:
-        more: dict[str, Any] = {"attention": {"coalesce": "200ms"}, "agents": [{"id": "ana", "bindings": [{"listen": "all"}]}]}
+        agents = [{"id": "ana", "bindings": [{"listen": "all"}]}]
+        more: dict[str, Any] = {"attention": {"coalesce": "200ms"}, "agents": agents}
         async with running(tmp_path, **more) as gateway:
             said = await gateway.console.say("hello all", sender="ann", room="lobby")
             await gateway.console.topic("Trains", room="lobby", sender="bob")

@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
+from gateway.clock import ManualClock
+from gateway.counting import Counting
 from gateway.live import Live, Switches
 from gateway.settings_load import load
 
@@ -98,5 +101,59 @@ def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -
         (tmp_path / "away").rename(directory)
         await now.refresh()
         assert now.switches("ana").prompt_cache
+
+    asyncio.run(story())
+
+
+def test_a_knob_that_is_read_once_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        write(tmp_path)
+        now = live(tmp_path)
+        file = tmp_path / "reverie.yaml"
+        file.write_text(file.read_text().replace("{enabled: false}", "{enabled: false, watch_debounce_ms: 5}"))
+        await now.refresh()
+        assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
+            "changed, but only after a restart: llm.context_optimization.workspace_cache.watch_debounce_ms"
+        ]
+
+    asyncio.run(story())
+
+
+def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        write(tmp_path)
+        now = live(tmp_path)
+        os.mkfifo(tmp_path / "key")  # who reads it waits, and so does all that reads it
+        text = (CONFIG % ("false", "true", "0")).replace("{kind: scripted}", '{kind: anthropic, api_key: "${file:key}"}')
+        (tmp_path / "reverie.yaml").write_text(text.replace("{provider: s}", "{provider: s, name: claude-sonnet-5-5}"))
+        looking = asyncio.create_task(now.refresh())
+        key = await asyncio.to_thread(os.open, tmp_path / "key", os.O_WRONLY)
+        (tmp_path / "key").unlink()
+        os.write(key, b"secret")
+        os.close(key)
+        async with asyncio.timeout(20):
+            await looking
+        assert now.switches("ana").prompt_cache
+
+    asyncio.run(story())
+
+
+def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
+    def counter(backend: str) -> None:
+        text = (CONFIG % ("true", "true", "0")).replace("kind: scripted", "kind: anthropic, api_key: none")
+        text = text.replace("{provider: s}", "{provider: s, name: claude-sonnet-5-5}")
+        knobs = f"token_counter: {{backend: {backend}}}, workspace_cache: {{enabled"
+        text = text.replace("workspace_cache: {enabled", knobs)
+        (tmp_path / "reverie.yaml").write_text(text)
+
+    async def story() -> None:
+        counter("tiktoken")
+        now = live(tmp_path)
+        counting, llm = Counting(now, ManualClock()), load(tmp_path, {}).llm
+        assert counting.endpoint("s", llm.providers["s"]) is None
+        counter("auto")
+        await now.refresh()
+        assert counting.endpoint("s", llm.providers["s"]) is not None
+        await counting.aclose()
 
     asyncio.run(story())
