@@ -188,6 +188,7 @@ class _Gateway:
         background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
         background.append(self.spawn(self.equipment.recall(self.store)))
         background.append(self.spawn(self.media.sweep()))
+        background.append(self.spawn(self.equipment.keep_warm.run(self.llm.answered)))
         await self.signs.recover()
         await self.outbox.recover()
         for conversation, urgency in await self.store.due(LOW):

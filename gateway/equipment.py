@@ -12,10 +12,11 @@ from agent.cache.cadence import Cadence
 from agent.cache.keeper import Dialect, Keeper
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
+from agent.cache.warmer import KeepWarm
 from agent.cache.warmth import LIFETIME_S
 from agent.models.base import Model
 from agent.models.build import build_model
-from agent.models.config import ModelConfig, ProviderConfig, ScriptedConfig, takes_marks
+from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, ScriptedConfig, takes_marks
 from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
 from gateway.counting import Counting
@@ -50,6 +51,7 @@ class Equipment:
     workspaces: WorkspaceCache
     live: Live
     keepers: Sequence[Keeper]
+    keep_warm: KeepWarm
 
     async def recall(self, reader: Reader) -> None:
         """Learn from the log how often each conversation is asked in, as it was known before a restart."""
@@ -75,7 +77,8 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         max_age_seconds=said.workspace_cache.max_age_seconds,
     )
     counting = Counting(live, clock)
-    around = _Around(clock, live, price_table(live.directory), counting)
+    warmer = KeepWarm(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
+    around = _Around(clock, live, price_table(live.directory), counting, warmer)
     made: dict[str, Model] = {}
     llm = settings.llm
     models = {
@@ -83,7 +86,9 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         for agent in settings.agents
     }
     try:
-        yield Equipment(models=models, workspaces=workspaces, live=live, keepers=tuple(around.keepers))
+        yield Equipment(
+            models=models, workspaces=workspaces, live=live, keepers=tuple(around.keepers), keep_warm=warmer
+        )
     finally:
         for one in {id(one): one for one in models.values()}.values():
             await one.aclose()
@@ -94,11 +99,12 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
 class _Around:
     """Puts a keeper around each single model (`agent.models.build.Around`)."""
 
-    def __init__(self, clock: Clock, live: Live, prices: Prices, counting: Counting) -> None:
+    def __init__(self, clock: Clock, live: Live, prices: Prices, counting: Counting, warmer: KeepWarm) -> None:
         self._clock = clock
         self._live = live
         self._prices = prices
         self._counting = counting
+        self._warmer = warmer
         self.keepers: list[Keeper] = []
 
     def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
@@ -116,6 +122,7 @@ class _Around:
             clock=self._clock,
             gauge=self._counting.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
+            rests=self._warmer.rests if isinstance(provider, AnthropicConfig) else None,
         )
         self.keepers.append(keeper)
         return keeper

@@ -22,6 +22,13 @@ class Ask:
     meter: Meter
     estimate: Estimate
     at_s: float
+    billed: int = 0
+    """Tokens that the whole prompt turned out to have; 0: not known yet."""
+
+    @property
+    def scale(self) -> float:
+        """What the bill was, as a share of what was estimated: the estimate may be off as a whole."""
+        return self.billed / max(1, self.estimate.tokens) if self.billed else 1.0
 
     @property
     def expected(self) -> int:

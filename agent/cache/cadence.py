@@ -40,6 +40,8 @@ _AT_MOST = 400.0
 """A fold ends most prefixes by then."""
 _PRESUMED = 0.03
 """Gaps in each length, so that nothing is impossible that was never seen."""
+_OVER = 0.1
+"""Of one gap: that the conversation is over. It hardly counts before it has been idle for longer than ever."""
 _KEPT = 4_096
 """Conversations remembered, the last used ones."""
 
@@ -119,7 +121,7 @@ def returns(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
 def _beyond(lengths: Sequence[float], idle_s: float) -> float:
     """Weigh the gaps that are longer, those of one length being spread evenly over it."""
     edges = (0.0, *LENGTHS_S, 2 * LENGTHS_S[-1])
-    total = 0.0
+    total = _OVER
     for (low, high), weight in zip(pairwise(edges), lengths, strict=True):
         total += (weight + _PRESUMED) * min(1.0, max(0.0, (high - idle_s) / (high - low)))
     return total
@@ -163,8 +165,9 @@ class Cadence:
         self.shared = asked(self.shared, at_s)
         before = self._each.pop(conversation, None)
         if before is not None:
-            gap = kind(max(0.0, at_s - before.last_s))
-            self.pool = self.pool._replace(asked=self.pool.asked + 1, weights=_add(self.pool.weights, before.last, gap))
+            gap_s, pool = max(0.0, at_s - before.last_s), self.pool
+            weights, lengths = _add(pool.weights, before.last, kind(gap_s)), _longer(pool.lengths, gap_s)
+            self.pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
         self._each[conversation] = asked(before, at_s)
         if len(self._each) > _KEPT:
             self._each.popitem(last=False)

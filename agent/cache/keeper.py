@@ -10,6 +10,7 @@ from typing import Literal
 
 from agent.cache.ask import Ask, scaled, why
 from agent.cache.cadence import Cadence
+from agent.cache.keepwarm import Due, refresh_at, rereading, resting
 from agent.cache.plan import Policy, by_itself, plan
 from agent.cache.prices import Price
 from agent.cache.units import units
@@ -57,13 +58,20 @@ class Keeper:
         clock: Clock,
         gauge: Gauge,
         policy: Callable[[str], Policy],
+        rests: Callable[["Keeper", str, str], None] | None = None,
     ) -> None:
-        """`policy` and `gauge` are asked before each request, the former by the agent's id (`Request.shared_key`)."""
+        """`policy` and `gauge` are asked before each request, the former by the agent's id (`Request.shared_key`).
+
+        `rests` is told after each request, with its agent and its conversation. None: nobody wants to know.
+        """
         self._model = model
         self._dialect = dialect
         self._clock = clock
         self._gauge = gauge
         self._policy = policy
+        self._rests = rests
+        self.asking = 0
+        """Requests under way that somebody waits for."""
         self._warmth = Warmth()
         self._cadence: dict[str, Cadence] = {}
         self._newest: OrderedDict[tuple[str, str], Ask] = OrderedDict()
@@ -88,11 +96,19 @@ class Keeper:
         self._cadence.setdefault(agent, cadence)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        if not request.max_output_tokens:  # nobody said anything: it tells nothing of anybody's habits
-            async with aclosing(self._model.stream(request)) as chunks:
+        # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.
+        answer = self._answer if request.max_output_tokens else self._model.stream
+        self.asking += 1
+        try:
+            async with aclosing(answer(request)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-            return
+        finally:
+            self.asking -= 1
+            if self._rests is not None:
+                self._rests(self, request.shared_key, request.place)
+
+    async def _answer(self, request: Request) -> AsyncGenerator[Chunk]:
         self._cadence_of(request).asked(request.place, self._now_s())
         ask = self._prepare(request)
         while (writing := self._writing(ask)) in self._first and writing is not None:
@@ -155,17 +171,21 @@ class Keeper:
 
     def _closed(self, ask: Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
-        usage, key = end.usage, (ask.request.shared_key, ask.request.place)
-        # The estimate may be off as a whole, so what counts is the share that was read.
-        scale = prompt_tokens(usage) / max(1, ask.estimate.tokens)
-        missed = usage.cache_read_tokens < ask.expected * scale * _SHORT - _NEAR
-        ask.meter.billed(ask.estimate, usage)
+        key = ask.request.shared_key, ask.request.place
+        ask = replace(ask, billed=prompt_tokens(end.usage))
+        ask.meter.billed(ask.estimate, end.usage)
         before = self._newest.pop(key, None)
         self._newest[key] = ask
         if len(self._newest) > _KEPT:
             self._newest.popitem(last=False)
+        return replace(end, account=self._account(ask, before, end))
+
+    def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
+        # The estimate may be off as a whole, so what counts is the share that was read.
+        usage, expected = end.usage, ask.expected * ask.scale
+        missed = prompt_tokens(usage) > 0 and usage.cache_read_tokens < expected * _SHORT - _NEAR
         if missed:
-            self._unread(ask, usage, scale)
+            self._unread(ask, usage)
         account = Account(
             provider=self._dialect.provider,
             model=end.model or self._dialect.model,
@@ -173,18 +193,18 @@ class Keeper:
             usage=usage,
             cost_usd=self._dialect.price.cost_usd(usage),
             exact=self._gauge.exact(ask.request),
-            missed=why(ask, before, round(ask.expected * scale) if missed else None, usage),
+            missed=why(ask, before, round(expected) if missed else None, usage),
         )
         if account.missed:
             _LOG.info("%s: %s", ask.request.place, account.missed)
-        return replace(end, account=account)
+        return account
 
-    def _unread(self, ask: Ask, usage: Usage, scale: float) -> None:
+    def _unread(self, ask: Ask, usage: Usage) -> None:
         """Believe what was billed: less was cached than was thought."""
         read, tokens = 0, 0
         for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
             tokens += ask.estimate.corrected(unit.tokens)
-            if tokens * scale * _SHORT - _NEAR <= usage.cache_read_tokens:
+            if tokens * ask.scale * _SHORT - _NEAR <= usage.cache_read_tokens:
                 read = place if usage.cache_read_tokens else 0
         self._warmth.forget(ask.path[read : ask.plan.read])
         if self._dialect.caching == "marks":
@@ -195,6 +215,32 @@ class Keeper:
                 if place >= read and unit.markable and (unit.behind, unit.number) in marks
             ]
             self._warmth.sent(ask.path, read=read, writes=writes, at_s=ask.at_s)
+
+    def refresh_at(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
+        """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.keepwarm`)."""
+        ask, policy = self._newest.get((agent, place)), self._policy(agent)
+        found = resting(ask, self._warmth.lasting(ask.path, self._now_s())) if ask is not None else None
+        if ask is None or found is None or policy.kind == "off":
+            return None
+        lengthens = policy.kind == "auto" and policy.long
+        cadence, price = self._cadence_of(ask.request), self._dialect.price
+        return refresh_at(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+
+    async def refresh(self, agent: str, place: str) -> Account | None:
+        """Read again what is cached of a conversation, and answer nothing. None: there is nothing any more.
+
+        Raises a ModelError; it may be billed all the same.
+        """
+        at_s, newest, end = self._now_s(), self._newest[agent, place], None
+        ask = rereading(newest, self._warmth.lasting(newest.path, at_s), at_s)
+        if ask is None:
+            return None
+        async with aclosing(self._model.stream(ask.request)) as chunks:
+            async for chunk in chunks:
+                end = chunk if isinstance(chunk, End) else end
+        assert end is not None
+        self._began(ask)
+        return self._account(ask, None, end)
 
     def _cadence_of(self, request: Request) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())

@@ -1,16 +1,25 @@
 """Whether to read a prefix only so that it stays cached. Pure: the caller sends the request, if any.
 
-A refresh costs one read and saves, if the conversation comes back within the next lifetime, what writing it again
-costs more than reading it. The budget is money that may be spent for this; its default is none, because an idle
-gateway must cost nothing.
+A refresh costs one read of all that is in front of it, and a few of them save, if the conversation comes back while
+they last, what writing again costs more than reading, of what would be gone by then. They never cost more together
+than losing it does: whatever comes, it is paid for twice at most. The budget is money that may be spent for this; its
+default is none, because an idle gateway must cost nothing.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import NamedTuple
 
+from agent.cache.ask import Ask, scaled
 from agent.cache.cadence import Cadence
 from agent.cache.lifetimes import Multipliers, expected
+from agent.cache.marks import MAX_MARKS
+from agent.cache.plan import again
 from agent.cache.prices import Price
-from agent.cache.warmth import LIFETIME_S
+from agent.cache.warmth import LIFETIME_S, Lasting
+from agent.models.base import Mark, ToolCall
+from agent.tokens.meter import Estimate
 from gateway.events import Lifetime, Usage
 
 MARGIN_S = 10.0
@@ -28,28 +37,141 @@ class Resting:
     conversation: str
     tokens: int
     """That a refresh would read."""
+    mortal: int
+    """Of these, what is gone at `until_s`; what is in front of it lives longer."""
+    most: int
+    """Tokens that a refresh could be billed for."""
     lifetime: Lifetime
-    """The shortest of its segments'."""
+    """Of what is mortal."""
     asked_s: float
     """When it was last really asked for."""
     until_s: float
-    """When it will be gone (`Warmth.until_s`)."""
+    """When the first of it will be gone (`Warmth.lasting`)."""
 
 
-def refresh_at(resting: Resting, cadence: Cadence, price: Price, *, budget_usd: float = 0.0) -> float | None:
+class Due(NamedTuple):
+    """A refresh that is worth its money."""
+
+    at_s: float
+    most_usd: float
+    """What it costs if the provider has lost everything, and writes it for an hour."""
+
+
+def refresh_at(
+    resting: Resting, cadence: Cadence, price: Price, *, budget_usd: float = 0.0, lengthens: bool = True
+) -> Due | None:
     """Return when to read it again, a little before it is gone; None: let it go.
 
-    Ask anew after each refresh and after each request: the longer nobody came, the less likely it pays.
+    `lengthens`: what is not cached may be written for an hour. Ask anew after each refresh and after each request:
+    the longer nobody came, the less likely it pays.
     """
     lasts_s = LIFETIME_S[resting.lifetime]
-    cost = price.input_cost_usd(Usage(cache_read_tokens=resting.tokens))
-    if cost is None or not 0.0 < cost <= budget_usd or resting.tokens < price.minimum_tokens:
+    most_usd = price.input_cost_usd(Usage(cache_write_tokens=resting.most, cache_write_1h_tokens=resting.most))
+    if most_usd is None or not 0.0 < most_usd <= budget_usd or resting.tokens < price.minimum_tokens:
         return None
     costs = Multipliers(price.read, price.write_5m, price.write_1h)
-    if resting.lifetime == "5m" and expected(cadence.odds(resting.conversation), costs).best() == "1h":
+    if lengthens and resting.lifetime == "5m" and expected(cadence.odds(resting.conversation), costs).best() == "1h":
         return None  # once it is gone it will be written for an hour, which it could not be as long as it lives
     idle_s = max(0.0, resting.until_s - resting.asked_s)
-    saved = price.write(resting.lifetime) - price.read
-    if cadence.returns(resting.conversation, idle_s, lasts_s - MARGIN_S) * saved <= _WORTH * price.read:
+    saved, costs_now = resting.mortal * (price.write(resting.lifetime) - price.read), resting.tokens * price.read
+    most = int(saved / costs_now - idle_s / lasts_s) if costs_now else 0
+    chance = refreshes = 0.0
+    for number in range(1, most + 1):
+        refreshes += 1.0 - chance  # this one is sent only if nobody has come until then
+        chance = cadence.returns(resting.conversation, idle_s, number * (lasts_s - MARGIN_S))
+        if chance * saved > _WORTH * refreshes * costs_now:
+            return Due(resting.until_s - MARGIN_S, most_usd)
+    return None
+
+
+def resting(ask: Ask, lasting: Sequence[Lasting]) -> Resting | None:
+    """Say what is cached of the last request of a conversation. None: nothing that could be read by itself."""
+    place = _last(ask, lasting)
+    if place is None:
         return None
-    return resting.until_s - MARGIN_S
+    unit, until_s = lasting[place].place.unit, lasting[place].until_s
+    longer = [one.place.unit for one in lasting[:place] if one.until_s > until_s]
+    tokens, kept = _tokens(ask, unit + 1), _tokens(ask, longer[-1] + 1 if longer else 0)
+    return Resting(
+        conversation=ask.request.place,
+        tokens=tokens,
+        mortal=tokens - kept,
+        most=max(tokens, ask.billed),
+        lifetime=lasting[place].place.lifetime,
+        asked_s=ask.at_s,
+        until_s=until_s,
+    )
+
+
+def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
+    """Make of a conversation's last request one that reads what is cached of it, and answers nothing.
+
+    The same bytes and the same marks, up to the last cached place. None: there is none.
+    """
+    place = _last(ask, lasting)
+    if place is None:
+        return None
+    cached, request = lasting[place].place, ask.request
+    laid = ask.laid[: cached.unit + 1]
+    last, places = laid[-1], {(unit.behind, unit.number) for unit in laid}
+    marks = [mark for mark in request.marks if (mark.behind, mark.index) in places]
+    if not marks or (marks[-1].behind, marks[-1].index) != (last.behind, last.number):
+        lifetime = "5m" if marks and marks[-1].lifetime == "5m" else cached.lifetime  # 1 h in front of 5 m
+        marks = [*marks[: MAX_MARKS - 1], Mark(behind=last.behind, index=last.number, lifetime=lifetime)]
+    blocks = len(request.blocks) if last.behind == "said" else last.number + 1 if last.behind == "block" else 0
+    planned, estimate = again(laid, tuple(marks)), _billed(ask)
+    return replace(
+        ask,
+        request=replace(
+            request,
+            blocks=request.blocks[:blocks],
+            conversation=request.conversation[: last.number + 1] if last.behind == "said" else (),
+            now="",
+            marks=planned.marks,
+            max_output_tokens=0,
+        ),
+        laid=laid,
+        path=ask.path[: cached.unit + 1],
+        plan=replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks])),
+        estimate=estimate,
+        at_s=at_s,
+    )
+
+
+def _last(ask: Ask, lasting: Sequence[Lasting]) -> int | None:
+    """Return which of the cached places is the last that a request can end at."""
+    for place in range(len(lasting) - 1, -1, -1):
+        unit = ask.laid[lasting[place].place.unit]
+        said = ask.request.conversation[unit.number].parts if unit.behind == "said" else ()
+        # Calls without their results are refused.
+        if unit.markable and not any(isinstance(part, ToolCall) for part in said):
+            return place
+    return None
+
+
+def _tokens(ask: Ask, units: int) -> int:
+    """Return how many these first units have, as they will be billed."""
+    return _billed(ask).corrected(sum(unit.tokens for unit in ask.laid[:units]))
+
+
+def _billed(ask: Ask) -> Estimate:
+    """The estimate as it should have been."""
+    return replace(ask.estimate, tokens=ask.billed) if ask.billed else ask.estimate
+
+
+@dataclass(slots=True)
+class Purse:
+    """What each agent has spent on this today."""
+
+    _today: date = date.min
+    _spent: dict[str, float] = field(default_factory=dict)
+
+    def left_usd(self, agent: str, today: date, budget_usd: float) -> float:
+        """Return what is left of its budget. Days are UTC's."""
+        if today != self._today:
+            self._today, self._spent = today, {}
+        return max(0.0, budget_usd - self._spent.get(agent, 0.0))
+
+    def spend(self, agent: str, usd: float) -> None:
+        """Take it out; less than nothing puts back what was taken out today."""
+        self._spent[agent] = max(0.0, self._spent.get(agent, 0.0) + usd)

@@ -85,6 +85,11 @@ def by_itself(units: Sequence[Unit], cached: Sequence[Cached]) -> Plan:
     return Plan(marks=(), read=read, writes=writes, blocks=_accounts(units, read, ()))
 
 
+def again(units: Sequence[Unit], marks: tuple[Mark, ...]) -> Plan:
+    """What is expected of a request for what is cached, to the end: that all of it is read."""
+    return Plan(marks=marks, read=len(units), writes=(), blocks=_accounts(units, len(units), ()))
+
+
 def _found(places: Places, marks: Marked, cached: Sequence[Cached]) -> int:
     """Return how many units the marks will find in the cache."""
     for mark, _ in reversed(marks):

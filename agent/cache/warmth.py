@@ -8,6 +8,7 @@ anew, at the start of the request, and makes none longer. Where the documentatio
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from math import inf
 from typing import NamedTuple
 
 from gateway.events import Lifetime
@@ -42,6 +43,13 @@ class Cached(NamedTuple):
     """Of the segment that ends there."""
 
 
+class Lasting(NamedTuple):
+    """The same, and for how long."""
+
+    place: Cached
+    until_s: float
+
+
 class Warmth:
     """The beliefs about one cache: one provider, one model."""
 
@@ -55,13 +63,17 @@ class Warmth:
 
     def find(self, path: Sequence[Digest], at_s: float) -> tuple[Cached, ...]:
         """Return the places of a request that could be read at this time, in its order."""
-        alive: set[Digest] = set()
-        found: list[Cached] = []
+        return tuple([one.place for one in self.lasting(path, at_s)])
+
+    def lasting(self, path: Sequence[Digest], at_s: float) -> tuple[Lasting, ...]:
+        """Return the same, each with when it can be read no more unless it is used until then."""
+        ends: dict[Digest | None, float] = {None: inf}
+        found: list[Lasting] = []
         for index, digest in enumerate(path):
             segment = self._segments.get(digest)
-            if segment is not None and at_s < segment.until_s and (segment.behind is None or segment.behind in alive):
-                alive.add(digest)
-                found.append(Cached(index, segment.lifetime))
+            if segment is not None and at_s < segment.until_s and segment.behind in ends:
+                ends[digest] = until_s = min(segment.until_s, ends[segment.behind])
+                found.append(Lasting(Cached(index, segment.lifetime), until_s))
         return tuple(found)
 
     def sent(self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, Lifetime]], at_s: float) -> None:
@@ -89,8 +101,8 @@ class Warmth:
 
     def until_s(self, path: Sequence[Digest], at_s: float) -> float | None:
         """When the longest cached beginning of a request will be gone; None: nothing of it is cached."""
-        found = self.find(path, at_s)
-        return min(segment.until_s for _, segment in self._chain(path[found[-1].unit])) if found else None
+        found = self.lasting(path, at_s)
+        return found[-1].until_s if found else None
 
     def _chain(self, digest: Digest | None) -> list[tuple[Digest, _Segment]]:
         found: list[tuple[Digest, _Segment]] = []

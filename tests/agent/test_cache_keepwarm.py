@@ -1,5 +1,9 @@
+from datetime import date
+
+import pytest
+
 from agent.cache.cadence import Cadence
-from agent.cache.keepwarm import MARGIN_S, Resting, refresh_at
+from agent.cache.keepwarm import MARGIN_S, Purse, Resting, refresh_at
 from agent.cache.prices import Price
 from gateway.events import Lifetime
 
@@ -16,22 +20,76 @@ def cadence(gap_s: float, *, between: int = 3) -> Cadence:
     return made
 
 
-def resting(*, tokens: int = 20_000, idle_s: float = 3_600.0, lifetime: Lifetime = "1h") -> Resting:
-    return Resting(conversation=ROOM, tokens=tokens, lifetime=lifetime, asked_s=1_000.0, until_s=1_000.0 + idle_s)
+def resting(
+    *, tokens: int = 20_000, mortal: int = 0, idle_s: float = 3_600.0, lifetime: Lifetime = "1h", where: str = ROOM
+) -> Resting:
+    return Resting(
+        conversation=where,
+        tokens=tokens,
+        mortal=mortal or tokens,
+        most=tokens + 1_000,
+        lifetime=lifetime,
+        asked_s=1_000.0,
+        until_s=1_000.0 + idle_s,
+    )
 
 
 def test_an_idle_gateway_costs_nothing_unless_there_is_a_budget() -> None:
     assert refresh_at(resting(), cadence(5_000.0), PRICE) is None
-    assert refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=1.0) == 4_600.0 - MARGIN_S
+    due = refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=1.0)
+    assert due is not None
+    assert due.at_s == 4_600.0 - MARGIN_S
+    assert due.most_usd == pytest.approx(21_000 * 2 * 2 / 1e6)
 
 
 def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes() -> None:
-    assert refresh_at(resting(idle_s=300.0, lifetime="5m"), cadence(400.0, between=0), PRICE, budget_usd=1.0) is None
+    soon = resting(idle_s=300.0, lifetime="5m")
+    assert refresh_at(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0) is None
+    assert refresh_at(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is not None
 
 
-def test_the_budget_holds() -> None:
-    assert refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=0.003_9) is None
-    assert refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=0.004) is not None
+def test_the_budget_holds_even_if_the_provider_has_lost_everything() -> None:
+    assert refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=0.083_9) is None
+    assert refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=0.084_1) is not None
+
+
+def test_little_that_would_be_gone_is_not_worth_reading_much_that_would_not() -> None:
+    assert refresh_at(resting(mortal=15_000), cadence(5_000.0), PRICE, budget_usd=1.0) is not None
+    assert refresh_at(resting(mortal=1_000), cadence(5_000.0), PRICE, budget_usd=1.0) is None
+
+
+def test_keeping_never_costs_more_than_losing() -> None:
+    always = cadence(70_000.0, between=0)
+    late = resting(idle_s=17 * 3_600.0)
+    assert refresh_at(late, always, PRICE, budget_usd=1.0) is not None
+    assert refresh_at(resting(idle_s=19.2 * 3_600.0), always, PRICE, budget_usd=1.0) is None
+    assert refresh_at(resting(idle_s=17 * 3_600.0, mortal=17_000), always, PRICE, budget_usd=1.0) is None
+
+
+def test_several_refreshes_bridge_a_gap_that_one_does_not() -> None:
+    soon = resting(idle_s=300.0, lifetime="5m")
+    assert refresh_at(soon, cadence(900.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is not None
+    assert refresh_at(soon, cadence(9_000.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is None
+
+
+def test_a_new_conversation_is_thought_to_be_as_all_others_are() -> None:
+    others, new = cadence(5_000.0, between=0), resting(where="irc/#new")
+    others.asked("irc/#new", 1_000.0)
+    assert refresh_at(new, others, PRICE, budget_usd=1.0) is not None
+    assert refresh_at(new, cadence(100_000.0, between=0), PRICE, budget_usd=1.0) is None
+
+
+def test_what_is_spent_counts_until_the_end_of_the_day() -> None:
+    purse, today, tomorrow = Purse(), date(2026, 3, 1), date(2026, 3, 2)
+    assert purse.left_usd("ana", today, 1.0) == 1.0
+    purse.spend("ana", 0.75)
+    purse.spend("ana", -0.5)
+    assert (purse.left_usd("ana", today, 1.0), purse.left_usd("bo", today, 1.0)) == (0.75, 1.0)
+    purse.spend("ana", 5.0)
+    assert purse.left_usd("ana", today, 1.0) == 0.0
+    assert purse.left_usd("ana", tomorrow, 1.0) == 1.0
+    purse.spend("ana", -5.0)  # taken out yesterday
+    assert purse.left_usd("ana", tomorrow, 1.0) == 1.0
 
 
 def test_it_is_let_go_where_nobody_will_come_in_time() -> None:

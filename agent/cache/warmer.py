@@ -1,0 +1,98 @@
+"""Sends what `agent.cache.keepwarm` finds worth its money: prompts that are read again so that they stay cached.
+
+Nothing is sent, and nothing waited for, while there is no budget. A refresh is begun only while nobody waits for an
+answer of that model, one at a time; one that failed is not tried again before the conversation goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import NamedTuple
+
+from agent.cache.keeper import Keeper
+from agent.cache.keepwarm import Due, Purse
+from agent.models.base import ModelError
+from gateway.clock import Clock
+from gateway.events import Account
+
+_LOG = logging.getLogger("reverie.cache")
+
+
+class _Rests(NamedTuple):
+    """A conversation that nobody asks in just now."""
+
+    keeper: Keeper
+    agent: str
+    place: str
+
+
+class KeepWarm:
+    """One for all models, so that each agent has one budget a day."""
+
+    def __init__(self, clock: Clock, *, budget_usd: Callable[[], float]) -> None:
+        """`budget_usd`: per agent and UTC day, asked anew each time."""
+        self._clock = clock
+        self._budget_usd = budget_usd
+        self._purse = Purse()
+        self._due: dict[_Rests, float] = {}
+        """When to read what again."""
+        self._news = asyncio.Event()
+
+    def rests(self, keeper: Keeper, agent: str, place: str) -> None:
+        """An answer has ended there (`Keeper`)."""
+        self._plan(_Rests(keeper, agent, place))
+        self._news.set()
+
+    async def run(self, told: Callable[[str, Account], None]) -> None:
+        """Keep warm until cancelled. `told` is called with the agent and what came of each refresh."""
+        while True:
+            self._news.clear()
+            free = [one for one in self._due if not one.keeper.asking]
+            if not free:
+                await self._news.wait()
+                continue
+            first = min(free, key=self._due.__getitem__)
+            wait_s = self._due[first] - self._clock.now().timestamp()
+            if wait_s > 0:
+                await _either(self._clock.sleep(wait_s), self._news.wait())
+            elif (due := self._plan(first)) is not None and due.at_s <= self._clock.now().timestamp():
+                await self._refresh(first, due, told)
+
+    def _plan(self, one: _Rests) -> Due | None:
+        """Decide anew: others may have used what it begins with, and money may have been spent."""
+        self._due.pop(one, None)
+        budget_usd = self._budget_usd()
+        if not budget_usd:
+            return None
+        left_usd = self._purse.left_usd(one.agent, self._clock.now().date(), budget_usd)
+        due = one.keeper.refresh_at(one.agent, one.place, budget_usd=left_usd)
+        if due is not None:
+            self._due[one] = due.at_s
+        return due
+
+    async def _refresh(self, one: _Rests, due: Due, told: Callable[[str, Account], None]) -> None:
+        del self._due[one]
+        self._purse.spend(one.agent, due.most_usd)  # until it is known; what is cut off may be billed as a whole
+        try:
+            account = await one.keeper.refresh(one.agent, one.place)
+        except ModelError as error:
+            _LOG.info("%s is not kept warm: %s", one.place, error.reason)
+            return
+        cost_usd = 0.0 if account is None else account.cost_usd or 0.0
+        self._purse.spend(one.agent, cost_usd - due.most_usd)
+        if account is not None:
+            read = account.usage.cache_read_tokens
+            _LOG.info("%s is kept warm: %d tokens were read again for $%.6f", one.place, read, cost_usd)
+            told(one.agent, account)
+        self._plan(one)
+
+
+async def _either(*waits: Coroutine[None, None, object]) -> None:
+    """Return as soon as one of them does."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
