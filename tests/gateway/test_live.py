@@ -124,7 +124,7 @@ def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Path) ->
         write(tmp_path)
         now = live(tmp_path)
         os.mkfifo(tmp_path / "key")  # who reads it waits, and so does all that reads it
-        text = (CONFIG % ("false", "true", "0")).replace("{kind: scripted}", '{kind: anthropic, api_key: "${file:key}"}')
+        text = (CONFIG % ("false", "true", "0")).replace("kind: scripted", 'kind: anthropic, api_key: "${file:key}"')
         (tmp_path / "reverie.yaml").write_text(text.replace("{provider: s}", "{provider: s, name: claude-sonnet-5-5}"))
         looking = asyncio.create_task(now.refresh())
         key = await asyncio.to_thread(os.open, tmp_path / "key", os.O_WRONLY)
