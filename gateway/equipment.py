@@ -77,7 +77,7 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         max_age_seconds=said.workspace_cache.max_age_seconds,
     )
     counting = Counting(live, clock)
-    warmer = KeepWarm(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
+    warmer = KeepWarm(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd, look=live.refresh)
     around = _Around(clock, live, price_table(live.directory), counting, warmer)
     made: dict[str, Model] = {}
     llm = settings.llm

@@ -6,7 +6,7 @@ answer of that model, one at a time; one that failed is not tried again before t
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import NamedTuple
 
 from agent.cache.keeper import Keeper
@@ -29,10 +29,11 @@ class _Rests(NamedTuple):
 class KeepWarm:
     """One for all models, so that each agent has one budget a day."""
 
-    def __init__(self, clock: Clock, *, budget_usd: Callable[[], float]) -> None:
-        """`budget_usd`: per agent and UTC day, asked anew each time."""
+    def __init__(self, clock: Clock, *, budget_usd: Callable[[], float], look: Callable[[], Awaitable[None]]) -> None:
+        """`budget_usd`: per agent and UTC day, asked anew each time. `look` finds out first whether it was changed."""
         self._clock = clock
         self._budget_usd = budget_usd
+        self._look = look
         self._purse = Purse()
         self._due: dict[_Rests, float] = {}
         """When to read what again."""
@@ -55,7 +56,10 @@ class KeepWarm:
             wait_s = self._due[first] - self._clock.now().timestamp()
             if wait_s > 0:
                 await _either(self._clock.sleep(wait_s), self._news.wait())
-            elif (due := self._plan(first)) is not None and due.at_s <= self._clock.now().timestamp():
+                continue
+            await self._look()
+            due = self._plan(first)
+            if due is not None and due.at_s <= self._clock.now().timestamp() and not first.keeper.asking:
                 await self._refresh(first, due, told)
 
     def _plan(self, one: _Rests) -> Due | None:
