@@ -1,28 +1,32 @@
 """A model whose cache is looked after: plans the marks of each request, and keeps account of what became of them."""
 
-import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from agent.cache.ask import Ask, scaled, why
 from agent.cache.cadence import Cadence
+from agent.cache.flights import Flights
 from agent.cache.keepwarm import Due, refresh_at, rereading, resting
+from agent.cache.newest import Newest
 from agent.cache.plan import Policy, by_itself, plan
 from agent.cache.prices import Price
 from agent.cache.units import units
 from agent.cache.warmth import Digest, Warmth
-from agent.models.base import Chunk, End, Model, Request
+from agent.models.base import Chunk, End, Model, ModelError, Request
 from agent.tokens.meter import Estimate, Gauge, prompt_tokens
 from gateway.clock import Clock
 from gateway.events import Account, Usage
 
 _LOG = logging.getLogger("reverie.cache")
-_KEPT = 256
-"""Newest requests kept, one of each conversation: references to texts that its view holds too."""
+_PATIENCE_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
+"""How long others wait for the writer of a cold prefix, at most. A local model may read for a minute, and what it
+reads twice costs that time; a remote one begins to answer within seconds, or hangs."""
+_RETRY_S = 60.0
+"""What is asked so soon after a failure is asked again (`agent.models.failover.LONGEST_HINT_S`): nobody's habit."""
 _SHORT = 0.9
 """Of what was expected to be read: less was a miss. Estimates are this far off."""
 _NEAR = 256
@@ -74,9 +78,10 @@ class Keeper:
         """Requests under way that somebody waits for."""
         self._warmth = Warmth()
         self._cadence: dict[str, Cadence] = {}
-        self._newest: OrderedDict[tuple[str, str], Ask] = OrderedDict()
-        self._first: dict[Digest, asyncio.Event] = {}
-        """Shared prefixes that are being written just now."""
+        self._newest = Newest()
+        self._flights = Flights(clock)
+        self._failed_s: dict[tuple[str, str], float] = {}
+        """When the last request of a conversation failed, if it did."""
         self.name = model.name
         self.label = model.label
         self.context_tokens = model.context_tokens
@@ -109,30 +114,30 @@ class Keeper:
                 self._rests(self, request.shared_key, request.place)
 
     async def _answer(self, request: Request) -> AsyncGenerator[Chunk]:
-        self._cadence_of(request).asked(request.place, self._now_s())
-        ask = self._prepare(request)
-        while (writing := self._writing(ask)) in self._first and writing is not None:
-            await self._first[writing].wait()
+        key, at_s = (request.shared_key, request.place), self._now_s()
+        if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
+            self._cadence_of(request).asked(request.place, at_s)
+        ask, until_s = self._prepare(request), self._clock.monotonic() + _PATIENCE_S[self._dialect.caching]
+        while await self._flights.ahead(self._writing(ask), until_s):
             ask = self._prepare(request)
-        begun = asyncio.Event()
-        if writing is not None:
-            self._first[writing] = begun
+        writing = self._writing(ask)
+        begun = self._flights.start(writing)
         try:
             async with aclosing(self._model.stream(ask.request)) as chunks:
                 async for chunk in chunks:
                     if not begun.is_set():
                         self._began(ask)
-                        begun.set()
-                        self._first.pop(writing or b"", None)
+                        self._flights.end(writing, begun)
                     yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
+        except ModelError:
+            self._failed_s[key] = self._now_s()
+            raise
         finally:
-            begun.set()
-            if writing is not None and self._first.get(writing) is begun:
-                del self._first[writing]
+            self._flights.end(writing, begun)
 
     def _prepare(self, request: Request) -> Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        before = self._newest.get((request.shared_key, request.place))
+        before = self._newest.get(request.shared_key, request.place)
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self._dialect.model, request, measured)
         laid = units(request, estimate.size, (before.request, before.laid) if before is not None else None)
@@ -171,14 +176,9 @@ class Keeper:
 
     def _closed(self, ask: Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
-        key = ask.request.shared_key, ask.request.place
         ask = replace(ask, billed=prompt_tokens(end.usage))
         ask.meter.billed(ask.estimate, end.usage)
-        before = self._newest.pop(key, None)
-        self._newest[key] = ask
-        if len(self._newest) > _KEPT:
-            self._newest.popitem(last=False)
-        return replace(end, account=self._account(ask, before, end))
+        return replace(end, account=self._account(ask, self._newest.keep(ask), end))
 
     def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
         # The estimate may be off as a whole, so what counts is the share that was read.
@@ -218,7 +218,7 @@ class Keeper:
 
     def refresh_at(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
         """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.keepwarm`)."""
-        ask, policy = self._newest.get((agent, place)), self._policy(agent)
+        ask, policy = self._newest.get(agent, place), self._policy(agent)
         found = resting(ask, self._warmth.lasting(ask.path, self._now_s())) if ask is not None else None
         if ask is None or found is None or policy.kind == "off":
             return None
@@ -231,8 +231,8 @@ class Keeper:
 
         Raises a ModelError; it may be billed all the same.
         """
-        at_s, newest, end = self._now_s(), self._newest[agent, place], None
-        ask = rereading(newest, self._warmth.lasting(newest.path, at_s), at_s)
+        at_s, newest, end = self._now_s(), self._newest.get(agent, place), None
+        ask = rereading(newest, self._warmth.lasting(newest.path, at_s), at_s) if newest is not None else None
         if ask is None:
             return None
         async with aclosing(self._model.stream(ask.request)) as chunks:

@@ -1,0 +1,46 @@
+"""The last request of each conversation, as far as there is room. Pure."""
+
+from collections import OrderedDict
+
+from agent.cache.ask import Ask
+from agent.models.base import Image
+
+KEPT = 256
+"""Conversations."""
+KEPT_BYTES = 64_000_000
+"""Of all that is kept, roughly: requests hold their texts and images whole, and views are kept for fewer of them."""
+_BYTES_PER_TOKEN = 5
+
+
+class Newest:
+    """By agent and conversation; what was kept longest ago leaves first. The last one stays, however large it is."""
+
+    def __init__(self) -> None:
+        self._asks: OrderedDict[tuple[str, str], tuple[Ask, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._asks)
+
+    def get(self, agent: str, place: str) -> Ask | None:
+        """Return the last one of this conversation, if it is still here."""
+        found = self._asks.get((agent, place))
+        return found[0] if found is not None else None
+
+    def keep(self, ask: Ask) -> Ask | None:
+        """Keep this one. Returns the one before it."""
+        key, size = (ask.request.shared_key, ask.request.place), _bytes(ask)
+        before, freed = self._asks.pop(key, (None, 0))
+        self._asks[key] = ask, size
+        self._bytes += size - freed
+        while len(self._asks) > 1 and (len(self._asks) > KEPT or self._bytes > KEPT_BYTES):
+            self._bytes -= self._asks.popitem(last=False)[1][1]
+        return before
+
+
+def _bytes(ask: Ask) -> int:
+    words = (ask.estimate.size.total - ask.estimate.size.images) * _BYTES_PER_TOKEN
+    if not ask.estimate.size.images:
+        return words
+    parts = [part for said in ask.request.conversation for part in said.parts]
+    return words + sum([len(part.data) for part in parts if isinstance(part, Image)])
