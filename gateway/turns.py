@@ -116,7 +116,8 @@ class Turns:
         setting = await self._briefing.setting(place, unread, past)
         budget = view.budget_tokens(self._model.context_tokens, setting.tokens)
         lines = await self._hearing.tell(standing, sees=self._model.sees)
-        outcome, told, seeing, tries = Outcome(outcome="failed"), Told(), self._model.sees, 0
+        outcome, told, tries = Outcome(outcome="failed"), Told(), 0
+        seeing = news = self._model.sees  # what was shown before, and what is new
         while tries <= MAX_FOLDS:
             start, told = fit(
                 past, lines, omitted=unread.omitted, budget=budget >> tries, plain=self._plain, force=tries > 0
@@ -124,7 +125,7 @@ class Turns:
             if told.more:
                 unread, told = await self._begin_with(told.covers, unread, lines)
             past = await self._views.fold(conversation, past, start, TOO_LONG if tries else FULL)
-            told = told if seeing else replace(told, media=())
+            told = told if news else replace(told, media=())
             brief = Brief(
                 persona=setting.persona,
                 binding=setting.binding,
@@ -143,7 +144,8 @@ class Turns:
             except Malformed as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", conversation, error.reason)
                 outcome = Outcome(outcome="failed", reason=error.reason)
-                seeing = False
+                # First without the new ones: what was shown before was taken then, and is in the cache.
+                seeing, news = seeing and bool(told.media), False
         for account in outcome.accounts:
             self._answered(self._agent_id, account)
         ended = self._ended(outcome, unread, told, autonomous=autonomous)
