@@ -64,7 +64,7 @@ class Place:
     channel: str
     """The account, e.g. `irc.libera`."""
     room: str
-    """As people there call it."""
+    """As people there call it; of a direct chat: who the other one is. Untrusted."""
     kind: Literal["direct", "room"]
     thread: str | None = None
     formatting: str

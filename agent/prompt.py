@@ -73,7 +73,7 @@ def _binding(binding: Binding) -> str:
 
 def card(place: Place) -> str:
     """The channel card. It is pinned to a conversation: `gateway.cards` says when it may be written anew."""
-    where = "a direct chat" if place.kind == "direct" else f"the room {_flat(place.room)}"
+    where = f"a direct chat with {_name(place.room)}" if place.kind == "direct" else f"the room {_flat(place.room)}"
     thread = f", in the thread {_flat(place.thread)}" if place.thread is not None else ""
     lines = [
         "# Where you are",

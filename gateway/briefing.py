@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from agent.brief import Binding
 from agent.view import estimate_tokens
@@ -27,7 +26,8 @@ class Setting:
 
     persona: str
     binding: Binding
-    kind: Literal["direct", "room"]
+    whom: str | None
+    """Of a direct chat: who the other one is. None: it is a room."""
     last: datetime | None
     """When the newest turn in view ended."""
 
@@ -70,7 +70,7 @@ class Briefing:
                 peers=self._peers,
                 private=me.private,
             ),
-            kind="direct" if direct else "room",
+            whom=said[-1].sender.name if direct else None,
             last=past[-1].at if past else None,
         )
 
@@ -79,4 +79,4 @@ class Briefing:
 
     async def card(self, place: Address, setting: Setting, *, folded: bool) -> str:
         """The pinned card. `folded`: the view just lost its beginning, so a new card costs nothing more."""
-        return await self._cards.card(place, kind=setting.kind, last=setting.last, folded=folded)
+        return await self._cards.card(place, whom=setting.whom, last=setting.last, folded=folded)

@@ -7,7 +7,6 @@ changed topic is told as a line, and the card is written anew when the cache is 
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Literal
 
 from agent.brief import Place
 from agent.prompt import card
@@ -51,14 +50,12 @@ class Cards:
         self._who = who
         self._pinned: OrderedDict[ConversationId, str] = OrderedDict()
 
-    async def card(
-        self, place: Address, *, kind: Literal["direct", "room"], last: datetime | None, folded: bool
-    ) -> str:
-        """What the model is told about the place, durably pinned."""
+    async def card(self, place: Address, *, whom: str | None, last: datetime | None, folded: bool) -> str:
+        """What the model is told about the place, durably pinned. `whom`: of a direct chat, who the other one is."""
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.card(conversation)
         if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
-            written = card(await self._place(place, kind))
+            written = card(await self._place(place, whom))
             if written != pinned:
                 fact = Carded(text=written, reason=reason)
                 await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
@@ -70,17 +67,18 @@ class Cards:
             self._pinned.popitem(last=False)
         return pinned
 
-    async def _place(self, place: Address, kind: Literal["direct", "room"]) -> Place:
+    async def _place(self, place: Address, whom: str | None) -> Place:
         able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
         return Place(
             platform=able.platform,
             channel=place.channel,
-            room=place.room,
-            kind=kind,
+            # Not the room: of a direct chat that is a number, or somebody's address. And no two have the same card.
+            room=place.room if whom is None else whom,
+            kind="room" if whom is None else "direct",
             thread=place.thread,
             formatting=able.formatting,
-            topic="" if kind == "direct" else await self._topic(place.conversation),
-            people=() if kind == "direct" else await self._people(place.conversation),
+            topic="" if whom is not None else await self._topic(place.conversation),
+            people=() if whom is not None else await self._people(place.conversation),
         )
 
     async def _topic(self, conversation: ConversationId) -> str:

@@ -67,7 +67,7 @@ class Minds:
     async def warm_up(self) -> None:
         """Have local models read in what all conversations begin with, so that nobody's first message pays for it."""
         for agent, model in self._models.items():
-            if model.family != "local":  # elsewhere a prompt that nobody needs yet costs money
+            if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
                 continue
             try:
                 me = await self._me[agent]("public")

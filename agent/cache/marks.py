@@ -92,7 +92,8 @@ class Places:
 
         Behind it an hour would be paid for nothing: what it stands behind is gone before.
         """
-        return self.hit is not None and self.hit.unit > self.head and self.hit.lifetime == "5m"
+        ours = max(self.head, _binding(self, self.head))
+        return self.hit is not None and self.hit.unit > ours and self.hit.lifetime == "5m"
 
     def tokens(self, start: int, end: int) -> int:
         """Between the ends of two units; -1: the beginning."""
@@ -111,9 +112,12 @@ def auto(places: Places, shared: Expected, own: Expected, *, known: bool) -> Mar
     if head >= 0 and (front or hit is not None):
         chosen[head] = front or "5m"
     if tail:
-        for unit in (_binding(places, head), _stepping_stone(places, end)):
-            if unit > head:
-                chosen[unit] = tail
+        binding, stone = _binding(places, head), _stepping_stone(places, end)
+        if binding > head:
+            # Other conversations stand behind it as well: it must not die with the one that wrote it first.
+            chosen[binding] = front or tail
+        if stone > binding:
+            chosen[stone] = tail
         chosen[end] = tail
     elif hit is not None and (place := places.next(hit.unit)) > head:
         chosen[place] = "5m"  # only read; should it be gone after all, this is the cheaper surprise

@@ -63,7 +63,7 @@ class LlamaCppModel:
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
             timeout_s=timeout_s,
-            family="local",
+            family="llamacpp",
             sampling=sampling,
             reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
             sees=sees,
@@ -82,7 +82,7 @@ class LlamaCppModel:
         self.label = self._chat.label
         self.context_tokens = context_tokens
         self.max_output_tokens = max_output_tokens
-        self.family = "local"
+        self.family = "llamacpp"
         self.takes_tools = True
         self.sees = sees
 

@@ -30,15 +30,20 @@ def where(planned: Plan) -> list[tuple[str, int, str]]:
 
 def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_and_the_last_message() -> None:
     planned = make(talk(5), own=BURST, shared=SLOW)
-    assert where(planned) == [("block", 2, "1h"), ("block", 3, "5m"), ("said", 4, "5m")]
+    assert where(planned) == [("block", 2, "1h"), ("block", 3, "1h"), ("said", 4, "5m")]
     assert [(b.name, b.read, b.written, b.lifetime) for b in planned.blocks] == [
         ("tools", 0, 700, "1h"),
         ("identity", 0, 900, "1h"),
         ("skills", 0, 300, "1h"),
-        ("binding", 0, 100, "5m"),
+        ("binding", 0, 100, "1h"),
         ("channel", 0, 200, "5m"),
         ("history", 0, 500, "5m"),
     ]
+
+
+def test_a_binding_that_another_room_wrote_for_minutes_takes_no_hour_from_this_one() -> None:
+    planned = make(talk(5), own=SLOW, cached=(Cached(2, "1h"), Cached(3, "5m")))
+    assert where(planned)[-1] == ("said", 4, "1h")
 
 
 def test_slow_talk_is_kept_for_an_hour() -> None:

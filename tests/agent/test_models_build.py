@@ -43,7 +43,7 @@ def build(models: dict[str, Any], name: str = "main", made: dict[str, Model] | N
     [
         ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 4096)),
         ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 4096)),
-        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "local", (128_000, 4096)),
+        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 4096)),
         (
             "embedded",
             None,

@@ -1,7 +1,9 @@
 """A day of the whole gateway against a strict Messages API with real cache semantics, on a clock of its own.
 
-`python tests/bench/bench_cache.py [--hours 17] [--seed 1] [--json]`. 20 rooms and 30 direct chats on three platforms,
-two agents; bursts and silences, topic changes, workspace edits, restarts. Prints the API's violations, what share of
+`python -m tests.bench.bench_cache [--talk bursts|random] [--hours 17] [--seed 1] [--json]`. 20 rooms, 30 direct chats
+on three platforms, two agents; bursts and silences, topic changes, workspace edits, restarts. `bursts`: silences of
+hours between them, a fifth of the places talk slowly all day long. `random`: silences of any length, which nobody can
+know beforehand; there the optimum, which knows them, cannot be reached. Prints the API's violations, what share of
 the input was read from the cache, the cost against the clairvoyant optimum (`optimum.py`) of the same requests, and
 what four other layouts would have cost for the same traffic (`layouts.py`).
 """
@@ -12,7 +14,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,13 +79,14 @@ def words(rng: random.Random, low: int, high: int) -> str:
     return " ".join(rng.choices(WORDS, k=int(rng.triangular(low, high, low))))
 
 
-def day(hours: float, seed: int) -> list[Happening]:
+def day(hours: float, seed: int, talk: str) -> list[Happening]:
     rng = random.Random(seed)
     happenings: list[Happening] = []
     for place in places(rng):
-        at_s, end_s = rng.expovariate(place.busy) * 3_600, hours * 3_600
+        silence_s, burst, gap_s = (_random if talk == "random" else _bursts)(rng, place)
+        at_s, end_s = silence_s() % 7_200, hours * 3_600
         while at_s < end_s:
-            for _ in range(max(1, int(rng.expovariate(1 / 9)))):
+            for _ in range(burst()):
                 who, text = rng.choice(place.people), words(rng, 5, 60)
                 if place.room and rng.random() < 0.3:
                     happenings.append(Happening(at_s, "overheard", place.channel, place.room, who, text))
@@ -91,8 +94,8 @@ def day(hours: float, seed: int) -> list[Happening]:
                     happenings.append(Happening(at_s, "say", place.channel, place.room, who, f"reverie, {text}"))
                 if place.room and rng.random() < 0.01:
                     happenings.append(Happening(at_s + 1, "topic", place.channel, place.room, who, words(rng, 3, 12)))
-                at_s += rng.lognormvariate(6.3, 0.5) if place.slow else rng.lognormvariate(4.1, 0.8)
-            at_s += rng.expovariate(place.busy) * 3_600
+                at_s += gap_s()
+            at_s += silence_s()
     happenings += [Happening(hour * 3_600 + 1_234.5, "restart") for hour in (2, 5, 9, 14) if hour < hours]
     happenings += [Happening(hour * 3_600 + 2_345.5, "edit") for hour in (4, 11) if hour < hours]
     return sorted(happening for happening in happenings if happening.at_s < hours * 3_600)
@@ -131,19 +134,39 @@ def configuration(folder: Path, url: str) -> Settings:
     )
 
 
+Draw = tuple[Callable[[], float], Callable[[], int], Callable[[], float]]
+"""Seconds of a silence, messages of a burst, seconds between them."""
+
+
+def _bursts(rng: random.Random, place: Place) -> Draw:
+    return (
+        lambda: rng.uniform(1.5, 4 if place.room else 7) * 3_600,
+        lambda: rng.randint(5, 30),
+        lambda: rng.uniform(400, 1_800) if place.slow else 5 + rng.expovariate(1 / 40),
+    )
+
+
+def _random(rng: random.Random, place: Place) -> Draw:
+    return (
+        lambda: rng.expovariate(place.busy) * 3_600,
+        lambda: max(1, int(rng.expovariate(1 / 9))),
+        lambda: rng.lognormvariate(6.3, 0.5) if place.slow else rng.lognormvariate(4.1, 0.8),
+    )
+
+
 def tokens(text: str) -> int:
     """Of the simulated model: one for each four characters."""
     return -(-len(text) // 4)
 
 
-async def simulate(hours: float, seed: int, folder: Path) -> tuple[ModelApi, list[TurnEnded]]:
+async def simulate(hours: float, seed: int, talk: str, folder: Path) -> tuple[ModelApi, list[TurnEnded]]:
     clock = ManualClock(BEGIN)
     rng = random.Random(seed)
     async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
         api.default = lambda _: Answer(text=words(rng, 10, 120))
         running = Running(configuration(folder, api.url), clock)
         await running.start()
-        for happening in day(hours, seed):
+        for happening in day(hours, seed, talk):
             clock.advance(max(0.0, happening.at_s - clock.monotonic()))
             await asyncio.sleep(0)
             match happening.what:
@@ -175,11 +198,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=17.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--talk", choices=("bursts", "random"), default="bursts")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        api, turns = asyncio.run(simulate(arguments.hours, arguments.seed, Path(folder)))
+        api, turns = asyncio.run(simulate(arguments.hours, arguments.seed, arguments.talk, Path(folder)))
     ours = planned(api, MODEL)
     others = other_layouts(api, MODEL, tokens)
     if arguments.json:

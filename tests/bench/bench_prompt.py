@@ -6,6 +6,7 @@ and the provider's own translation: view, fit, history, assembly, estimate, cach
 
 import argparse
 import asyncio
+import json
 import random
 import statistics
 import tempfile
@@ -153,8 +154,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    show(asyncio.run(measure(arguments.messages, arguments.rounds)))
+    figures = asyncio.run(measure(arguments.messages, arguments.rounds))
+    if arguments.json:
+        print(json.dumps({figure.name: figure.value for figure in figures}))
+    else:
+        show(figures)
 
 
 if __name__ == "__main__":
