@@ -117,7 +117,7 @@ class Turns:
         budget = view.budget_tokens(self._model.context_tokens, setting.tokens)
         lines = await self._hearing.tell(standing, sees=self._model.sees)
         outcome, told, tries = Outcome(outcome="failed"), Told(), 0
-        seeing = news = self._model.sees  # what was shown before, and what is new
+        seeing = news = self._model.sees  # what was shown before, and what is new: that is left out first
         while tries <= MAX_FOLDS:
             start, told = fit(
                 past, lines, omitted=unread.omitted, budget=budget >> tries, plain=self._plain, force=tries > 0
@@ -144,15 +144,13 @@ class Turns:
             except Malformed as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", conversation, error.reason)
                 outcome = Outcome(outcome="failed", reason=error.reason)
-                # First without the new ones: what was shown before was taken then, and is in the cache.
                 seeing, news = seeing and bool(told.media), False
         for account in outcome.accounts:
             self._answered(self._agent_id, account)
         ended = self._ended(outcome, unread, told, autonomous=autonomous)
         seq, queued = await self._write(place, unread, ended, standing)
         self._views.keep(conversation, past, seq, ended)
-        failed = ended.outcome == "failed"
-        return Report(failed=failed, used_tools=outcome.used_tools, yielded=outcome.yielded), queued
+        return Report(failed=ended.outcome == "failed", used_tools=outcome.used_tools, yielded=outcome.yielded), queued
 
     async def _begin_with(self, covers: Sequence[Seq], unread: Unread, lines: Sequence[Heard]) -> tuple[Unread, Told]:
         """Only these lines, all said to the agent, where there is no room for the others: those stay unread."""
