@@ -103,9 +103,9 @@ async def take_turn(
             mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(request))
             if mendable and done.requests == 0:
                 raise
-            return replace(done, reason=error.reason)
+            return replace(_lost(done, error.accounts), reason=error.reason)
         assert answer.end is not None
-        done = _counted(done, answer.end, model)
+        done = _counted(_lost(done, answer.end.lost), answer.end, model)
         ended = _ended(answer, done)
         if ended is not None:
             return ended
@@ -143,6 +143,16 @@ def _counted(done: Outcome, end: End, model: Model) -> Outcome:
         requests=done.requests + 1,
         model=end.model or model.name,
         accounts=done.accounts if end.account is None else (*done.accounts, end.account),
+    )
+
+
+def _lost(done: Outcome, accounts: tuple[Account, ...]) -> Outcome:
+    """Requests that broke off were billed as well."""
+    return replace(
+        done,
+        usage=sum((account.usage for account in accounts), start=done.usage),
+        requests=done.requests + len(accounts),
+        accounts=(*done.accounts, *accounts),
     )
 
 

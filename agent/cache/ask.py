@@ -36,6 +36,13 @@ class Ask:
         return sum(block.read for block in self.plan.blocks)
 
     @property
+    def writing(self) -> Digest | None:
+        """The shared prefix that it is going to write; None: it writes none."""
+        shared = sum(unit.shared for unit in self.laid)
+        fresh = [unit for unit, _ in self.plan.writes if unit < shared]
+        return self.path[fresh[-1]] if fresh else None
+
+    @property
     def blocks(self) -> tuple[BlockAccount, ...]:
         """What is expected of each block, and of what holds for this request only."""
         tokens = self.estimate.corrected(self.estimate.size.now)

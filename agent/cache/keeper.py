@@ -15,8 +15,8 @@ from agent.cache.newest import Newest
 from agent.cache.plan import Policy, by_itself, plan
 from agent.cache.prices import Price
 from agent.cache.units import units
-from agent.cache.warmth import Digest, Warmth
-from agent.models.base import Chunk, End, Model, ModelError, Request
+from agent.cache.warmth import Warmth
+from agent.models.base import Began, Chunk, End, Model, ModelError, Request
 from agent.tokens.meter import Estimate, Gauge, prompt_tokens
 from gateway.clock import Clock
 from gateway.events import Account, Usage
@@ -118,22 +118,25 @@ class Keeper:
         if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
             self._cadence_of(request).asked(request.place, at_s)
         ask, until_s = self._prepare(request), self._clock.monotonic() + _PATIENCE_S[self._dialect.caching]
-        while await self._flights.ahead(self._writing(ask), until_s):
+        while await self._flights.ahead(ask.writing, until_s):
             ask = self._prepare(request)
-        writing = self._writing(ask)
-        begun = self._flights.start(writing)
+        begun, billed = self._flights.start(ask.writing), None
         try:
             async with aclosing(self._model.stream(ask.request)) as chunks:
                 async for chunk in chunks:
                     if not begun.is_set():
                         self._began(ask)
-                        self._flights.end(writing, begun)
+                        self._flights.end(ask.writing, begun)
+                    billed = chunk.usage if isinstance(chunk, Began) else billed
                     yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
-        except ModelError:
+        except ModelError as error:
             self._failed_s[key] = self._now_s()
+            if billed is not None:
+                broken = End(stop="end", usage=billed, model=self._dialect.model)
+                error.accounts = (self._account(replace(ask, billed=prompt_tokens(billed)), None, broken),)
             raise
         finally:
-            self._flights.end(writing, begun)
+            self._flights.end(ask.writing, begun)
 
     def _prepare(self, request: Request) -> Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
@@ -164,12 +167,6 @@ class Keeper:
         minimum = self._dialect.price.minimum_tokens
         billed = max(1, estimate.corrected(10_000))
         return self._dialect.price.model_copy(update={"minimum_tokens": -(-minimum * 10_000 // billed)})
-
-    def _writing(self, ask: Ask) -> Digest | None:
-        """The shared prefix that this request is going to write; None: it writes none."""
-        shared = sum(unit.shared for unit in ask.laid)
-        fresh = [unit for unit, _ in ask.plan.writes if unit < shared]
-        return ask.path[fresh[-1]] if fresh else None
 
     def _began(self, ask: Ask) -> None:
         self._warmth.sent(ask.path, read=ask.plan.read, writes=ask.plan.writes, at_s=ask.at_s)

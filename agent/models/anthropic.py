@@ -144,7 +144,7 @@ class AnthropicModel:
                     if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
                         yield Text(text=text)
                     if event.name == "message_start":
-                        yield Began()
+                        yield Began(usage=answer.usage)
         except Busy:
             if not answer.complete:  # else only the connection's end was missing
                 raise

@@ -89,6 +89,11 @@ class Answer:
         self.notes: list[str] = []
         """For the operator: what the provider says it left out, and why it refused."""
 
+    @property
+    def usage(self) -> Usage:
+        """As told so far."""
+        return self._usage
+
     def take(self, event: EventIn) -> str:
         """Return the new text."""
         if event.type == "message_start" and event.message is not None:

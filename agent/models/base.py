@@ -143,6 +143,8 @@ class End:
     """As the provider names what answered."""
     account: Account | None = None
     """What became of the cache. None: nobody kept account."""
+    lost: tuple[Account, ...] = ()
+    """Of attempts before it that broke off, and are billed all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,9 @@ class Partial:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
     """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
+
+    usage: Usage | None = None
+    """What is billed even if nothing more comes. None: it does not say yet."""
 
 
 Chunk = Began | Partial | Text | ToolCall | End
@@ -199,8 +204,7 @@ class Model(Protocol):
     def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         """Answer one request. Raises a `ModelError`, also after chunks have been yielded.
 
-        Closing the generator or cancelling its consumer closes the provider's connection at once.
-        Does not retry: `agent.models.failover` does.
+        Closing the generator or cancelling its consumer closes the connection at once. Does not retry: `failover` does.
         """
 
     async def start(self) -> None:
@@ -223,6 +227,7 @@ class ModelError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.accounts: tuple[Account, ...] = ()  # of what is billed all the same
 
 
 class Busy(ModelError):
@@ -230,8 +235,7 @@ class Busy(ModelError):
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
-        self.retry_after_s = retry_after_s
-        """The server's own hint; None: it gave none."""
+        self.retry_after_s = retry_after_s  # the server's own hint; None: it gave none
 
 
 class Unusable(ModelError):

@@ -25,6 +25,7 @@ from agent.models.base import (
 )
 from agent.tokens.breaker import Breaker
 from gateway.clock import Clock
+from gateway.events import Account
 
 _log = logging.getLogger(__name__)
 
@@ -127,12 +128,13 @@ class Failover:
     async def _first(self, request: Request) -> AsyncGenerator[Chunk]:
         """Answer with the first that can."""
         failed: ModelError | None = None
+        lost: list[Account] = []
         for place in self._order():
             model, whole = self._models[place], list[Chunk]()
             self._breakers[place] = self._breakers[place].asked(self._clock.monotonic())
             try:
                 attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
-                async with aclosing(self._answer(model, adapted(request, model), whole, attempts)) as growing:
+                async with aclosing(self._answer(model, adapted(request, model), whole, attempts, lost)) as growing:
                     async for partial in growing:
                         yield partial
             except Unusable as error:
@@ -155,9 +157,10 @@ class Failover:
             self._answered(place)
             self._told.discard(place)
             for chunk in whole:
-                yield chunk
+                yield replace(chunk, lost=tuple(lost)) if isinstance(chunk, End) else chunk
             return
         assert failed is not None
+        failed.accounts = tuple(lost)
         raise failed
 
     async def start(self) -> None:
@@ -195,9 +198,12 @@ class Failover:
         self._breakers[place] = self._breakers[place].succeeded()
 
     async def _answer(
-        self, model: Model, request: Request, whole: list[Chunk], attempts: int
+        self, model: Model, request: Request, whole: list[Chunk], attempts: int, lost: list[Account]
     ) -> AsyncGenerator[Partial]:
-        """Fill `whole` with one complete answer. Raises the last Busy, or any other ModelError at once."""
+        """Fill `whole` with one complete answer, and `lost` with what others cost.
+
+        Raises the last Busy, or any other ModelError at once.
+        """
         attempt = 0
         while True:
             whole.clear()
@@ -206,7 +212,10 @@ class Failover:
                     async for partial in growing:
                         yield partial
                 return
-            except Busy as error:
+            except ModelError as error:
+                lost.extend(error.accounts)
+                if not isinstance(error, Busy):
+                    raise
                 hint_s = error.retry_after_s
                 attempt += 1
                 if attempt >= attempts or (hint_s is not None and hint_s > self._longest_hint_s):
