@@ -34,7 +34,8 @@ class Setting:
     @property
     def tokens(self) -> int:
         """Roughly."""
-        return FRAME_TOKENS + estimate_tokens(self.persona) + estimate_tokens(self.binding.private)
+        texts = (self.persona, self.binding.prompt, self.binding.private)
+        return FRAME_TOKENS + sum(estimate_tokens(text) for text in texts)
 
 
 class Briefing:

@@ -62,9 +62,7 @@ class Counting:
 class _Gauge:
     """`agent.cache.keeper.Gauge` for one model."""
 
-    def __init__(
-        self, counting: Counting, name: str, window_tokens: int, key: str, provider: ProviderConfig
-    ) -> None:
+    def __init__(self, counting: Counting, name: str, window_tokens: int, key: str, provider: ProviderConfig) -> None:
         self._counting = counting
         self._name = name
         self._window_tokens = window_tokens

@@ -174,6 +174,9 @@ class Turns:
         """Deal with all that is unread there by saying once that there is no answer."""
         place, unread = Address.parse(conversation), await self._store.unread(conversation, most=MOST_LINES)
         self._views.forget(conversation)
+        if not unread.messages:  # nobody waits for an answer, so nobody is told that there is none
+            logger.error("%s: %s", conversation, reason)
+            return Report(failed=True, used_tools=False, yielded=False)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
         told = tell([], omitted=unread.omitted + len(unread.messages), plain=self._plain)
         outcome = Outcome(outcome="failed", reason=reason)
