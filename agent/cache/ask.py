@@ -38,9 +38,8 @@ class Ask:
     @property
     def writing(self) -> Digest | None:
         """The shared prefix that it is going to write; None: it writes none."""
-        shared = sum(unit.shared for unit in self.laid)
-        fresh = [unit for unit, _ in self.plan.writes if unit < shared]
-        return self.path[fresh[-1]] if fresh else None
+        written = [unit for unit, _ in self.plan.writes if self.laid[unit].shared]
+        return self.path[written[-1]] if written else None
 
     @property
     def blocks(self) -> tuple[BlockAccount, ...]:

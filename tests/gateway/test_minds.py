@@ -105,7 +105,7 @@ def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
 
 def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -> None:
     async def story() -> None:
-        async with minds(tmp_path) as (mind, store):
+        async with minds(tmp_path) as (mind, _):
             gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
             assert not (await mind.take(gone, autonomous=False)).failed
             assert await mind.left(gone) == 0
