@@ -32,7 +32,7 @@ async def gateway(tmp: Path, api: ModelApi, kind: str = "llamacpp") -> AsyncIter
     (tmp / "reverie.yaml").write_text(CONFIG % (kind, api.url))
     (tmp / "reverie.yaml").chmod(0o600)
     (tmp / "ana").mkdir()
-    (tmp / "ana" / "IDENTITY.local.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
+    (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
     settings = load(tmp, {})
     async with asyncio.timeout(30), running(settings, ManualClock(), Live(settings, tmp, {})) as made:
         yield made
@@ -50,9 +50,10 @@ def test_the_first_person_does_not_pay_for_the_identity_on_a_local_model(tmp_pat
             read_in, *_ = api.read_in
             await ask(made)
             first = api.answered[0].body
-            assert read_in.body["messages"][0] == first["messages"][0]
+            beginning = read_in.body["messages"][0]["content"]
+            assert first["messages"][0]["content"].startswith(beginning)
             assert read_in.body.get("tools") == first.get("tools")
-            shared = len(first["messages"][0]["content"].split())
+            shared = len(beginning.split())
             number = api.completions.index(api.answered[0])
             assert shared > 600
             assert api.timings[number]["cache_n"] >= shared
