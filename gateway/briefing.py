@@ -29,7 +29,7 @@ class Setting:
     whom: str | None
     """Of a direct chat: who the other one is. None: it is a room."""
     last: datetime | None
-    """When the newest turn in view ended."""
+    """When the newest turn in view ended, or was last kept warm."""
 
     @property
     def tokens(self) -> int:
@@ -49,8 +49,13 @@ class Briefing:
         bindings: Bindings,
         who: access.Policy,
         cards: Cards,
+        kept: Callable[[str], datetime | None] = lambda _: None,
     ) -> None:
-        """`me`: who the agent is by now. `peers`: the other agents of this gateway."""
+        """`me`: who the agent is by now. `peers`: the other agents of this gateway.
+
+        `kept`: when a conversation was last kept warm though nobody spoke there.
+        """
+        self._kept = kept
         self._me = me
         self._peers = peers
         self._bindings = bindings
@@ -72,7 +77,7 @@ class Briefing:
                 private=me.private,
             ),
             whom=said[-1].sender.name if direct else None,
-            last=past[-1].at if past else None,
+            last=max(past[-1].at, self._kept(place.conversation) or past[-1].at) if past else None,
         )
 
     def _trusted(self, message: Message) -> bool:

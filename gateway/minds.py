@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from agent.models.base import ModelError
 from agent.turn import NoTools, beginning
@@ -101,6 +102,7 @@ def _turns(agent: str, me: Me, shared: Shared, equipment: Equipment) -> Turns:
         bindings=shared.bindings,
         who=shared.who,
         cards=shared.cards,
+        kept=partial(equipment.keep_warm.kept, agent),
     )
     return Turns(
         store=shared.store,

@@ -7,6 +7,7 @@ answer of that model, one at a time; one that failed is not tried again before t
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
 from typing import NamedTuple
 
 from agent.cache.keeper import Keeper
@@ -16,6 +17,8 @@ from gateway.clock import Clock
 from gateway.events import Account
 
 _LOG = logging.getLogger("reverie.cache")
+_KEPT = 1_000
+"""Conversations of which it is known when they were read again."""
 
 
 class _Rests(NamedTuple):
@@ -37,6 +40,7 @@ class KeepWarm:
         self._purse = Purse()
         self._due: dict[_Rests, float] = {}
         """When to read what again."""
+        self._kept: dict[tuple[str, str], datetime] = {}
         self._news = asyncio.Event()
 
     def rests(self, keeper: Keeper, agent: str, place: str) -> None:
@@ -88,7 +92,14 @@ class KeepWarm:
             read = account.usage.cache_read_tokens
             _LOG.info("%s is kept warm: %d tokens were read again for $%.6f", one.place, read, cost_usd)
             told(one.agent, account)
+            self._kept[one.agent, one.place] = self._clock.now()
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
         self._plan(one)
+
+    def kept(self, agent: str, place: str) -> datetime | None:
+        """When a conversation was read again last; None: never, or long ago."""
+        return self._kept.get((agent, place))
 
 
 async def _either(*waits: Coroutine[None, None, object]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gateway.clock import ManualClock
 from gateway.live import Live
 from gateway.settings_load import load
+from tests.gateway.test_prompt_bytes import grows
 from tests.gateway.town_kit import Running, running
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi, failure
@@ -35,10 +36,10 @@ ops: {port: 0}
 
 
 @contextlib.asynccontextmanager
-async def garden(tmp: Path, knobs: str) -> AsyncIterator[tuple[Running, ModelApi]]:
+async def garden(tmp: Path, knobs: str, *, config: str = CONFIG) -> AsyncIterator[tuple[Running, ModelApi]]:
     clock = ManualClock(MORNING)
     async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
-        (tmp / "reverie.yaml").write_text(CONFIG % (api.url, knobs))
+        (tmp / "reverie.yaml").write_text(config % (api.url, knobs))
         (tmp / "reverie.yaml").chmod(0o600)
         (tmp / "ana").mkdir()
         (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 600)
@@ -125,5 +126,21 @@ def test_stopping_does_not_wait_for_a_refresh(tmp_path: Path) -> None:
             while not api.seen[-1].hung_up:
                 await asyncio.sleep(0.001)
             await made.start()
+
+    asyncio.run(story())
+
+
+def test_a_prompt_that_is_kept_warm_keeps_its_card(tmp_path: Path) -> None:
+    async def story() -> None:
+        config = CONFIG.replace("policy: fixed, long_ttl: 5m", "policy: auto")
+        async with garden(tmp_path, "keep_warm_usd: 5", config=config) as (made, api):
+            for number in range(5):
+                await ask(made)
+                await made.towns["irc.libera"].topic(f"beans {number}", room="#garden")
+                await idle(made, api, 3_900.0)
+            await ask(made)
+            before, newest = [one for one in api.seen if one.ticket is not None and one.body["max_tokens"]][-2:]
+            assert refreshed(api)
+            assert grows([before.body, newest.body])
 
     asyncio.run(story())
