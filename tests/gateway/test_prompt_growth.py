@@ -142,7 +142,9 @@ class Talk:
         return [one.fact for one in found]
 
     def _check(self, place: str, facts: list[Any]) -> None:
-        asked = [one.body for one in self.api.seen[self.seen :] if one.path.endswith("/messages")]
+        asked = [
+            one.body for one in self.api.seen[self.seen :] if one.ticket is not None
+        ]  # what is refused is not cached
         self.seen = len(self.api.seen)
         folded = any(isinstance(fact, Folded) for fact in facts)
         carded = any(isinstance(fact, Carded) for fact in facts)
