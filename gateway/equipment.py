@@ -113,9 +113,7 @@ class _Around:
         name = config.name or provider.kind
         price = self._prices.of(name, provider=provider.kind)
         if not price.known:
-            logger.warning(
-                "%s is not in prices.yaml: cost and caching are taken from `default` there", name
-            )
+            logger.warning("%s is not in prices.yaml: cost and caching are taken from `default` there", name)
         caching = "marks" if takes_marks(config, provider) else _CACHING.get(provider.kind, "none")
         dialect = Dialect(provider=provider.kind, model=name, price=price, caching=caching)
         keeper = Keeper(
