@@ -232,18 +232,24 @@ class Keeper:
         """Note when to refresh this conversation, if that pays."""
         asked_s, units, _ = self._last[conversation]
         path = [unit.digest for unit in units]
-        found, until_s = self.warmth.find(path, at_s), self.warmth.until_s(path, at_s)
-        if self.warm_usd and found and until_s is not None:
-            resting = Resting(
-                conversation=conversation,
-                tokens=sum(unit.tokens for unit in units[: found[-1].unit + 1]),
-                lifetime=found[-1].lifetime,
-                asked_s=asked_s,
-                until_s=until_s,
-            )
-            due = refresh_at(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
-            if due is not None and due > at_s:
-                heapq.heappush(self._due, (due, conversation, asked_s, agent))
+        lasting = self.warmth.lasting(path, at_s)
+        if not self.warm_usd or not lasting:
+            return
+        unit, until_s = lasting[-1].place.unit, lasting[-1].until_s
+        longer = max((one.place.unit + 1 for one in lasting if one.until_s > until_s), default=0)
+        tokens = sum(unit.tokens for unit in units[: unit + 1])
+        resting = Resting(
+            conversation=conversation,
+            tokens=tokens,
+            mortal=tokens - sum(unit.tokens for unit in units[:longer]),
+            most=tokens,
+            lifetime=lasting[-1].place.lifetime,
+            asked_s=asked_s,
+            until_s=until_s,
+        )
+        due = refresh_at(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
+        if due is not None and due.at_s > at_s:
+            heapq.heappush(self._due, (due.at_s, conversation, asked_s, agent))
 
     def _refresh(self, until_s: float, judge: Judge) -> None:
         while self._due and self._due[0][0] <= until_s:
