@@ -1,10 +1,11 @@
 """A day of the whole gateway against a strict Messages API with real cache semantics, on a clock of its own.
 
-`python -m tests.bench.bench_cache [--talk bursts|random] [--hours 17] [--seed 1] [--json]`. 20 rooms, 30 direct chats
-on three platforms, two agents; bursts and silences, topic changes, workspace edits, restarts. `bursts`: silences of
-hours between them, a fifth of the places talk slowly all day long. `random`: silences of any length, which nobody can
-know beforehand; there the optimum, which knows them, cannot be reached. Prints the API's violations, what share of
-the input was read from the cache, the cost against the clairvoyant optimum (`optimum.py`) of the same requests, and
+`python -m tests.bench.bench_cache [--talk bursts|random] [--keep-warm 0.5] [--hours 17] [--seed 1] [--json]`.
+20 rooms and 30 direct chats on three platforms, two agents; bursts and silences, topic changes, workspace edits,
+restarts. `bursts`: silences of hours between them, a fifth of the places talk slowly all day long. `random`: silences
+of any length, which nobody can know beforehand, so that the optimum, which knows them, is out of reach for marks
+alone. Prints the API's violations, what share of the input was read from the cache, the cost (refreshes included)
+against the clairvoyant optimum (`optimum.py`) of the same requests (refreshes not included), and
 what four other layouts would have cost for the same traffic (`layouts.py`).
 """
 
@@ -26,12 +27,13 @@ from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
-from tests.bench.layouts import other_layouts, planned
+from tests.bench.layouts import other_layouts, planned, sent
 from tests.gateway.town_kit import PLATFORMS, Running
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi
 
 MODEL = "claude-sonnet-5-5"
+STEP_S = 20.0
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
     "the a of to and in that it is was for on with as at by from this have not but they which you one we all "
@@ -101,7 +103,7 @@ def day(hours: float, seed: int, talk: str) -> list[Happening]:
     return sorted(happening for happening in happenings if happening.at_s < hours * 3_600)
 
 
-def configuration(folder: Path, url: str) -> Settings:
+def configuration(folder: Path, url: str, keep_warm_usd: float) -> Settings:
     for agent, length in (("ana", 700), ("max", 1_000)):
         (folder / agent).mkdir()
         for name, share in (("IDENTITY", 0.5), ("SOUL", 0.3), ("AGENTS", 0.2)):
@@ -125,6 +127,7 @@ def configuration(folder: Path, url: str) -> Settings:
             "llm": {
                 "providers": {"anthropic": {"kind": "anthropic", "base_url": url, "api_key": "test"}},
                 "models": {"main": {"provider": "anthropic", "name": MODEL}},
+                "context_optimization": {"prompt_cache": {"keep_warm_usd": keep_warm_usd}},
             },
             "attention": {"coalesce": 0},
             "access": {"dm": "open"},
@@ -159,16 +162,24 @@ def tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-async def simulate(hours: float, seed: int, talk: str, folder: Path) -> tuple[ModelApi, list[TurnEnded]]:
+async def until(clock: ManualClock, at_s: float, *, step_s: float) -> None:
+    """Let time pass, in steps where something may have to happen in between."""
+    while (left_s := at_s - clock.monotonic()) > 0:
+        clock.advance(min(left_s, step_s))
+        await asyncio.sleep(0.005 if step_s < left_s else 0)
+
+
+async def simulate(
+    hours: float, seed: int, talk: str, keep_warm_usd: float, folder: Path
+) -> tuple[ModelApi, list[TurnEnded]]:
     clock = ManualClock(BEGIN)
     rng = random.Random(seed)
     async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
         api.default = lambda _: Answer(text=words(rng, 10, 120))
-        running = Running(configuration(folder, api.url), clock)
+        running = Running(configuration(folder, api.url, keep_warm_usd), clock)
         await running.start()
         for happening in day(hours, seed, talk):
-            clock.advance(max(0.0, happening.at_s - clock.monotonic()))
-            await asyncio.sleep(0)
+            await until(clock, happening.at_s, step_s=STEP_S if keep_warm_usd else 1e9)
             match happening.what:
                 case "restart":
                     await running.end()
@@ -198,12 +209,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=17.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep-warm", type=float, default=0.0, help="US dollars a day and agent")
     parser.add_argument("--talk", choices=("bursts", "random"), default="bursts")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        api, turns = asyncio.run(simulate(arguments.hours, arguments.seed, arguments.talk, Path(folder)))
+        said = arguments.hours, arguments.seed, arguments.talk, arguments.keep_warm
+        api, turns = asyncio.run(simulate(*said, Path(folder)))
     ours = planned(api, MODEL)
     others = other_layouts(api, MODEL, tokens)
     if arguments.json:
@@ -214,6 +227,7 @@ def main() -> None:
         [
             Figure("simulated requests", len(api.seen), ""),
             Figure("real time per request", (time.perf_counter() - began) / len(api.seen) * 1000, "ms"),
+            Figure("refreshes among them", sum(one.body["max_tokens"] == 0 for one in sent(api)), ""),
             Figure("refused by the API", len(api.violations), "", "0"),
             Figure("input read from the cache", ours.read_share * 100, "%"),
             Figure("the same, warm (asked within the last hour)", ours.warm_share * 100, "%", ">= 95"),

@@ -56,6 +56,11 @@ def _nodes(ticket: Ticket) -> Iterator[tuple[int, int]]:
         before = prefix.tokens
 
 
+def asked(requests: list[Sent]) -> list[Sent]:
+    """Those that somebody wanted answered."""
+    return [one for one in requests if one.body["max_tokens"]]
+
+
 def judge(tickets: list[Ticket], requests: list[Sent], cost: Cost) -> Judged:
     """`tickets` are what became of `requests` in some layout."""
     paid = read = total = warm_read = warm_total = 0.0
@@ -68,12 +73,14 @@ def judge(tickets: list[Ticket], requests: list[Sent], cost: Cost) -> Judged:
             + usage.ephemeral_5m_input_tokens * cost.write_5m
             + usage.ephemeral_1h_input_tokens * cost.write_1h
         )
+        if not request.body["max_tokens"]:
+            continue  # a refresh: its price counts, and nothing else
         read, total = read + usage.cache_read_input_tokens, total + usage.total
         conversation = str([block["text"] for block in request.body["system"]])
         if request.at_s - last.get(conversation, -WARM_S) < WARM_S:
             warm_read, warm_total = warm_read + usage.cache_read_input_tokens, warm_total + usage.total
         last[conversation] = request.at_s
-    return Judged(paid / best(requests, cost), read / total, warm_read / max(1.0, warm_total))
+    return Judged(paid / best(asked(requests), cost), read / total, warm_read / max(1.0, warm_total))
 
 
 def planned(api: ModelApi, model: str) -> Judged:
@@ -84,7 +91,7 @@ def planned(api: ModelApi, model: str) -> Judged:
 
 def other_layouts(api: ModelApi, model: str, tokens: Tokens) -> Mapping[str, Judged]:
     """The same traffic in other layouts, through a cache of their own."""
-    requests, cost = sent(api), cost_of(model)
+    requests, cost = asked(sent(api)), cost_of(model)
     judged = {}
     for name, layout in LAYOUTS.items():
         cache, tickets = MessagesCache(tokens), []
