@@ -7,17 +7,24 @@ rule that fits, else from what it is. A threshold at any prefix of the type cuts
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Final, Literal
 
-from gateway.access import Decision
+from gateway.access import Decision, Role
 from gateway.events import Alarm, Delivery, Link, Membership, Message, Notification, Reacted
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged, address_of
+from gateway.regexes import Answer, Regex
+
+LATE: Final = "; too slow: the regex of attention.rules["
+"""In a reason: behind what decided, before each rule whose expression took too long, by its index."""
 
 Listen = Literal["mention", "ambient", "all", "off"]
 Urgency = Literal[0, 1, 2, 3]
 
 INHERIT = -1
 """As a threshold: ask the next shorter prefix."""
+
+RANKS: Final[Mapping[Role, int]] = {"blocked": -1, "guest": 0, "member": 1, "admin": 2, "owner": 3}
+"""Who may do more stands higher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +36,19 @@ class Rule:
     urgency: Urgency
     keyword: str | None = None
     """Fits only if the text holds this, in any case."""
+    role: Role | None = None
+    """Fits only what somebody did who has this role or a higher one: `member` fits admins and owners, too."""
+    regex: Regex | None = None
+    """Fits only if this is found in the text."""
 
-    def fits(self, dotted: str, text: str) -> bool:
-        """Whether this rule speaks of such an event."""
+    def fits(self, dotted: str, text: str, role: Role | None) -> Answer:
+        """Whether this rule speaks of such an event. `role`: of who did it; None: nobody did."""
         named = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
-        return named and (self.keyword is None or self.keyword.casefold() in text.casefold())
+        if not named or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
+            return "no"
+        if self.role is not None and (role is None or RANKS[role] < RANKS[self.role]):
+            return "no"
+        return "yes" if self.regex is None else self.regex.find(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +75,8 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     dotted = type_of(event)
     if not decision.allowed:
         return Judged(type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role)
-    urgency, rule = _urgency(policy, event, dotted, listen)
-    threshold, prefix = _threshold(policy.thresholds, dotted)
+    urgency, rule = _urgency(policy, event, dotted, decision.role, listen)
+    threshold, prefix = threshold_of(policy.thresholds, dotted)
     fate: Literal["due", "context", "noted"]
     # The channel card is not written anew for a changed topic, so that is told as a line.
     told = isinstance(event, Message) or (isinstance(event, Membership) and event.change == "topic" and event.news)
@@ -82,11 +97,22 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     return Judged(type=dotted, urgency=urgency, fate=fate, rule=rule, role=decision.role)
 
 
-def _urgency(policy: Policy, event: Notification, dotted: str, listen: Listen) -> tuple[Urgency, str]:
+def _urgency(policy: Policy, event: Notification, dotted: str, role: Role, listen: Listen) -> tuple[Urgency, str]:
+    """The first rule that fits decides. One whose expression took too long does not fit, and that is told."""
     text: str = getattr(event, "text", None) or ""
+    acted = role if getattr(event, "sender", None) is not None else None
+    late = ""
     for index, rule in enumerate(policy.rules):
-        if rule.fits(dotted, text):
-            return rule.urgency, f"attention.rules[{index}]"
+        answer = rule.fits(dotted, text, acted)
+        if answer == "yes":
+            return rule.urgency, f"attention.rules[{index}]{late}"
+        if answer == "late":
+            late += f"{LATE}{index}]"
+    urgency, why = _by_nature(event, listen)
+    return urgency, why + late
+
+
+def _by_nature(event: Notification, listen: Listen) -> tuple[Urgency, str]:
     match event:
         case Message(kind="room"):
             return (URGENT, "listen: all") if listen == "all" else (AMBIENT, "room talk is ambient")
@@ -102,7 +128,8 @@ def _urgency(policy: Policy, event: Notification, dotted: str, listen: Listen) -
             return LOW, f"{event.kind} is low"
 
 
-def _threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
+def threshold_of(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
+    """The lowest urgency that passes, and the prefix that says so: the longest one; empty if none does."""
     prefix = dotted
     while prefix:
         value = thresholds.get(prefix, INHERIT)

@@ -7,6 +7,7 @@ from gateway.attention import Urgency
 from gateway.bindings import Bindings, Bound, Pattern
 from gateway.events import ChannelName, RoomId
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.regexes import Regex
 from gateway.settings import Settings
 
 _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
@@ -29,7 +30,13 @@ def access_policy(settings: Settings) -> access.Policy:
 def attention_policy(settings: Settings) -> attention.Policy:
     """What may interrupt."""
     rules = tuple(
-        attention.Rule(type=rule.type, urgency=_URGENCIES[rule.urgency], keyword=rule.keyword)
+        attention.Rule(
+            type=rule.type,
+            urgency=_URGENCIES[rule.urgency],
+            keyword=rule.keyword,
+            role=rule.role,
+            regex=None if rule.regex is None else Regex(rule.regex),
+        )
         for rule in settings.attention.rules
     )
     return attention.Policy(rules=rules, thresholds=settings.attention.thresholds)

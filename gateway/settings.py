@@ -16,6 +16,7 @@ from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
 from gateway.media_config import MediaConfig
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.regexes import Regex
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
 _LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
@@ -29,6 +30,11 @@ def _level(value: object) -> object:
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("a name has letters, digits, `.`, `_` and `-` only")
+    return value
+
+
+def _regex(value: str) -> str:
+    Regex(value)
     return value
 
 
@@ -196,6 +202,10 @@ class Rule(Section):
     urgency: Literal["ambient", "low", "normal", "urgent"]
     keyword: str | None = None
     """Only where the text contains this, in any case. None: always."""
+    role: Literal["guest", "member", "admin", "owner"] | None = None
+    """Only what somebody did who has this role or a higher one. None: always, also what nobody did."""
+    regex: Annotated[str, AfterValidator(_regex)] | None = None
+    """Only where this expression is found in the first 4,096 characters of the text. None: always."""
 
 
 class AttentionConfig(Section):

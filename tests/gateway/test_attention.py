@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from gateway.access import Decision
+from gateway.access import Decision, Role
 from gateway.attention import INHERIT, Listen, Policy, Rule, judge, type_of
 from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
 from gateway.events import (
@@ -23,6 +23,7 @@ from gateway.events import (
     SenderId,
     ThreadId,
 )
+from gateway.regexes import Regex
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
@@ -157,3 +158,34 @@ def test_bindings_first_match_wins() -> None:
     assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
     odd = Bindings([Pattern(channel="*", room="#[foo]", thread=None, bound=loud)])
     assert odd.of(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
+
+
+def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
+    policy = Policy(rules=(Rule(type="*", urgency=3, role="member"),), thresholds={})
+    roles: list[Role] = ["guest", "member", "admin", "owner"]
+    found = [judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles]
+    assert found == [0, 3, 3, 3]
+    anybody = Policy(rules=(Rule(type="*", urgency=3, role="guest"),), thresholds={})
+    assert judge(anybody, JOIN, YES, "ambient").urgency == 3
+    assert judge(anybody, LINK, YES, "ambient").rule == "link is low"
+
+
+def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
+    rules = (Rule(type="irc", urgency=2, regex=Regex(r"(?i)\bdown\b")), Rule(type="irc", urgency=1))
+    policy = Policy(rules=rules, thresholds={})
+    judged = judge(policy, said("room", "the site is DOWN!"), YES, "ambient")
+    assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
+    assert judge(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
+    assert judge(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", "what has no text has an empty one"
+
+
+def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
+    slow = Rule(type="*", urgency=3, regex=Regex(r"(a|a)*b|(a+)+$c"))
+    policy = Policy(rules=(slow, Rule(type="irc.libera.mention", urgency=2)), thresholds={})
+    bad = "a" * 5_000 + "!"
+    assert judge(policy, said("mention", bad), YES, "ambient").rule == (
+        "attention.rules[1]; too slow: the regex of attention.rules[0]"
+    )
+    assert judge(policy, said("room"), YES, "ambient").rule == (
+        "room talk is ambient; too slow: the regex of attention.rules[0]"
+    )

@@ -57,6 +57,20 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes",
             id="tag",
         ),
+        pytest.param(
+            'attention:\n  rules:\n    - {type: irc, urgency: low, regex: "("}',
+            3,
+            "attention.rules[0].regex",
+            "not a regular expression: missing ) at position 1",
+            id="regex",
+        ),
+        pytest.param(
+            "attention:\n  rules:\n    - {type: irc, urgency: low, role: boss}",
+            3,
+            "attention.rules[0].role",
+            "must be 'guest', 'member', 'admin' or 'owner'",
+            id="role",
+        ),
         pytest.param("chanels: {}", 1, "chanels", "unknown key; did you mean `channels`?", id="section"),
         pytest.param(f"{IRC}    prot: 1", 6, "channels.i.prot", "unknown key; did you mean `port`?", id="typo"),
         pytest.param(
