@@ -22,9 +22,21 @@ from gateway.records import (
     Seq,
     TurnEnded,
 )
+from gateway.store.registry import SEEN, Seen, merged, seen
 from gateway.store.spending import LIMIT, spent
 
-TABLES = ("unread", "outbox", "outbox_part", "view", "cursor", "dmn_state", "link", "preview", "spending")
+TABLES = (
+    "unread",
+    "outbox",
+    "outbox_part",
+    "view",
+    "cursor",
+    "dmn_state",
+    "link",
+    "preview",
+    "spending",
+    "notification_type",
+)
 """Every table that `project` writes."""
 
 SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended"})
@@ -77,8 +89,10 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
     makes nothing unread. A post's parts are cut once: a later cut of the same post changes nothing.
     """
     match fact:
-        case Judged(fate="due" | "context") if cause is not None and conversation is not None:
-            yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
+        case Judged():
+            yield Statement("notification_type", SEEN, seen(fact.type, conversation, at))
+            if fact.fate in ("due", "context") and cause is not None and conversation is not None:
+                yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
         case TurnEnded() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
             for one in spent(fact):
@@ -113,9 +127,16 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
 
 
 def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
-    """Runs of one SQL text with all their parameters, table by table, in order within each table."""
+    """Runs of one SQL text with all their parameters, table by table, in order within each table.
+
+    All types that were seen are one row: each would be a step of its own, which costs more than what it does.
+    """
+    types: list[Seen] = []
     tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}
     for table, sql, params in statements:
+        if isinstance(params, Seen):
+            types.append(params)
+            continue
         runs = tables.setdefault(table, [])
         if runs and runs[-1][0] == sql:
             runs[-1][1].append(params)
@@ -123,3 +144,5 @@ def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[S
             runs.append((sql, [params]))
     for runs in tables.values():
         yield from runs
+    if types:
+        yield SEEN, [(merged(types),)]
