@@ -168,13 +168,13 @@ class LlamaCppModel:
                 self.label,
             )
 
-    async def _read_in(self, request: Request) -> Usage:
+    async def _read_in(self, request: Request, begins: list[Request]) -> Usage:
         """Have a prompt evaluated and nothing answered. One that is nobody's goes to a slot that is nobody's."""
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
         if not request.place:
-            return await self._prepare(request, frozenset()) or Usage()
+            return await self._prepare(request, begins, wanted=prefix_of(request)) or Usage()
         slot, usage = self._slots.take(request), None
         try:
             usage = await self._evaluate(request, slot)
@@ -186,12 +186,12 @@ class LlamaCppModel:
     async def _spread(self, begins: list[Request]) -> bool:
         if self._slots is None:
             return False
-        return await self._prepare(begins[-1], frozenset(prefix_of(request) for request in begins)) is not None
+        return await self._prepare(begins[-1], begins) is not None
 
-    async def _prepare(self, request: Request, known: frozenset[str]) -> Usage | None:
+    async def _prepare(self, request: Request, begins: list[Request], *, wanted: str = "") -> Usage | None:
         assert self._slots is not None
-        slots = self._slots
-        slot = slots.prepare(known) if prefix_of(request) else None
+        slots, known = self._slots, frozenset(map(prefix_of, begins))
+        slot = slots.prepare(known, wanted=wanted) if prefix_of(request) else None
         if slot is None:
             return None
         reached = ""

@@ -13,6 +13,7 @@ A server that chooses by itself (`id_slot` -1) takes the slot that is most alike
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass
 
 from agent.models.base import Request
@@ -86,11 +87,18 @@ class Slots:
         slot.busy = False
         slot.tokens = slot.tokens if tokens is None else tokens
 
-    def prepare(self, known: frozenset[str]) -> int | None:
-        """Choose a slot, and keep it busy, that keeps nobody's conversation and begins with nothing of `known`."""
-        for number, slot in enumerate(self._slots):
-            if not slot.busy and not slot.place and slot.prefix not in known:
-                slot.busy = True
+    def prepare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
+        """Choose a slot, and keep it busy, that keeps nobody's conversation and begins with nothing of `known`.
+
+        With `wanted`, a prefix: rather one that begins with it already, and if there is none and none is left, one of
+        those that begin alike. Another agent's last one is never taken.
+        """
+        free = {number: slot.prefix for number, slot in enumerate(self._slots) if not slot.busy and not slot.place}
+        alike = Counter(free.values())
+        for number in sorted(free, key=lambda number: (free[number] != wanted, free[number] in known)):
+            prefix = free[number]
+            if not prefix or prefix not in known or (wanted and (prefix == wanted or alike[prefix] > 1)):
+                self._slots[number].busy = True
                 return number
         return None
 

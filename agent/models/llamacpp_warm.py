@@ -34,15 +34,17 @@ class Warmer:
     """What is to be read in, and the task that does it."""
 
     def __init__(
-        self, read_in: Callable[[Request], Awaitable[Usage]], spread: Callable[[list[Request]], Awaitable[bool]]
+        self,
+        read_in: Callable[[Request, list[Request]], Awaitable[Usage]],
+        spread: Callable[[list[Request]], Awaitable[bool]],
     ) -> None:
-        """`read_in`: has one prompt evaluated.
+        """`read_in`: has one prompt evaluated, which must not cost any of the agents' beginnings.
 
         `spread`: prepares an empty slot with the last of the agents' beginnings. False: there is none.
         """
         self._read_in = read_in
         self._spread = spread
-        self._due: OrderedDict[str, _Due] = OrderedDict()
+        self._due: OrderedDict[tuple[str, str], _Due] = OrderedDict()
         self._begins: OrderedDict[str, Request] = OrderedDict()
         self._asked = 0
         self._closed = False
@@ -59,8 +61,8 @@ class Warmer:
         try:
             return await told
         finally:
-            if (due := self._due.get(request.place)) is not None and due.told is told:
-                del self._due[request.place]  # cancelled: nobody waits any more
+            if (due := self._due.get(_whose(request))) is not None and due.told is told:
+                del self._due[_whose(request)]  # cancelled: nobody waits any more
 
     def after(self, request: Request) -> None:
         """Have it read in, and nobody waits to hear of it."""
@@ -83,7 +85,7 @@ class Warmer:
     async def quiet(self, place: str) -> AsyncGenerator[None]:
         """Nothing is read in meanwhile; what was to be for this conversation is not wanted any more."""
         self._asked += 1
-        self._drop(place)
+        self._drop((place, ""))
         try:
             await self._stop()
             yield
@@ -95,25 +97,25 @@ class Warmer:
         """Break off what is under way and forget the rest."""
         self._closed = True
         await self._stop()
-        for place in list(self._due):
-            self._drop(place)
+        for whose in list(self._due):
+            self._drop(whose)
 
     def _put(self, request: Request, told: asyncio.Future[Usage] | None) -> None:
-        self._drop(request.place)
-        self._due[request.place] = _Due(request=request, told=told)
+        self._drop(_whose(request))
+        self._due[_whose(request)] = _Due(request=request, told=told)
         if len(self._due) > _MOST:
             self._drop(next(iter(self._due)))
         self._begin()
 
-    def _drop(self, place: str) -> None:
-        due = self._due.pop(place, None)
+    def _drop(self, whose: tuple[str, str]) -> None:
+        due = self._due.pop(whose, None)
         if due is not None and due.told is not None and not due.told.done():
             due.told.set_result(Usage())
 
     def _begin(self) -> None:
         if self._closed:
-            for place in list(self._due):
-                self._drop(place)
+            for whose in list(self._due):
+                self._drop(whose)
         elif not self._asked and self._task is None and self._begins:
             self._task = asyncio.create_task(self._work())
             self._task.add_done_callback(self._ended)
@@ -133,20 +135,20 @@ class Warmer:
     async def _work(self) -> None:
         try:
             while self._due:
-                place, due = next(reversed(self._due.items()))
+                whose, due = next(reversed(self._due.items()))
                 await self._one(due)
-                if self._due.get(place) is due:
-                    del self._due[place]
+                if self._due.get(whose) is due:
+                    del self._due[whose]
             while not self._due and await self._spread(list(self._begins.values())):
                 pass
         except ModelError as error:
             _log.debug("nothing is read in ahead of time: %s", error)
-            for place in list(self._due):
-                self._drop(place)
+            for whose in list(self._due):
+                self._drop(whose)
 
     async def _one(self, due: _Due) -> None:
         try:
-            usage = await self._read_in(due.request)
+            usage = await self._read_in(due.request, list(self._begins.values()))
         except ModelError as error:
             if due.told is None or due.told.done():
                 raise
@@ -154,3 +156,8 @@ class Warmer:
         else:
             if due.told is not None and not due.told.done():
                 due.told.set_result(usage)
+
+
+def _whose(request: Request) -> tuple[str, str]:
+    """Name what there is at most one prompt of: a conversation, or an agent's beginning that is nobody's."""
+    return request.place, "" if request.place else request.shared_key

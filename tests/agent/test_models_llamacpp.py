@@ -148,6 +148,39 @@ def test_reading_in_on_demand_waits_for_answers_and_says_what_it_read() -> None:
     against_llama(story)
 
 
+def beginning(agent: str) -> Request:
+    """What all conversations of an agent begin with, and nobody's."""
+    block = replace(SHARED, text=f"You are {agent} . " * 40)
+    return replace(of(""), blocks=(block,), conversation=(), shared_key=agent, max_output_tokens=0)
+
+
+def first_words(api: LlamaApi) -> set[str]:
+    """Whose beginnings the slots hold."""
+    return {" ".join(held[1:4]) for held in api.held}
+
+
+def test_each_agent_s_beginning_is_kept_while_there_are_slots() -> None:
+    async def story(api: LlamaApi, model: LlamaCppModel) -> None:
+        for agent in ("Ana", "Ben", "Cem"):
+            assert end(await ask(model, beginning(agent))).usage.input_tokens
+            await settled(model)
+        assert first_words(api) == {"You are Ana", "You are Ben", "You are Cem"}
+        await ask(model, beginning("Ana"))
+        await settled(model)
+        assert first_words(api) == {"You are Ana", "You are Ben", "You are Cem"}
+        assert api.timings[-1]["prompt_n"] < 10
+
+    against_llama(story, LlamaApi(slots=4))
+
+
+def test_agents_that_begin_at_the_same_time_are_all_read_in() -> None:
+    async def story(_: LlamaApi, model: LlamaCppModel) -> None:
+        both = await asyncio.gather(*(ask(model, beginning(agent)) for agent in ("Ana", "Ben")))
+        assert all(end(chunks).usage.input_tokens for chunks in both)
+
+    against_llama(story)
+
+
 def test_who_waits_for_reading_in_is_told_when_a_message_comes_first() -> None:
     async def story(api: LlamaApi, model: LlamaCppModel) -> None:
         api.hangs = True
@@ -156,11 +189,11 @@ def test_who_waits_for_reading_in_is_told_when_a_message_comes_first() -> None:
         await ask(model, of("a"))
         assert end(await waiting).usage == Usage()
         cancelled = asyncio.create_task(ask(model, replace(of("b"), max_output_tokens=0)))
-        await until(lambda: "b" in model._warmer._due)
+        await until(lambda: ("b", "") in model._warmer._due)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        assert "b" not in model._warmer._due
+        assert ("b", "") not in model._warmer._due
 
     against_llama(story)
 

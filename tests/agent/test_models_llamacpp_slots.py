@@ -89,6 +89,30 @@ def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
     assert slots.prepare(frozenset({"y"})) == other  # the identity was edited
 
 
+def test_an_agent_s_beginning_takes_no_other_s_last_slot() -> None:
+    slots = Slots(2)
+    for _ in range(2):
+        number = slots.prepare(frozenset({"x"}))
+        assert number is not None
+        slots.prepared(number, "x")
+    known = frozenset({"x", "y", "z"})
+    assert slots.prepare(known) is None  # what is only spread takes none
+    assert slots.prepare(known, wanted="y") == 0  # one of two
+    slots.prepared(0, "y")
+    assert slots.prepare(known, wanted="z") is None
+    assert slots.prepare(known, wanted="x") == 1  # its own
+    slots.prepared(1, "x")
+    assert slots.prepare(frozenset({"y", "z"}), wanted="z") == 1  # the identity of x was edited
+
+
+def test_an_empty_slot_comes_before_one_that_others_began() -> None:
+    slots = Slots(3)
+    for number in (0, 1):
+        assert slots.prepare(frozenset({"x"})) == number
+        slots.prepared(number, "x")
+    assert slots.prepare(frozenset({"x", "y"}), wanted="y") == 2
+
+
 def test_a_prefix_is_tools_and_identity() -> None:
     assert prefix_of(replace(of("a"), tools=(TOOL,))) != prefix_of(of("a")) == prefix_of(of("b"))
     assert prefix_of(request(blocks=())) == ""
