@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway import cli_cache, cli_log
+from gateway import cli_cache, cli_log, cli_notifications
 from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     demo.set_defaults(handler=_demo)
     cli_log.add_parser(commands, _store_path)
     cli_cache.add_parser(commands, _store_path)
+    cli_notifications.add_parser(commands, _settings)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
@@ -71,11 +72,15 @@ def _load(directory: Path) -> Settings | None:
     return settings
 
 
-def _store_path(directory: Path) -> Path:
+def _settings(directory: Path) -> Settings:
     settings = _load(directory)
     if settings is None:
         raise SystemExit(BAD_USAGE)
-    return settings.store.path
+    return settings
+
+
+def _store_path(directory: Path) -> Path:
+    return _settings(directory).store.path
 
 
 def _check_config(args: argparse.Namespace) -> int:

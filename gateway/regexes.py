@@ -46,6 +46,7 @@ class Regex:
             self._compiled = regex.compile(source)
         except (regex.error, RecursionError) as error:
             raise ValueError(f"not a regular expression: {error}") from None
+        self.source = source
         self._resting = 0
 
     def find(self, text: str) -> Answer:

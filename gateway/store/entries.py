@@ -158,6 +158,55 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenType:
+    """A type of notifications, or several together, whose name ends in `*`."""
+
+    type: str
+    count: int
+    first_at: datetime
+    """UTC, as is the next."""
+    last_at: datetime
+
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of the table's columns in their order, without the family."""
+        dotted, count, first, last = row
+        return cls(
+            type=dotted, count=count, first_at=datetime.fromisoformat(first), last_at=datetime.fromisoformat(last)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """What is unread in one conversation."""
+
+    conversation: ConversationId
+    urgent: int
+    normal: int
+    low: int
+    ambient: int
+    """How many there are of each urgency."""
+    oldest: Seq
+    """The first of them."""
+    since: datetime
+    """When that came, UTC."""
+
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `queries.PENDING` gives."""
+        conversation, urgent, normal, low, ambient, oldest, since = row
+        return cls(
+            conversation=ConversationId(conversation),
+            urgent=urgent,
+            normal=normal,
+            low=low,
+            ambient=ambient,
+            oldest=Seq(oldest),
+            since=datetime.fromisoformat(since),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A projection that was not what the log says, and has been mended."""
 

@@ -9,9 +9,10 @@ from typing import Self
 import aiosqlite
 
 from gateway.clock import Clock
+from gateway.store.connection import connect_reader
 from gateway.store.entries import Appended, Entry
 from gateway.store.lock import Lock
-from gateway.store.reader import Reader, connect_reader
+from gateway.store.reader import Reader
 from gateway.store.schema import WRITER_PRAGMAS, check_current, make, migrate, unreadable, uri
 from gateway.store.writer import Writer, last_seq
 

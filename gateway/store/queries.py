@@ -118,6 +118,17 @@ SPENT = {
 its threads count too: their names begin with its name and a slash, behind which comes the 0. A slash in a name is
 written otherwise (`Address.conversation`), so the second one ends the room."""
 
+TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
+PENDING = """
+WITH told AS (
+    SELECT conversation, sum(urgency = 3) AS urgent, sum(urgency = 2) AS normal, sum(urgency = 1) AS low,
+        sum(urgency < 1) AS ambient, min(seq) AS oldest, max(urgency) AS highest
+    FROM unread GROUP BY conversation
+)
+SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
+FROM told CROSS JOIN log ON log.seq = told.oldest ORDER BY highest DESC, oldest
+"""
+
 LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE id = 1"

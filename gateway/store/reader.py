@@ -12,9 +12,19 @@ import aiosqlite
 from gateway.events import ChannelName, ConversationId, Membership, MessageId, Post
 from gateway.records import Carded, Judged, Queued, Seq
 from gateway.store import queries
-from gateway.store.entries import LinkState, OutboxPart, OutboxPost, Spending, SpentBy, Stored, Unread
+from gateway.store.connection import bounded
+from gateway.store.entries import (
+    LinkState,
+    OutboxPart,
+    OutboxPost,
+    Pending,
+    SeenType,
+    Spending,
+    SpentBy,
+    Stored,
+    Unread,
+)
 from gateway.store.errors import BadQuery, StoreError, Unreadable
-from gateway.store.schema import uri
 
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
@@ -98,7 +108,7 @@ class Reader:
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
         try:
-            return [tuple(row) for row in await self._reading.execute_fetchall(sql, _bounded(params))]
+            return [tuple(row) for row in await self._reading.execute_fetchall(sql, bounded(params))]
         except sqlite3.OperationalError as error:
             if match is not None:
                 raise BadQuery(f"cannot search for {match!r}: {error}") from error
@@ -212,13 +222,21 @@ class Reader:
         """
         return [Spending.read(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))]
 
+    async def types(self) -> list[SeenType]:
+        """The types of notifications that were seen, by name. Bounded: see `gateway.store.registry`."""
+        return [SeenType.read(row) for row in await self._rows(queries.TYPES)]
+
+    async def pending(self) -> list[Pending]:
+        """Where something is unread: what is most urgent first, then what has waited longest."""
+        return [Pending.read(row) for row in await self._rows(queries.PENDING)]
+
     async def judgement(self, seq: int) -> Judged | None:
         """What access and attention said of this entry; None if it was not judged."""
         return next((one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judged)), None)
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
         try:
-            return list(await self._reading.execute_fetchall(sql, _bounded(params)))
+            return list(await self._reading.execute_fetchall(sql, bounded(params)))
         except sqlite3.Error as error:
             raise self._broken(error) from error
 
@@ -228,19 +246,3 @@ class Reader:
     @staticmethod
     def _one(rows: Iterable[Any]) -> Stored | None:
         return next((Stored.read(row) for row in rows), None)
-
-
-def _bounded(params: Iterable[str | int | None]) -> list[str | int | None]:
-    """Numbers as SQLite can take them: a position beyond 64 bits is beyond every entry, as the last one is."""
-    return [max(-queries.LAST, min(value, queries.LAST)) if isinstance(value, int) else value for value in params]
-
-
-async def connect_reader(path: Path) -> aiosqlite.Connection:
-    """A connection that cannot write."""
-    connection = await aiosqlite.connect(uri(path, "ro"), uri=True, isolation_level=None)
-    try:
-        await connection.execute_fetchall("PRAGMA query_only = ON")
-    except BaseException:  # cancelled, too: a connection that nobody has keeps its thread, and so the process, for ever
-        await connection.close()
-        raise
-    return connection

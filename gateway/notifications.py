@@ -1,0 +1,134 @@
+"""What is known about notifications, for people: their types, what may interrupt, what waits. Pure.
+
+The command line tells it (`gateway.cli_notifications`), and whatever else is asked.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gateway.attention import LATE, Policy, Rule, threshold_of
+from gateway.records import Judged
+from gateway.store import Pending, SeenType
+from gateway.store.lines import printable
+
+WORDS: Final = ("ambient", "low", "normal", "urgent")
+"""The urgencies, by their numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """What passes of one type."""
+
+    type: str
+    lowest: str
+    """The lowest urgency that passes, as a word."""
+    where: str
+    """What says so: a key of the configuration, or `default`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """Something that decides about notifications, and how often it did so lately."""
+
+    rule: str
+    """As `reverie log why` names it."""
+    says: str
+    """An operator's rule in words; empty for what is built in."""
+    decided: int
+    late: int
+    """How often its regular expression took too long, so that it did not decide."""
+
+
+def thresholds(levels: Mapping[str, int], types: Iterable[str]) -> list[Threshold]:
+    """What passes of each type, in their order."""
+    told = []
+    for dotted in types:
+        level, prefix = threshold_of(levels, dotted)
+        where = f"attention.thresholds.{prefix}" if prefix else "default"
+        told.append(Threshold(type=dotted, lowest=WORDS[level], where=where))
+    return told
+
+
+def deciding(policy: Policy | None, judged: Sequence[Judged]) -> list[Deciding]:
+    """The operator's rules in the order in which they are tried, then all else that decided, the most frequent first.
+
+    `judged` may be of a time when other rules stood there: they are told apart by their places alone.
+    """
+    decided, late = Counter[str](), Counter[str]()
+    for one in judged:
+        rule, *slow = one.rule.split(LATE)
+        decided[rule] += 1
+        late.update(f"attention.rules[{index}" for index in slow)
+    known = {f"attention.rules[{index}]": said(rule) for index, rule in enumerate(policy.rules if policy else ())}
+    order = [*known, *(rule for rule, _ in decided.most_common() if rule not in known)]
+    order += [rule for rule in late if rule not in order]
+    return [Deciding(rule=rule, says=known.get(rule, ""), decided=decided[rule], late=late[rule]) for rule in order]
+
+
+def said(rule: Rule) -> str:
+    """An operator's rule in words."""
+    terms = [rule.type]
+    if rule.keyword is not None:
+        terms.append(f"with {rule.keyword!r}")
+    if rule.regex is not None:
+        terms.append(f"with /{rule.regex.source}/")
+    if rule.role is not None:
+        terms.append(f"from a {rule.role} or higher")
+    return f"{', '.join(terms)}: {WORDS[rule.urgency]}"
+
+
+def told_types(types: Sequence[SeenType]) -> list[str]:
+    """A table, a line each."""
+    rows = [(one.type, str(one.count), _time(one.first_at), _time(one.last_at)) for one in types]
+    return _table(("type", "count", "first seen (UTC)", "last seen"), rows, ">1") or ["no notification was seen yet"]
+
+
+def told_thresholds(found: Sequence[Threshold]) -> list[str]:
+    """The same of thresholds."""
+    rows = [(one.type, one.lowest, one.where) for one in found]
+    return _table(("type", "passes from", "because of"), rows) or ["no notification was seen yet: name a type"]
+
+
+def told_deciding(found: Sequence[Deciding], judged: int) -> list[str]:
+    """The same of what decides; `judged`: of how many notifications this tells."""
+    rows = []
+    for one in found:
+        slow = f"(too slow: {one.late})" if one.late else ""
+        rows.append((one.rule, str(one.decided), f"{one.says} {slow}".strip()))
+    table = _table(("decided by", "times", "which says"), rows, ">1")
+    return [*table, f"(of the newest {judged} notifications)"]
+
+
+def told_pending(pending: Sequence[Pending]) -> list[str]:
+    """The same of what is unread."""
+    rows = [
+        (one.conversation, *(str(count) for count in (one.urgent, one.normal, one.low, one.ambient)), _time(one.since))
+        for one in pending
+    ]
+    head = ("conversation", "urgent", "normal", "low", "ambient", "oldest (UTC)")
+    return _table(head, rows, ">1234") or ["nothing is unread"]
+
+
+def _time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
+    """Columns as wide as what is in them; those that `right` numbers stand on their right. Nothing of no rows.
+
+    Rooms and people are named in cells: what a terminal could obey is escaped.
+    """
+    if not rows:
+        return []
+    safe = [head, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if str(index) in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in safe
+    ]
