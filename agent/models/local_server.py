@@ -22,6 +22,9 @@ _BATCH_TOKENS = 128
 """Evaluated at once; in between the server looks whether it is still wanted. Half a second here."""
 _CACHE_MIB = 128
 """Of evaluated prompts beside the slots (llama.cpp's own default, 8192, is more than a small host has)."""
+_THREADS = 4
+"""At most: steps of so small a model are short, and every thread is one more to wait for. llama.cpp takes one for each
+core of the host, whatever this process may use of it (measured on two cores: 0.9 s with 2, 3.1 s with 32)."""
 _PR_SET_PDEATHSIG = 1
 """prctl(2)."""
 
@@ -36,7 +39,7 @@ def main(weights: str, folder: str) -> None:
     # Threads that spin while they wait for each other come to a near stop when anything else wants a core.
     # ggml's barriers are those of OpenMP, which reads this when it is loaded (libgomp manual, 4.20 and 4.24:
     # without it, threads spin 300,000 times; llama.cpp's own `poll` does not reach them).
-    # Measured on two cores beside four busy processes: 12 s for an answer that takes 2.4 s so, and 0.9 s alone.
+    # Measured on two cores: beside one busy process 4 to 14 s for an answer that takes 1.1 to 1.5 s so.
     os.environ["OMP_WAIT_POLICY"] = "passive"
     try:
         import xllamacpp  # noqa: PLC0415 - the parent must be able to import this file without it
@@ -51,6 +54,7 @@ def main(weights: str, folder: str) -> None:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.slot_save_path = os.path.join(folder, "")  # noqa: PTH118 - llama.cpp appends the name to it as it is
         params.cache_ram_mib = _CACHE_MIB
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_THREADS, _cores())
         params.cpuparams.poll = params.cpuparams_batch.poll = 0  # the same for a wheel with threads of its own
         params.api_keys = [key := secrets.token_urlsafe(24)]
         server = xllamacpp.Server(params)
@@ -62,6 +66,11 @@ def main(weights: str, folder: str) -> None:
     line.flush()
     sys.stdin.buffer.read()
     os._exit(0)  # native threads would hold up an orderly end
+
+
+def _cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ def computed_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def times_slept(pid: int) -> int:
+    """How often its threads waited for something (proc(5): voluntary_ctxt_switches)."""
+    told = [(thread / "status").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for status in told)
+
+
 @needs_weights
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one thread waits for nobody")
@@ -40,6 +46,27 @@ def test_threads_that_wait_for_each_other_leave_the_core_to_others() -> None:
             assert end(await ask(model, replace(QUESTION, max_output_tokens=4))).usage.output_tokens
             assert computed_s(model.pid) - before < 2  # 0.1, and 8 to 12 with threads that spin meanwhile
         finally:
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+@needs_weights
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="llama.cpp takes one thread by itself")
+def test_no_more_threads_than_it_has_cores() -> None:
+    async def story() -> None:
+        model = LocalModel()
+        mine = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {min(mine)})  # what the child inherits, as from a container
+            await model.start()
+            assert model.pid is not None
+            before = times_slept(model.pid)
+            assert end(await ask(model, replace(QUESTION, max_output_tokens=8))).usage.output_tokens
+            assert times_slept(model.pid) - before < 1000  # 60, and 6000 where two threads wait for each other
+        finally:
+            os.sched_setaffinity(0, mine)
             await model.aclose()
 
     asyncio.run(story())
