@@ -2,6 +2,8 @@
 
 IDENTIFY_EVERY_S = 5.0
 """https://discord.com/developers/docs/events/gateway#rate-limiting: so long between two IDENTIFY of one bucket."""
+MARGIN_S = 0.25
+"""Discord counts where they arrive: the later one may have been the faster."""
 DAY_S = 86400.0
 PER_DAY = 1000
 """The same page: more IDENTIFY than that in a day, and the token is reset."""
@@ -29,7 +31,8 @@ class Identifies:
             self._left, self._renewed_s = PER_DAY, None
         if self._left <= RESERVE:
             return max(1.0, (self._renewed_s or now_s + DAY_S) - now_s)
-        return max(0.0, self._at.get(shard % self._buckets, -IDENTIFY_EVERY_S) + IDENTIFY_EVERY_S - now_s)
+        last_s = self._at.get(shard % self._buckets)
+        return 0.0 if last_s is None else max(0.0, last_s + IDENTIFY_EVERY_S + MARGIN_S - now_s)
 
     def took(self, shard: int, now_s: float) -> None:
         """It does so now."""
@@ -37,3 +40,7 @@ class Identifies:
         self._left -= 1
         if self._renewed_s is None:
             self._renewed_s = now_s + DAY_S
+
+    def sent(self, shard: int, now_s: float) -> None:
+        """What it `took` went out only now: connecting took its time."""
+        self._at[shard % self._buckets] = now_s

@@ -192,6 +192,8 @@ class Shards:
             chance=self._random(),
         )
         opened.append(socket)
+        if session is None:
+            self._identifies.sent(shard, self._clock.monotonic())
         while not socket.greeted:
             await socket.poll_event()
         return socket

@@ -252,7 +252,9 @@ def test_the_budget_of_sessions_is_never_used_up() -> None:
     budget = Identifies()
     assert budget.wait_s(0, 100.0) == 0
     budget.took(0, 100.0)
-    assert (budget.wait_s(0, 101.0), budget.wait_s(1, 101.0)) == (4, 4)
+    assert (budget.wait_s(0, 101.0), budget.wait_s(1, 101.0)) == (4.25, 4.25)
+    budget.sent(0, 103.0)  # connecting took three seconds
+    assert budget.wait_s(1, 103.0) == 5.25
     budget.told(101.0, remaining=1000, reset_after_s=3600, max_concurrency=16)
     assert budget.wait_s(1, 101.0) == 0
     budget.told(200.0, remaining=3, reset_after_s=50, max_concurrency=1)

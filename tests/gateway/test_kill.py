@@ -39,7 +39,9 @@ outbox = Store.outbox
 async def guess(store):
     found = []
     for post in await outbox(store):
-        parts = [replace(part, state="{guess}") if part.state == "sending" else part for part in post.parts]
+        cut = [part.state == "sending" for part in post.parts]
+        forgot = [replace(part, state="{guess}", first_at=None) for part in post.parts]
+        parts = [new if was else old for was, new, old in zip(cut, forgot, post.parts)]
         found.append(replace(post, parts=tuple(parts)))
     return found
 
