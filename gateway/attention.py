@@ -4,8 +4,8 @@ Every notification gets a dotted type, most general first, and an urgency: from 
 rule that fits, else from what it is. A threshold at any prefix of the type cuts off what lies below it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
@@ -13,6 +13,7 @@ from gateway.access import Decision, Role
 from gateway.events import Alarm, Delivery, Link, Membership, Message, Notification, Reacted
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged, address_of
 from gateway.regexes import Answer, Regex
+from gateway.salience import Salience
 
 LATE: Final = "; too slow: the regex of attention.rules["
 """In a reason: behind what decided, before each rule whose expression took too long, by its index."""
@@ -58,6 +59,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     thresholds: Mapping[str, int]
     """By prefix of the dotted type; `-1` inherits."""
+    salience: Salience = field(default_factory=Salience)
+    """What lifts the talk of a room. For who makes `lift`: nothing here reads it."""
 
 
 def type_of(event: Notification) -> str:
@@ -70,12 +73,25 @@ def type_of(event: Notification) -> str:
     return f"{place.channel}.{word}.{place.room}{thread}"
 
 
-def judge(policy: Policy, event: Notification, decision: Decision, listen: Listen) -> Judged:
-    """Say what becomes of an event. Refused ones are never shown to the model."""
+def judge(
+    policy: Policy,
+    event: Notification,
+    decision: Decision,
+    listen: Listen,
+    lift: Callable[[Message], str | None] = lambda _: None,
+) -> Judged:
+    """Say what becomes of an event. Refused ones are never shown to the model.
+
+    `lift` is asked, at most once, about a line that would be ambient in a room with `listen: ambient`: which rule
+    makes it normal; None: none does.
+    """
     dotted = type_of(event)
     if not decision.allowed:
         return Judged(type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role)
-    urgency, rule = _urgency(policy, event, dotted, decision.role, listen)
+    urgency, rule = _urgency(policy, event, dotted, decision.role)
+    if urgency is None:
+        urgency, why = _by_nature(event, listen, lift)
+        rule = why + rule
     threshold, prefix = threshold_of(policy.thresholds, dotted)
     fate: Literal["due", "context", "noted"]
     # The channel card is not written anew for a changed topic, so that is told as a line.
@@ -97,8 +113,11 @@ def judge(policy: Policy, event: Notification, decision: Decision, listen: Liste
     return Judged(type=dotted, urgency=urgency, fate=fate, rule=rule, role=decision.role)
 
 
-def _urgency(policy: Policy, event: Notification, dotted: str, role: Role, listen: Listen) -> tuple[Urgency, str]:
-    """The first rule that fits decides. One whose expression took too long does not fit, and that is told."""
+def _urgency(policy: Policy, event: Notification, dotted: str, role: Role) -> tuple[Urgency | None, str]:
+    """The first rule that fits decides; None: none does.
+
+    One whose expression took too long does not fit, and that is told behind the reason.
+    """
     text: str = getattr(event, "text", None) or ""
     acted = role if getattr(event, "sender", None) is not None else None
     late = ""
@@ -108,14 +127,16 @@ def _urgency(policy: Policy, event: Notification, dotted: str, role: Role, liste
             return rule.urgency, f"attention.rules[{index}]{late}"
         if answer == "late":
             late += f"{LATE}{index}]"
-    urgency, why = _by_nature(event, listen)
-    return urgency, why + late
+    return None, late
 
 
-def _by_nature(event: Notification, listen: Listen) -> tuple[Urgency, str]:
+def _by_nature(event: Notification, listen: Listen, lift: Callable[[Message], str | None]) -> tuple[Urgency, str]:
     match event:
+        case Message(kind="room") if listen == "all":
+            return URGENT, "listen: all"
         case Message(kind="room"):
-            return (URGENT, "listen: all") if listen == "all" else (AMBIENT, "room talk is ambient")
+            why = lift(event) if listen == "ambient" else None
+            return (AMBIENT, "room talk is ambient") if why is None else (NORMAL, why)
         case Message():
             return URGENT, f"a {event.kind} is urgent"
         case Membership():

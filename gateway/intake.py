@@ -13,6 +13,7 @@ from gateway.events import Address, ChannelName, Command, ConversationId, Link, 
 from gateway.exchanges import LOOK_BACK, Exchanges
 from gateway.ops.stats import Stats
 from gateway.records import CursorMoved, Judged, Queued, address_of, key_of
+from gateway.salience import Salient
 from gateway.store import Entry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.intake")
@@ -70,6 +71,7 @@ class Intake:
         self._desk = desk
         self._max_bot_exchanges = max_bot_exchanges
         self._exchanges = Exchanges()
+        self._salient = Salient(attention_policy.salience)
         self._stats = stats
         self._doors = doors
 
@@ -120,7 +122,10 @@ class Intake:
 
         A repeat counts again: at worst such a talk ends, or a person is taken to have spoken, one message late.
         """
-        judged, conversation = self._judge(message), message.at.conversation
+        judged = attention.judge(
+            self._attention, message, access.decide(self._access, message), self._listen(message), self._lift
+        )
+        conversation = message.at.conversation
         if message.sender.is_bot and judged.fate != "due":
             return judged
         before = self._exchanges.get(conversation)
@@ -132,6 +137,9 @@ class Intake:
         now = exchanges.count(before or 0, message, judged)
         self._exchanges.keep(conversation, now)
         return exchanges.broken(judged, now, self._max_bot_exchanges)
+
+    def _lift(self, message: Message) -> str | None:
+        return self._salient.lift(message, self._clock.now())
 
     def _announce(self, one: _Taken) -> None:
         event, judged, place = one.event, one.judged, address_of(one.event)

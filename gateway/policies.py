@@ -8,6 +8,7 @@ from gateway.bindings import Bindings, Bound, Pattern
 from gateway.events import ChannelName, RoomId
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
 from gateway.regexes import Regex
+from gateway.salience import Salience
 from gateway.settings import Settings
 
 _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
@@ -39,7 +40,15 @@ def attention_policy(settings: Settings) -> attention.Policy:
         )
         for rule in settings.attention.rules
     )
-    return attention.Policy(rules=rules, thresholds=settings.attention.thresholds)
+    said = settings.attention.salience
+    salience = Salience(
+        people=frozenset(said.people),
+        keywords=said.keywords,
+        questions=said.questions,
+        activity=said.activity,
+        rest_s=said.rest,
+    )
+    return attention.Policy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
 
 
 def bindings(settings: Settings) -> Bindings:

@@ -7,7 +7,7 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
@@ -15,26 +15,15 @@ from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
 from gateway.media_config import MediaConfig
-from gateway.records import AMBIENT, LOW, NORMAL, URGENT
-from gateway.regexes import Regex
+from gateway.settings_attention import AttentionConfig
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
-_LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-
-
-def _level(value: object) -> object:
-    return _LEVELS.get(value, value) if isinstance(value, str) else value
 
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("a name has letters, digits, `.`, `_` and `-` only")
-    return value
-
-
-def _regex(value: str) -> str:
-    Regex(value)
     return value
 
 
@@ -48,8 +37,6 @@ Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
 Lasting = Annotated[Duration, AfterValidator(_lasting)]
 """What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
-Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
-"""0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
 
 
 class ConsoleConfig(Section):
@@ -192,30 +179,6 @@ class Dmn(Section):
     """For autonomous turns, per UTC day. 0: none that cost anything."""
     forage: bool = False
     """Look for something to do when there is nothing to answer."""
-
-
-class Rule(Section):
-    """Gives an urgency to notifications. The first rule that fits decides."""
-
-    type: str
-    """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
-    urgency: Literal["ambient", "low", "normal", "urgent"]
-    keyword: str | None = None
-    """Only where the text contains this, in any case. None: always."""
-    role: Literal["guest", "member", "admin", "owner"] | None = None
-    """Only what somebody did who has this role or a higher one. None: always, also what nobody did."""
-    regex: Annotated[str, AfterValidator(_regex)] | None = None
-    """Only where this expression is found in the first 4,096 characters of the text. None: always."""
-
-
-class AttentionConfig(Section):
-    """What may interrupt whom."""
-
-    coalesce: Duration = 1.5
-    """How long a turn waits for more lines of the same conversation. 0: at once."""
-    rules: tuple[Rule, ...] = Field(default=(), strict=False)
-    thresholds: dict[str, Level] = Field(default={})
-    """Lowest urgency that passes, by type prefix; the longest prefix decides."""
 
 
 class Settings(Section):

@@ -1,0 +1,64 @@
+"""What may interrupt, as the operator says it. See `gateway.settings` for what holds of every section."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from gateway.fields import Duration, Section
+from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.regexes import Regex
+
+_LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+
+
+def _level(value: object) -> object:
+    return _LEVELS.get(value, value) if isinstance(value, str) else value
+
+
+def _regex(value: str) -> str:
+    Regex(value)
+    return value
+
+
+Level = Annotated[int, BeforeValidator(_level), Field(ge=-1, le=URGENT)]
+"""0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
+
+
+class Rule(Section):
+    """Gives an urgency to notifications. The first rule that fits decides."""
+
+    type: str
+    """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
+    urgency: Literal["ambient", "low", "normal", "urgent"]
+    keyword: str | None = None
+    """Only where the text contains this, in any case. None: always."""
+    role: Literal["guest", "member", "admin", "owner"] | None = None
+    """Only what somebody did who has this role or a higher one. None: always, also what nobody did."""
+    regex: Annotated[str, AfterValidator(_regex)] | None = None
+    """Only where this expression is found in the first 4,096 characters of the text. None: always."""
+
+
+class SalienceConfig(Section):
+    """What lifts the talk of a room with `listen: ambient` to normal, though nobody spoke to the agent."""
+
+    people: tuple[str, ...] = Field(default=(), strict=False)
+    """`<channel>:<sender id>`: whatever they say."""
+    keywords: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
+    """Any of these in the text, in any case."""
+    questions: bool = False
+    """A line that ends with a question mark and names nobody."""
+    activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """So many times as many lines in a minute as were usual in the last hour, and ten at least. 0: however many."""
+    rest: Duration = 300.0
+    """After a room was lifted it is not lifted again for so long."""
+
+
+class AttentionConfig(Section):
+    """What may interrupt whom."""
+
+    coalesce: Duration = 1.5
+    """How long a turn waits for more lines of the same conversation. 0: at once."""
+    rules: tuple[Rule, ...] = Field(default=(), strict=False)
+    thresholds: dict[str, Level] = Field(default={})
+    """Lowest urgency that passes, by type prefix; the longest prefix decides."""
+    salience: SalienceConfig = SalienceConfig()
