@@ -102,7 +102,6 @@ class Salient:
         if len(self._rooms) > CONVERSATIONS:
             self._rooms.popitem(last=False)
         why = self._why(message, room.count(at))
-        at = room.last  # never earlier than before, whatever the clock says
         resting = room.lifted is not None and (at - room.lifted).total_seconds() < self._salience.rest_s
         if why is None or resting:
             return None

@@ -110,6 +110,14 @@ def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
     assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
 
 
+def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
+    young = Salient(Salience(activity=5))
+    assert _talk(young, 60, 1_800) == []
+    assert _talk(young, 1, 1_900, start=1_800) == []
+    even = Salient(Salience(activity=1.3))
+    assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
+
+
 def test_few_lines_are_never_unusual() -> None:
     salient = Salient(Salience(activity=2))
     assert _talk(salient, 3_000, 20_000) == []
