@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from gateway.fields import Duration, Section
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
 from gateway.regexes import Regex
+from gateway.settings_operator import Person
 
 _LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 
@@ -41,7 +42,7 @@ class Rule(Section):
 class SalienceConfig(Section):
     """What lifts the talk of a room with `listen: ambient` to normal, though nobody spoke to the agent."""
 
-    people: tuple[str, ...] = Field(default=(), strict=False)
+    people: tuple[Person, ...] = Field(default=(), strict=False)
     """`<channel>:<sender id>`: whatever they say."""
     keywords: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
     """Any of these in the text, in any case."""

@@ -65,6 +65,20 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="regex",
         ),
         pytest.param(
+            "attention:\n  salience:\n    people: [nick]",
+            3,
+            "attention.salience.people[0]",
+            "write `<channel>:<sender id>`, e.g. telegram.main:1001",
+            id="salient person",
+        ),
+        pytest.param(
+            'attention:\n  salience: {keywords: [""]}',
+            2,
+            "attention.salience.keywords[0]",
+            "must have at least 1 characters",
+            id="salient nothing",
+        ),
+        pytest.param(
             "attention:\n  rules:\n    - {type: irc, urgency: low, role: boss}",
             3,
             "attention.rules[0].role",
