@@ -53,7 +53,7 @@ def adapted(request: Request, model: Model) -> Request:
     are words about them.
     """
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
-    if not model.sees:
+    if not model.sees and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
         request = replace(request, conversation=tuple(_each(said, _unseen) for said in request.conversation))
     if model.takes_tools:
         return request
@@ -61,7 +61,10 @@ def adapted(request: Request, model: Model) -> Request:
 
 
 def _each(said: Said, change: Callable[[Piece], Piece]) -> Said:
-    return Said(role=said.role, parts=tuple(change(part) for part in said.parts))
+    """The same object where nothing changes: whoever lays requests out knows it by that."""
+    parts = tuple([change(part) for part in said.parts])
+    same = all(new is old for new, old in zip(parts, said.parts, strict=True))
+    return said if same else Said(role=said.role, parts=parts)
 
 
 def _unseen(part: Piece) -> Piece:

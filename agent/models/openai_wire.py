@@ -92,12 +92,14 @@ def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
     conversation = with_now(request)
     loop = _loop_begins(conversation)
     for place, said in enumerate(conversation):
-        if said.role == "assistant":
+        if not head and not dialect.breakpoints and len(said.parts) == 1 and isinstance(only := said.parts[0], Text):
+            messages.append({"role": said.role, "content": only.text})  # nearly all of them, so this is kept short
+        elif said.role == "assistant":
             messages.append(_assistant(said, recall if place >= loop else lambda _: None))
-            continue
-        stable = len(request.conversation[place].parts) if place < len(request.conversation) else 0
-        messages.extend(_user(said, stable, marks.get(("said", place)), head, dialect))
-        head = head if not messages or messages[-1]["role"] != "user" else []
+        else:
+            stable = len(request.conversation[place].parts) if place < len(request.conversation) else 0
+            messages.extend(_user(said, stable, marks.get(("said", place)), head, dialect))
+            head = head if not messages or messages[-1]["role"] != "user" else []
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
         messages.append({"role": "user", "content": _content([*head, _after(head, _text(_NOBODY))], dialect)})
     return messages
