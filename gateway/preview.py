@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TypeVar
 
 from agent.glimpse import presentable
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError
@@ -20,7 +19,6 @@ from gateway.store import Entry, Store, StoreError
 
 logger = logging.getLogger("reverie.preview")
 
-Able = TypeVar("Able")
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 FIRST_LOOK_S = 0.7

@@ -86,11 +86,6 @@ def block_size(block: Block, counter: Counter) -> int:
     return counter.count(block.text)
 
 
-def said_size(said: Said, counter: Counter, *, look: Look = lambda _: None) -> int:
-    """One side's contribution, with the frame around it. An image whose size cannot be read counts as a large one."""
-    return sum(_said(said, counter.count, look))
-
-
 def _said(said: Said, count: Callable[[str], int], look: Look) -> tuple[int, int]:
     """Tokens of the words and of the images."""
     words, images = FRAME_TOKENS, 0

@@ -8,6 +8,6 @@ A workspace is one directory. Read are, directly in it, `IDENTITY.md`, `SOUL.md`
 `SOUL.anthropic.md` stands in for `SOUL.md` where a model of that family is asked. All may be missing.
 """
 
-from agent.workspace.files import default_workspace, persona
+from agent.workspace.files import default_workspace
 
-__all__ = ["default_workspace", "persona"]
+__all__ = ["default_workspace"]

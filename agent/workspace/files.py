@@ -1,14 +1,11 @@
 """The way from a workspace's directory to its text. Blocks on the disk: not for the event loop's thread."""
 
-import logging
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.workspace.bundle import Bundle, Scope, compose, sections
-
-logger = logging.getLogger("reverie.workspace")
 
 Marks = tuple[tuple[int, ...] | None, ...]
 """What tells one state of a workspace's files from another without reading them. None: not there."""
@@ -34,17 +31,6 @@ def default_workspace() -> Path:
     here = Path(__file__).resolve().parent.parent.parent
     packaged = here / "gateway" / "defaults" / "workspace"
     return packaged if packaged.is_dir() else here / "config" / "workspace"
-
-
-def persona(workspace: Path, family: str) -> str:
-    """Identity text for a model of this family, read now; what the operator should know is logged.
-
-    Raises OSError if a file is there but cannot be read.
-    """
-    reading = read(workspace, "public", family)
-    for note in reading.notes:
-        logger.warning("%s", note)
-    return reading.bundle.identity
 
 
 def read(root: Path, scope: Scope, family: str) -> Reading:

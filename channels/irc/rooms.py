@@ -1,6 +1,6 @@
 """Getting into rooms, and trying again where we were kept out. Pure: time is handed in."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,10 +110,6 @@ class Rooms:
         for later in due:
             later.at_s = float("inf")
         return [later.room for later in due]
-
-    def drop(self, names: Collection[str]) -> None:
-        """Nobody waits for an answer about these (folded) any more."""
-        self.asked -= set(names)
 
 
 def _batched(rooms: Iterable[str]) -> list[list[str]]:

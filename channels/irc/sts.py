@@ -51,7 +51,3 @@ class Policy:
         """Told over TLS on `port`; `offer` None: it told nothing, so the next connection asks again."""
         duration_s = offer.duration_s if offer else None
         self._port, self._duration_s, self._until_s = port, duration_s or 0, now_s + (duration_s or 0)
-
-    def parted(self, now_s: float) -> None:
-        """A secure connection has ended: its duration begins anew."""
-        self._until_s = now_s + (self._duration_s or 0)

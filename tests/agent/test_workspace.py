@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.workspace import default_workspace, persona
+from agent.workspace import default_workspace
 from agent.workspace.bundle import (
     CUT,
     IDENTITY,
@@ -195,11 +195,11 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
             read(root, "public", "x")
 
 
-def test_an_empty_or_missing_workspace_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert persona(tmp_path, "x") == ""
-    assert "expected IDENTITY.md" in caplog.text
-    assert persona(tmp_path / "nowhere", "x") == ""
-    assert "there is no directory" in caplog.text
+def test_an_empty_or_missing_workspace_is_told(tmp_path: Path) -> None:
+    for root, told in ((tmp_path, "expected IDENTITY.md"), (tmp_path / "nowhere", "there is no directory")):
+        reading = read(root, "public", "x")
+        assert reading.bundle.identity == ""
+        assert any(told in note for note in reading.notes)
 
 
 def test_blank_files_leave_no_heading(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_blank_files_leave_no_heading(tmp_path: Path) -> None:
 
 
 def test_the_persona_that_ships() -> None:
-    text = persona(default_workspace(), "anthropic")
+    text = bundle(default_workspace(), family="anthropic").identity
     assert [line for line in text.split("\n") if line.startswith("# ")] == ["# IDENTITY.md", "# SOUL.md", "# AGENTS.md"]
-    assert persona(default_workspace(), "local") == (
+    assert bundle(default_workspace(), family="local").identity == (
         "You are Reverie, a helpful chat bot. You answer politely, in one short sentence."
     )
