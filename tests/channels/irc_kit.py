@@ -5,10 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from channels.base import Part
+import pytest
+
+from channels.base import Part, Uncertain
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
-from gateway.clock import Clock, SystemClock
+from gateway.clock import Clock, ManualClock, SystemClock
 from gateway.events import Address, ChannelName, Receipt, RoomId
 from tests.channels.kit import Run
 from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of the platform take it from here
@@ -38,6 +40,19 @@ async def settled(bot: Client, token: str) -> None:
     """Return once the channel has read all that was sent to it."""
     bot.send(f"PING :{token}")
     await bot.ircd.received(f"PONG :{token}")
+
+
+async def never_answered(ircd: Ircd, run: Running, clock: ManualClock) -> None:
+    """Send a part whose label the server forgets, and wait until nobody knows what became of it."""
+    ircd.faults.hold_labels = True
+    sending = asyncio.create_task(run.channel.send(part("a")))
+    await ircd.received("@label=r1 ")
+    for number in range(40):
+        await settled(ircd.clients[0], f"t{number}")
+        clock.advance(5)
+        await asyncio.sleep(0)
+    with pytest.raises(Uncertain, match="did not answer"):
+        await sending
 
 
 async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:

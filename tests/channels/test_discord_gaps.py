@@ -163,8 +163,10 @@ async def test_a_server_that_wants_us_to_reconnect_and_is_gone_is_not_waited_for
         assert len(api.resumes) == 1
 
 
-@pytest.mark.parametrize("code", [4007, 4009])
-def test_a_session_that_may_not_be_resumed_is_replaced_at_once(code: int) -> None:
+@pytest.mark.parametrize(("code", "resumes"), [(4007, 1), (4009, 1), *((code, 3) for code in (0, 1000, 4000, 4008))])
+def test_a_session_that_is_not_given_back_is_replaced(code: int, resumes: int) -> None:
+    """At once where Discord says that it may not be resumed, else after three attempts."""
+
     @story
     async def run() -> None:
         async with DiscordApi() as api, running(api) as it:
@@ -175,24 +177,7 @@ def test_a_session_that_may_not_be_resumed_is_replaced_at_once(code: int) -> Non
             api.cut()
             hello(api, "away")
             await it.heard("before", "away")
-            assert (len(api.resumes), len(api.identifies)) == (1, 2)
-
-    run()
-
-
-@pytest.mark.parametrize("code", [0, 1000, 4000, 4008])
-def test_a_session_that_is_never_given_back_is_given_up(code: int) -> None:
-    @story
-    async def run() -> None:
-        async with DiscordApi() as api, running(api) as it:
-            await it.up()
-            hello(api, "before")
-            await it.heard("before")
-            api.faults.refused_resumes, api.faults.refusal = 100, code
-            api.cut()
-            hello(api, "away")
-            await it.heard("before", "away")
-            assert (len(api.resumes), len(api.identifies)) == (3, 2)
+            assert (len(api.resumes), len(api.identifies)) == (resumes, 2)
 
     run()
 

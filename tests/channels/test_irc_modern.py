@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from channels.base import CanJoin, CanType, Rejected, Uncertain
+from channels.base import CanJoin, CanType, Rejected
 from channels.irc.batches import Batches, Heard
 from channels.irc.wire import parse
 from gateway.clock import ManualClock
 from gateway.events import Address, Post, PostKey, Reacted, RoomId
-from tests.channels.irc_kit import NAME, part, running, sent_together, settled, story
+from tests.channels.irc_kit import NAME, never_answered, part, running, sent_together, settled, story
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 LABELS = f"{CAPS} labeled-response"
@@ -68,15 +68,7 @@ async def test_a_label_that_is_never_answered_is_uncertain() -> None:
     clock = ManualClock()
     async with Ircd(Options(caps=LABELS)) as ircd, running(ircd, clock) as run:
         await run.up()
-        ircd.faults.hold_labels = True
-        sending = asyncio.create_task(run.channel.send(part("a")))
-        await ircd.received("@label=r1 ")
-        for number in range(40):
-            await settled(ircd.clients[0], f"t{number}")
-            clock.advance(5)
-            await asyncio.sleep(0)
-        with pytest.raises(Uncertain, match="did not answer"):
-            await sending
+        await never_answered(ircd, run, clock)
         assert run.links == [True]
 
 

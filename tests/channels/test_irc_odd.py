@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from channels.base import CanType, RateLimited, Uncertain
+from channels.base import CanType, RateLimited
 from channels.irc.isupport import Isupport
 from channels.irc.mask import Mask
 from channels.irc.window import Window
 from gateway.clock import ManualClock
 from gateway.events import Address, Link, RoomId
-from tests.channels.irc_kit import NAME, Running, part, running, settled, story
+from tests.channels.irc_kit import NAME, Running, never_answered, part, running, settled, story
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 NO_ECHO = CAPS.replace("echo-message ", "")
@@ -28,15 +28,7 @@ async def test_a_server_that_forgets_labels_is_asked_by_ping_from_then_on() -> N
     clock = ManualClock()
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd, clock) as run:
         await run.up()
-        ircd.faults.hold_labels = True
-        sending = asyncio.create_task(run.channel.send(part("a")))
-        await ircd.received("@label=r1 ")
-        for number in range(40):
-            await settled(ircd.clients[0], f"t{number}")
-            clock.advance(5)
-            await asyncio.sleep(0)
-        with pytest.raises(Uncertain, match="did not answer"):
-            await sending
+        await never_answered(ircd, run, clock)
         await run.channel.send(part("b"))
         assert ircd.lines[-2:] == ["PRIVMSG #room :b", "PING reverie-1"]
 
