@@ -84,8 +84,15 @@ def _store_path(directory: Path) -> Path:
 
 
 def _check_config(args: argparse.Namespace) -> int:
+    from gateway.price_table import BadPrices, price_table  # noqa: PLC0415 - the other commands start faster without it
+
     settings = _load(args.config)
     if settings is None:
+        return BAD_USAGE
+    try:
+        price_table(args.config)
+    except BadPrices as error:
+        print(error, file=sys.stderr)
         return BAD_USAGE
     print(
         f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
@@ -104,8 +111,8 @@ def _run(args: argparse.Namespace) -> int:
 async def _serve(settings: Settings, directory: Path) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.adapters import Unavailable  # noqa: PLC0415 - the same
-    from gateway.equipment import BadPrices  # noqa: PLC0415 - the same
     from gateway.live import Live  # noqa: PLC0415 - the same
+    from gateway.price_table import BadPrices  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from agent.cache.cadence import Cadence
@@ -21,6 +20,7 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
 from gateway.counting import Counting
 from gateway.live import Live
+from gateway.price_table import price_table
 from gateway.records import TurnEnded
 from gateway.settings import Settings
 from gateway.store import Reader
@@ -32,10 +32,6 @@ _CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
     "llamacpp": "automatic",
     "local": "automatic",
 }
-
-
-class BadPrices(Exception):
-    """The price table cannot be used. The text says what to do."""
 
 
 RECALLED = 1_000
@@ -133,22 +129,3 @@ class _Around:
             return Policy(kind="off")
         long = said.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(said.long_ttl_providers)
         return Policy(kind=said.policy, long=long, short="1h" if said.short_ttl >= LIFETIME_S["1h"] else "5m")
-
-
-def price_table(directory: Path | None) -> Prices:
-    """The operator's `prices.yaml` if there is one in `directory`, else the one that ships with the product.
-
-    Raises BadPrices, with the file's name, for one that cannot be used.
-    """
-    own = directory / "prices.yaml" if directory is not None else None
-    path = own if own is not None and own.is_file() else _shipped()
-    try:
-        return Prices.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadPrices(f"{path}: {error}; mend it, or remove it for the table that ships with the product") from None
-
-
-def _shipped() -> Path:
-    here = Path(__file__).resolve().parent
-    packaged = here / "defaults" / "prices.yaml"
-    return packaged if packaged.is_file() else here.parent / "config" / "prices.yaml"

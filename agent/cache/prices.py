@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.events import Lifetime, Usage
 
@@ -106,11 +106,14 @@ class Prices(_Entry):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read YAML. Raises ValueError (pydantic's among them) for what is not such a table."""
+        """Read YAML. Raises ValueError, with every mistake and its place, for what is not such a table."""
         try:
             return cls.model_validate(yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise ValueError(f"not YAML: {error}") from None
+        except ValidationError as error:
+            mistakes = [(".".join(map(str, one["loc"])) or "the table", one["msg"]) for one in error.errors()]
+            raise ValueError("; ".join(f"{place}: {told}" for place, told in mistakes)) from None
 
     def of(self, model: str, *, provider: str = "") -> Price:
         """What `model` costs at this kind of provider. `known` is False if only `default` is left to say it."""

@@ -27,13 +27,13 @@ from agent.prompt import assemble
 from agent.tools.rest import TOOLS
 from gateway.clock import SystemClock
 from gateway.counting import Counting
-from gateway.equipment import price_table
 from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
 from gateway.fitting import fit
 from gateway.hearing import Heard
 from gateway.live import Live
 from gateway.media import Media
 from gateway.past import PastTurn
+from gateway.price_table import price_table
 from gateway.records import Seq, TurnEnded, TurnId
 from gateway.settings_load import parse
 from gateway.store import Entry, Store

@@ -247,6 +247,17 @@ def test_good_configuration_and_version(tmp_path: Path) -> None:
     assert command("dance", cwd=tmp_path).returncode == 2
 
 
+def test_a_bad_price_table_is_explained_before_the_start_and_at_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(CONFIG.format(port=6667))
+    (tmp_path / "prices.yaml").write_text("models: 3\n")
+    for name in ("check-config", "run"):
+        done = command(name, "--config", tmp_path, cwd=tmp_path)
+        assert done.returncode == 2
+        assert (
+            f"{tmp_path / 'prices.yaml'}: models: Input should be a valid tuple; default: Field required" in done.stderr
+        )
+
+
 def test_the_store_in_use_is_named(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:

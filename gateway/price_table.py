@@ -1,0 +1,28 @@
+"""Where the price table is: the operator's own, or the one that ships with the product."""
+
+from pathlib import Path
+
+from agent.cache.prices import Prices
+
+
+class BadPrices(Exception):
+    """The price table cannot be used. The text says what to do."""
+
+
+def price_table(directory: Path | None) -> Prices:
+    """The operator's `prices.yaml` if there is one in `directory`, else the one that ships with the product.
+
+    Raises BadPrices, with the file's name, for one that cannot be used.
+    """
+    own = directory / "prices.yaml" if directory is not None else None
+    path = own if own is not None and own.is_file() else _shipped()
+    try:
+        return Prices.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadPrices(f"{path}: {error}; mend it, or remove it for the table that ships with the product") from None
+
+
+def _shipped() -> Path:
+    here = Path(__file__).resolve().parent
+    packaged = here / "defaults" / "prices.yaml"
+    return packaged if packaged.is_file() else here.parent / "config" / "prices.yaml"
