@@ -148,7 +148,7 @@ async def test_attachments_stickers_and_polls_are_told() -> None:
 
 @story
 async def test_what_blocks_loses_nothing_and_stops_the_reading() -> None:
-    async with both(options=Options(heartbeat_s=0.2, heartbeat_grace_s=20)) as (api, run):
+    async with both(options=Options(heartbeat_s=1.0, heartbeat_grace_s=20)) as (api, run):
         run.open.clear()
         for number in range(4000):
             api.says(api.room, api.ann, f"{number}" + "x" * 500)
@@ -157,7 +157,7 @@ async def test_what_blocks_loses_nothing_and_stops_the_reading() -> None:
         async with asyncio.timeout(10):
             while not life.inbox.full:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(1.0)  # longer than four heartbeats: nothing may be taken for a dead link meanwhile
+        await asyncio.sleep(2.5)  # longer than two heartbeats: nothing may be taken for a dead link meanwhile
         assert len(life.inbox._waiting) < 1400
         run.open.set()
         await run.until(lambda: len(run.messages) == 4000)
