@@ -4,278 +4,329 @@ Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
      with the signal; the shell (`gateway.loop`) carries the effects out and sends the next signal.
   2. One turn at a time in a conversation, at most `Policy.lanes` at once, first come first served.
-  3. A tick with nothing pending starts nothing. Only what somebody said, or what attention called
-     normal, ever costs a model call.
+  3. A tick with nothing pending starts nothing. Only what somebody said, what attention called normal, and what the
+     agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
 
 Theory of operation. Somebody speaks to the agent: Engaged, and a turn starts at once or as soon as a
-lane is free. A turn that used tools leads to Working, one that did not winds down a step, and one that
-yielded rests. Ticks look at what is pending; with nothing pending they wind down too, so that an agent
-left alone comes to Resting within two ticks and stays there. Turns that nobody asked for are counted:
-so many in a row, so many a day, and after errors they wait longer and longer.
+lane is free. A turn that used tools leads to Working and goes on at the next tick, one that did not winds
+down a step, and one that yielded rests. Ticks take up what is pending; with nothing pending they wind down too,
+so that an agent left alone comes to Resting within two ticks and stays there, or dreams once there is something
+to dream of. Stored, Paused and Off start nothing by themselves: a person's word lifts the first two, and is answered
+in all of them. Quiet lies over every state. Turns that nobody asked for are counted: so many in a row, so many
+and so much money a day, and after errors they wait longer and longer.
 """
-# size: all transitions stand in one file, behind the types that they are about
+# size: all transitions stand in one file
 
-from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import replace
+from datetime import UTC, datetime
 
-from pydantic import TypeAdapter
-
+from agent.signals import (
+    LOW,
+    NORMAL,
+    URGENT,
+    BudgetSpent,
+    Directive,
+    Dream,
+    Effect,
+    Interrupt,
+    Mode,
+    Noticed,
+    Owed,
+    Persist,
+    Policy,
+    Presence,
+    SetTimer,
+    Signal,
+    StartTurn,
+    State,
+    Steer,
+    Stopping,
+    Tick,
+    TurnEnded,
+    TurnFailed,
+)
 from gateway.events import ConversationId
-
-LOW, NORMAL, URGENT = 1, 2, 3
 
 MAX_BACKOFF_S = 3600.0
 """Errors double the interval up to an hour: longer would look dead, shorter keeps paying."""
+SNAP_S = 10.0
+"""So long before a cached prompt dies its next reading begins at the latest."""
+FOREVER = datetime.max.replace(tzinfo=UTC)
+
+WIND_DOWN = {Mode.ENGAGED: Mode.FORAGING, Mode.WORKING: Mode.FORAGING, Mode.FORAGING: Mode.RESTING}
+"""What follows where nothing happens. Every other mode stays."""
+STILL = frozenset({Mode.STORED, Mode.PAUSED, Mode.OFF})
+"""Nothing is started here that nobody asked for, and no turn's end leads out."""
+
+Decided = tuple[State, tuple[Effect, ...]]
 
 
-class Mode(StrEnum):
-    """What the agent is doing, by how soon it looks again."""
-
-    ENGAGED = "engaged"
-    WORKING = "working"
-    FORAGING = "foraging"
-    RESTING = "resting"
-
-
-WIND_DOWN = {
-    Mode.ENGAGED: Mode.FORAGING,
-    Mode.WORKING: Mode.FORAGING,
-    Mode.FORAGING: Mode.RESTING,
-    Mode.RESTING: Mode.RESTING,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How the operator wants it."""
-
-    engaged_s: float = 5.0
-    working_s: float = 3.0
-    foraging_s: float = 30.0
-    resting_s: float = 300.0
-    max_autonomous_turns: int = 20
-    """In a row; a person's word starts the count again."""
-    daily_turns: int = 200
-    """Autonomous ones, per UTC day."""
-    forage: bool = False
-    """True: a foraging agent also takes up low notifications."""
-    lanes: int = 8
-    """Turns side by side."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """All that the DMN remembers. A restart keeps all but `running`, `waiting` and `pending`."""
-
-    mode: Mode = Mode.RESTING
-    running: tuple[ConversationId, ...] = ()
-    """A turn is under way here."""
-    waiting: tuple[ConversationId, ...] = ()
-    """Somebody is owed a turn here; oldest first."""
-    pending: tuple[ConversationId, ...] = ()
-    """Looked at when a tick comes; oldest first."""
-    autonomous: int = 0
-    """Autonomous turns since a person last spoke to the agent."""
-    day: str = ""
-    """The UTC date that `turns_today` counts."""
-    turns_today: int = 0
-    errors: int = 0
-    """Failed turns in a row."""
-    stopping: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
-    """Something in the inbox is ripe."""
-
-    at: datetime
-    conversation: ConversationId
-    urgency: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded:
-    """A turn ended in a reply, in silence, or by yielding."""
-
-    at: datetime
-    conversation: ConversationId
-    used_tools: bool
-    yielded: bool
-    left: int
-    """Highest urgency still unread there: what came while the turn ran."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFailed:
-    """A turn ended without an answer."""
-
-    at: datetime
-    conversation: ConversationId
-    left: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """The timer came."""
-
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
-    """The process ends soon: start nothing more."""
-
-    at: datetime
-
-
-Signal = Noticed | TurnEnded | TurnFailed | Tick | Stopping
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTurn:
-    """Begin a turn in this conversation now."""
-
-    conversation: ConversationId
-    autonomous: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimer:
-    """Send a `Tick` after `delay_s` seconds, instead of any set before."""
-
-    delay_s: float
-    sooner: bool = False
-    """True: only if that comes before the one set before, which else stays."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
-    """Write the state down: what a restart must keep has changed."""
-
-
-Effect = StartTurn | SetTimer | Persist
-
-_STATE: TypeAdapter[State] = TypeAdapter(State)
-
-
-def save(state: State) -> str:
-    """The part of a state that outlives the process, as JSON."""
-    return _STATE.dump_json(_lasting(state)).decode()
-
-
-def restore(saved: str) -> State:
-    """Reverse `save`. Raises ValueError for text that `save` did not make."""
-    return _STATE.validate_json(saved)
-
-
-def interval_s(state: State, policy: Policy) -> float:
+def interval_s(state: State, policy: Policy, at: datetime) -> float:
     """How long until the next tick."""
     calm = {
         Mode.ENGAGED: policy.engaged_s,
         Mode.WORKING: policy.working_s,
         Mode.FORAGING: policy.foraging_s,
-        Mode.RESTING: policy.resting_s,
-    }[state.mode]
-    return max(calm, min(calm * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
+        Mode.DREAMING: policy.dreaming_s,
+    }.get(state.mode, policy.resting_s)
+    wait_s = max(calm, min(calm * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
+    for lifetime_s in policy.lifetimes_s:  # a heartbeat as long as a cache lives always comes too late for it
+        if lifetime_s - SNAP_S < wait_s <= lifetime_s * 1.1 and lifetime_s > SNAP_S:
+            wait_s = lifetime_s - SNAP_S
+    for until in (state.quiet_until, state.stored_until):
+        if until is not None and until > at:
+            wait_s = min(wait_s, (until - at).total_seconds())
+    return wait_s
 
 
-def step(state: State, signal: Signal, policy: Policy) -> tuple[State, tuple[Effect, ...]]:
+def held(state: State, policy: Policy, at: datetime) -> tuple[str, ...]:
+    """Why no autonomous turn may start now, each reason in words. Empty: one may."""
+    state = _of_today(state, at)
+    quiet = state.quiet_until is not None and state.quiet_until > at
+    broke = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
+    reasons = (
+        (state.stopping, "the gateway is stopping"),
+        (state.mode is Mode.OFF, "it is off"),
+        (state.mode is Mode.PAUSED, "it is paused"),
+        (state.mode is Mode.STORED and not _woken(state, at), f"it rests until {_until(state)}"),
+        (quiet, f"it is quiet until {_date(state.quiet_until)}"),
+        (state.presence == "sleeping", "the people are asleep"),
+        (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
+        (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
+        (broke, f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} (daily_cost_usd)"),
+        (_room(state, policy) <= 0, "every lane is taken"),
+    )
+    return tuple(reason for holds, reason in reasons if holds)
+
+
+def wanted(state: State, policy: Policy) -> tuple[ConversationId, ...]:
+    """Where an autonomous turn would start at the next tick, if none of `held` held; the first first."""
+    foraging = policy.forage and state.mode is Mode.FORAGING
+    found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
+    return tuple(place for place in found if place not in state.running)
+
+
+def step(state: State, signal: Signal, policy: Policy) -> Decided:
     """Decide. Never raises; signals that make no sense in a state change nothing."""
-    after = state
-    starts: tuple[Effect, ...] = ()
-    match signal:
-        case Noticed():
-            after = _noticed(state, signal, policy)
-        case TurnEnded() | TurnFailed():
-            after = _ended(state, signal)
-        case Tick():
-            after, starts = _ticked(state, signal, policy)
-        case Stopping():
-            after = replace(state, stopping=True, waiting=(), pending=())
-    after, asked = _dispatch(after, policy)
-    effects: list[Effect] = [*starts, *asked]
-    timed = isinstance(signal, Tick) or after.mode != state.mode or after.errors != state.errors
+    after, asked = _answer(state, signal, policy)
+    after, started = _dispatch(after, policy)
+    effects = [*asked, *started]
+    timed = isinstance(signal, Tick | Directive) or after.mode != state.mode or after.errors != state.errors
     if timed and not after.stopping:
         # People who keep talking change the mode all the time: that must not put off what waits for a tick.
-        keep = bool(state.pending and after.pending) and not isinstance(signal, Tick) and after.errors <= state.errors
-        effects.append(SetTimer(delay_s=interval_s(after, policy), sooner=keep))
-    if _lasting(after) != _lasting(state):
+        waits = bool(wanted(state, policy) and wanted(after, policy))
+        keep = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
+        effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=keep))
+    if after.lasting != state.lasting:
         effects.append(Persist())
     return after, tuple(effects)
 
 
-def _lasting(state: State) -> State:
-    return replace(state, running=(), waiting=(), pending=(), stopping=False)
+def _answer(state: State, signal: Signal, policy: Policy) -> Decided:
+    if state.stopping and not isinstance(signal, TurnEnded | TurnFailed):
+        return state, ()
+    match signal:
+        case Noticed():
+            return _noticed(state, signal, policy)
+        case TurnEnded() | TurnFailed():
+            return _ended(_of_today(state, signal.at), signal, policy), ()
+        case Tick():
+            return _ticked(_of_today(state, signal.at), signal, policy)
+        case Presence():
+            return replace(state, presence=signal.level), ()
+        case Directive():
+            return _directed(state, signal, policy)
+        case BudgetSpent():
+            return replace(_of_today(state, signal.at), spent_up=True), ()
+        case Stopping():
+            return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=()), ()
 
 
-def _noticed(state: State, signal: Noticed, policy: Policy) -> State:
-    if state.stopping:
-        return state
+def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
+    place = signal.conversation
     if signal.urgency >= URGENT:
-        state = replace(state, mode=Mode.ENGAGED, autonomous=0)
-    elif signal.urgency == LOW and not (policy.forage and state.mode is Mode.FORAGING):
-        return state
-    return _owe(state, signal.conversation, signal.urgency)
+        mode = Mode.OFF if state.mode is Mode.OFF else Mode.ENGAGED
+        state = replace(state, mode=mode, autonomous=0, stored_until=None, wake_on=())
+        if place in state.running:
+            told: dict[str, tuple[Effect, ...]] = {
+                "steer": (Steer(conversation=place),),
+                "interrupt": (Interrupt(conversation=place),),
+            }
+            return state, told.get(signal.arrivals, ())
+        state = _owe(state, place, URGENT, direct=signal.direct)
+        if policy.inner in state.running and (not state.spared or len(state.running) >= policy.lanes):
+            return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
+        return state, ()
+    if state.mode is Mode.STORED and any(_below(signal.type, kind) for kind in state.wake_on):
+        state = replace(state, mode=Mode.FORAGING, stored_until=None, wake_on=())
+    return _owe(state, place, signal.urgency), ()
 
 
-def _owe(state: State, conversation: ConversationId, urgency: int) -> State:
+def _below(dotted: str, prefix: str) -> bool:
+    return bool(prefix) and (dotted == prefix or dotted.startswith(f"{prefix}."))
+
+
+def _owe(state: State, place: ConversationId, urgency: int, *, direct: bool = False) -> State:
     """Remember that a turn is due here. While one runs nothing is: its end tells what is left."""
-    if state.stopping or urgency < LOW or conversation in state.running or conversation in state.waiting:
+    if place in state.running or any(owed.conversation == place for owed in state.waiting) or state.stopping:
         return state
     if urgency >= URGENT:
-        pending = tuple(c for c in state.pending if c != conversation)
-        return replace(state, waiting=(*state.waiting, conversation), pending=pending)
-    if conversation in state.pending:
-        return state
-    return replace(state, pending=(*state.pending, conversation))
+        state = _forget(state, place)
+        return replace(state, waiting=(*state.waiting, Owed(conversation=place, direct=direct)))
+    if urgency == NORMAL and place not in state.pending:
+        return replace(state, pending=(*state.pending, place))
+    if urgency == LOW and place not in state.low:
+        return replace(state, low=(*state.low, place))
+    return state
 
 
-def _ended(state: State, signal: TurnEnded | TurnFailed) -> State:
-    if signal.conversation not in state.running:
-        return state
-    running = tuple(c for c in state.running if c != signal.conversation)
-    if isinstance(signal, TurnFailed):
-        mode, errors = WIND_DOWN[state.mode], state.errors + 1
-    elif signal.yielded:
-        mode, errors = Mode.RESTING, 0
-    else:
-        mode, errors = (Mode.WORKING if signal.used_tools else WIND_DOWN[state.mode]), 0
-    if signal.left >= URGENT:
-        mode = Mode.ENGAGED
-    state = replace(state, running=running, mode=mode, errors=errors)
-    # Low notices alone never start a turn; they ride along with the next one.
-    return _owe(state, signal.conversation, signal.left) if signal.left >= NORMAL else state
-
-
-def _ticked(state: State, signal: Tick, policy: Policy) -> tuple[State, tuple[Effect, ...]]:
-    if state.stopping:
-        return state, ()
-    today = signal.at.date().isoformat()
-    if today != state.day:
-        state = replace(state, day=today, turns_today=0)
-    calmer = state if state.running else replace(state, mode=WIND_DOWN[state.mode])
-    if (
-        not state.pending
-        or state.autonomous >= policy.max_autonomous_turns
-        or state.turns_today >= policy.daily_turns
-        or len(state.running) + len(state.waiting) >= policy.lanes
-    ):
-        return calmer, ()
-    conversation, *rest = state.pending
-    state = replace(
-        state,
-        pending=tuple(rest),
-        running=(*state.running, conversation),
-        autonomous=state.autonomous + 1,
-        turns_today=state.turns_today + 1,
+def _forget(state: State, place: ConversationId) -> State:
+    """A turn begins here that is told everything."""
+    pending, continuing, low = (
+        tuple(other for other in places if other != place) for places in (state.pending, state.continuing, state.low)
     )
-    return state, (StartTurn(conversation=conversation, autonomous=True),)
+    return replace(state, pending=pending, continuing=continuing, low=low)
 
 
-def _dispatch(state: State, policy: Policy) -> tuple[State, tuple[Effect, ...]]:
-    free = max(0, policy.lanes - len(state.running))
-    now, later = state.waiting[:free], state.waiting[free:]
-    state = replace(state, running=(*state.running, *now), waiting=later)
-    return state, tuple(StartTurn(conversation=c, autonomous=False) for c in now)
+def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> State:
+    place = signal.conversation
+    if place not in state.running:
+        return state
+    running = tuple(other for other in state.running if other != place)
+    spent_usd = signal.cost_usd if signal.autonomous else 0.0
+    state = replace(state, running=running, spent_today_usd=state.spent_today_usd + max(0.0, spent_usd))
+    goes_on = False
+    if isinstance(signal, TurnFailed):
+        state = replace(state, mode=_calmer(state, signal.conversation, policy), errors=state.errors + 1)
+    elif not signal.interrupted:
+        goes_on = signal.used_tools and not signal.yielded
+        mode = Mode.RESTING if signal.yielded else Mode.WORKING if goes_on else _calmer(state, place, policy)
+        state = replace(state, mode=state.mode if state.mode in STILL else mode, errors=0)
+        state = replace(state, spared=state.spared and place != policy.inner)
+    if signal.left >= URGENT and state.mode is not Mode.OFF:
+        state = replace(state, mode=Mode.ENGAGED)
+    state = _owe(state, place, signal.left, direct=signal.direct)
+    if goes_on and signal.left < URGENT and not state.stopping and place not in state.continuing:
+        state = replace(state, continuing=(*state.continuing, place))
+    return state
+
+
+def _calmer(state: State, ended: ConversationId, policy: Policy) -> Mode:
+    if state.mode is Mode.DREAMING:
+        return Mode.RESTING if ended == policy.inner else Mode.DREAMING
+    return WIND_DOWN.get(state.mode, state.mode)
+
+
+def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
+    state = _over(state, signal.at)
+    if state.mode is Mode.DREAMING:  # it takes too long
+        ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
+        return replace(state, mode=Mode.RESTING), ends
+    calmer = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
+    if held(state, policy, signal.at):
+        return calmer, ()
+    due = wanted(state, policy)
+    if due:
+        return _start(state, due, policy)
+    if _may_dream(state, signal, policy):
+        state = _counted(replace(state, mode=Mode.DREAMING, dreamt=signal.at), policy.inner)
+        return state, (Dream(),)
+    return calmer, ()
+
+
+def _start(state: State, due: tuple[ConversationId, ...], policy: Policy) -> Decided:
+    most = min(
+        _room(state, policy),
+        policy.max_autonomous_turns - state.autonomous,
+        policy.daily_turns - state.turns_today,
+    )
+    starts = []
+    for place in due[:most]:
+        goes_on = place in state.continuing and place not in state.pending
+        state = _counted(_forget(state, place), place)
+        starts.append(StartTurn(conversation=place, autonomous=True, continuing=goes_on))
+    return state, tuple(starts)
+
+
+def _counted(state: State, place: ConversationId) -> State:
+    running = (*state.running, place)
+    return replace(state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1)
+
+
+def _may_dream(state: State, signal: Tick, policy: Policy) -> bool:
+    if not policy.dream_every_s or state.mode is not Mode.RESTING or state.running or state.waiting or state.errors:
+        return False
+    rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
+    return rested and signal.material_tokens >= policy.dream_tokens
+
+
+def _room(state: State, policy: Policy) -> int:
+    """Lanes that are left for turns other than those of direct chats."""
+    return max(1, policy.lanes - 1) - len(state.running) - len(state.waiting)
+
+
+def _directed(state: State, signal: Directive, policy: Policy) -> Decided:
+    ends: tuple[Effect, ...] = ()
+    match signal.order:
+        case "wake":
+            mode = Mode.FORAGING if state.mode in {*STILL, Mode.RESTING} else state.mode
+            state = replace(state, mode=mode, autonomous=0, errors=0)
+            state = replace(state, quiet_until=None, stored_until=None, wake_on=())
+        case "quiet":
+            state = replace(state, quiet_until=signal.until or FOREVER)
+        case "pause" | "off":
+            mode = Mode.OFF if signal.order == "off" else Mode.PAUSED
+            state = replace(state, mode=mode, continuing=(), stored_until=None, wake_on=())
+            ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
+        case "rest" | "store" if state.mode not in {Mode.OFF, Mode.PAUSED}:
+            stored = signal.order == "store"
+            state = replace(state, mode=Mode.STORED if stored else Mode.RESTING, continuing=())
+            if stored:
+                state = replace(state, stored_until=signal.until, wake_on=signal.on)
+        case _:
+            pass
+    return state, ends
+
+
+def _over(state: State, at: datetime) -> State:
+    """What was to hold until now does not hold any more."""
+    if state.quiet_until is not None and state.quiet_until <= at:
+        state = replace(state, quiet_until=None)
+    if state.mode is Mode.STORED and _woken(state, at):
+        state = replace(state, mode=Mode.RESTING, stored_until=None, wake_on=())
+    return state
+
+
+def _woken(state: State, at: datetime) -> bool:
+    return state.stored_until is not None and state.stored_until <= at
+
+
+def _of_today(state: State, at: datetime) -> State:
+    today = at.astimezone(UTC).date().isoformat()
+    if today == state.day:
+        return state
+    return replace(state, day=today, turns_today=0, spent_today_usd=0.0, spent_up=False)
+
+
+def _dispatch(state: State, policy: Policy) -> Decided:
+    """Give the free lanes to those who wait. The last one is for a direct chat, so that no room keeps one waiting."""
+    starts = []
+    for owed in state.waiting:
+        lanes = policy.lanes if owed.direct else max(1, policy.lanes - 1)
+        if len(state.running) >= lanes:
+            continue
+        place = owed.conversation
+        waiting = tuple(other for other in state.waiting if other != owed)
+        state = replace(state, waiting=waiting, running=(*state.running, place))
+        starts.append(StartTurn(conversation=place, autonomous=False))
+    return state, tuple(starts)
+
+
+def _until(state: State) -> str:
+    kinds = f" or {', '.join(state.wake_on)} comes" if state.wake_on else ""
+    return (_date(state.stored_until) if state.stored_until else "it is woken") + kinds
+
+
+def _date(at: datetime | None) -> str:
+    return "it is woken" if at is None or at == FOREVER else f"{at:%Y-%m-%d %H:%M} UTC"

@@ -220,10 +220,41 @@ class Alarm:
 
     id: EventId
     text: str
+    """In the words of whoever asked for it: untrusted, unless nobody did."""
     sent: Time
     at: Address | None = None
     """Where it concerns; None: the agent itself."""
+    agent: str = ""
+    """Whose it is, by its id."""
+    reminder: str = ""
+    """Which reminder this is one time of; empty: none."""
+    asked_by: str = ""
+    """Display name of who asked for it. Untrusted. Empty: the agent itself."""
+    due: Time | None = None
+    """When it was to come; None: at `sent`."""
+    missed: int = 0
+    """Times before this one that passed while nobody could tell."""
+    next: Time | None = None
+    """When it comes again; None: never."""
     kind: Literal["alarm"] = "alarm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """From inside: work that went on beside the turns has ended."""
+
+    id: EventId
+    what: str
+    """One word, e.g. `dream`."""
+    ok: bool
+    text: str
+    """What came of it, in one line."""
+    sent: Time
+    agent: str = ""
+    """Whose it was, by its id."""
+    at: Address | None = None
+    """Where it concerns; None: the agent itself."""
+    kind: Literal["finished"] = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +272,7 @@ class Delivery:
     kind: Literal["delivery"] = "delivery"
 
 
-Notification = Message | Edited | Deleted | Reacted | Membership | Command | Link | Alarm | Delivery
+Notification = Message | Edited | Deleted | Reacted | Membership | Command | Link | Alarm | Finished | Delivery
 """Everything that can be noticed, tagged by `kind` (a `Message` by any of its four kinds)."""
 
 NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])
@@ -297,6 +328,33 @@ class Usage:
             cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A tool that the model called, and what it was told."""
+
+    id: str
+    """The model's own name of the call."""
+    name: str
+    arguments: str
+    """JSON text as the model wrote it: untrusted and perhaps malformed."""
+    result: str
+    error: bool = False
+    ended: bool = False
+    """It ended the turn, so the model has not read the result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One answer of the model in the middle of a turn, and what it was told then."""
+
+    text: str
+    """What it said beside its calls: progress, never posted."""
+    calls: tuple[Called, ...]
+    """In its order; not empty."""
+    heard: str = ""
+    """What arrived meanwhile and was told behind the results, as `agent.prompt.hear` writes it."""
 
 
 Lifetime = Literal["5m", "1h"]

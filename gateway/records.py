@@ -3,6 +3,7 @@
 A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside
 the log is a fold of them (`gateway.store.projections`).
 """
+# size: the log's vocabulary is read as one page, and most of it is what each field means
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NewType
@@ -12,12 +13,14 @@ from pydantic import Field, TypeAdapter
 from gateway.events import (
     Account,
     Address,
+    Alarm,
     ChannelName,
     Command,
     ConversationId,
     Deleted,
     Delivery,
     Edited,
+    Finished,
     Link,
     Membership,
     Message,
@@ -26,7 +29,10 @@ from gateway.events import (
     Post,
     PostKey,
     Reacted,
+    RoomId,
     SenderId,
+    Step,
+    Time,
     Usage,
 )
 
@@ -74,6 +80,11 @@ class MediaRef:
     """Pixels; 0 if they are not known."""
 
 
+Cause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream"]
+"""Why a turn was taken: somebody spoke to the agent; something there was worth a look; a reminder came; it goes on with
+what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
     """One turn in one conversation, whole. Written in one transaction with its post, if it has one."""
@@ -87,9 +98,10 @@ class TurnEnded:
     """The new lines exactly as the model read them: what a later prompt repeats, byte for byte."""
     upto: Seq
     """Everything unread up to here is dealt with, shown or not."""
-    outcome: Literal["replied", "silent", "yielded", "failed"]
+    outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
+    """interrupted: it was ended from outside before it could answer; what it heard is for the next turn there."""
     text: str
-    """What was said; empty for silent and yielded."""
+    """What was said; empty for silent, yielded and interrupted."""
     reason: str
     """Why it failed, or why the model was not asked, without secrets; empty otherwise."""
     model: str
@@ -107,6 +119,11 @@ class TurnEnded:
     """Who took it, by its id. Empty: the version that wrote this did not tell."""
     senders: tuple[SenderId, ...] = ()
     """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told."""
+    steps: tuple[Step, ...] = ()
+    """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
+    cause: Cause = "addressed"
+    within: TurnId | None = None
+    """It is what this turn of the inner conversation did here, and asked no model by itself."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -194,10 +211,94 @@ class CursorMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """In its inner conversation the agent decided that nothing is to be done about what was unread here."""
+
+    turn: TurnId
+    upto: Seq
+    """Everything unread here up to this is dealt with."""
+    kind: Literal["handled"] = "handled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reminded:
+    """A reminder was set. Each time that it comes is an `Alarm`, whose `next` says when the next one is due."""
+
+    reminder: str
+    """Its id."""
+    agent: str
+    at: Address | None
+    """Where it is told; None: to the agent itself."""
+    text: str
+    by: SenderId
+    """Who asked for it; empty: the agent itself."""
+    asked_by: str
+    """Their display name. Untrusted."""
+    schedule: str
+    """As `gateway.schedules` writes it."""
+    due: Time
+    """When it comes first."""
+    kind: Literal["reminded"] = "reminded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderEnded:
+    """A reminder does not come any more, though it would have."""
+
+    reminder: str
+    reason: str
+    kind: Literal["reminder_ended"] = "reminder_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """The agent wrote something down."""
+
+    agent: str
+    scope: str
+    """Who may be told of it: see `gateway.scopes`."""
+    title: str
+    """One line; may be empty."""
+    text: str
+    lasting: bool
+    """True: to be remembered for good; False: a journal entry."""
+    turn: TurnId | None = None
+    kind: Literal["noted"] = "noted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dreamed:
+    """The agent's memory file was written anew."""
+
+    agent: str
+    before: str
+    after: str
+    """All of the file, before and after."""
+    upto: Seq
+    """What was written down until here is in it."""
+    reason: str
+    kind: Literal["dreamed"] = "dreamed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directed:
+    """Somebody told an agent's Default Mode Network what to do."""
+
+    agent: str
+    what: str
+    by: str
+    """Who, for people."""
+    until: Time | None = None
+    kind: Literal["directed"] = "directed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DmnSaved:
-    """The state of the Default Mode Network, as its own JSON."""
+    """The state of an agent's Default Mode Network, as its own JSON."""
 
     state: str
+    agent: str = ""
+    """Empty: the first one's (there was one for all)."""
     kind: Literal["dmn"] = "dmn"
 
 
@@ -213,11 +314,31 @@ Fact = (
     | Previewed
     | PreviewEnded
     | CursorMoved
+    | Handled
+    | Reminded
+    | ReminderEnded
+    | Noted
+    | Dreamed
+    | Directed
     | DmnSaved
 )
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Fact`."""
+
+
+INNER: Final = ChannelName("agent")
+"""The channel of inner conversations: no platform has that name, and nothing is sent there."""
+
+
+def inner(agent: str) -> ConversationId:
+    """Where an agent is by itself: its autonomous turns, and what is told to nobody else."""
+    return Address(channel=INNER, room=RoomId(agent)).conversation
+
+
+def is_inner(conversation: ConversationId) -> bool:
+    """Whether it is some agent's inner conversation."""
+    return conversation.startswith(f"{INNER}/")
 
 
 def address_of(event: Notification) -> Address | None:
@@ -232,8 +353,6 @@ def key_of(event: Notification) -> str:
     match event:
         case Message() | Command(origin="text"):
             family = "message"  # one line is one entry, however a later version or another moment reads it
-        case Edited() | Deleted() | Reacted() | Membership() | Command() | Link() | Delivery():
+        case Edited() | Deleted() | Reacted() | Membership() | Command() | Link() | Delivery() | Alarm() | Finished():
             family = event.kind
-        case _:
-            family = "alarm"
     return f"{family}:{where}:{event.id}"

@@ -47,11 +47,20 @@ memberships = st.builds(
 )
 commands = st.builds(events.Command, at=addresses, sender=senders, sent=times)
 links = st.builds(events.Link, sent=times)
-alarms = st.builds(events.Alarm, sent=times, at=st.none() | addresses)
+alarms = st.builds(
+    events.Alarm,
+    sent=times,
+    at=st.none() | addresses,
+    agent=texts,
+    reminder=texts,
+    due=st.none() | times,
+    next=st.none() | times,
+)
+finished = st.builds(events.Finished, sent=times, at=st.none() | addresses)
 deliveries = st.builds(events.Delivery, at=addresses, sent=times)
 
 notifications: st.SearchStrategy[events.Notification] = st.one_of(
-    messages, edits, deletions, reactions, memberships, commands, links, alarms, deliveries
+    messages, edits, deletions, reactions, memberships, commands, links, alarms, finished, deliveries
 )
 """Every notification."""
 
@@ -105,6 +114,12 @@ previews = st.builds(records.Previewed, at=addresses, message=texts.map(MessageI
 previews_ended = st.builds(records.PreviewEnded, at=addresses, message=texts.map(MessageId))
 cursors = st.builds(records.CursorMoved)
 dmn_states = st.builds(records.DmnSaved)
+handled = st.builds(records.Handled)
+reminded = st.builds(records.Reminded, at=st.none() | addresses, due=times)
+reminders_ended = st.builds(records.ReminderEnded)
+noted = st.builds(records.Noted)
+dreamed = st.builds(records.Dreamed)
+directed = st.builds(records.Directed, until=st.none() | times)
 
 facts: st.SearchStrategy[records.Fact] = st.one_of(
     notifications,
@@ -118,6 +133,12 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     previews,
     previews_ended,
     cursors,
+    handled,
+    reminded,
+    reminders_ended,
+    noted,
+    dreamed,
+    directed,
     dmn_states,
 )
 """Every fact."""

@@ -19,6 +19,9 @@ class ToolSpec:
     description: str
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
+    task: bool = True
+    """Using it is work on a task, with which the agent may go on. False: it only ends the turn, looks something up in
+    its own memory or writes something down. Not told to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

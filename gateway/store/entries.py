@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self
 
-from gateway.events import ChannelName, ConversationId, Post, Usage
+from gateway.events import ChannelName, ConversationId, Post, SenderId, Usage
 from gateway.records import FACT, Fact, Seq
 from gateway.store.spending import NANO
 
@@ -203,6 +203,38 @@ class Pending:
             ambient=ambient,
             oldest=Seq(oldest),
             since=datetime.fromisoformat(since),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reminder:
+    """One that is still to come."""
+
+    id: str
+    agent: str
+    conversation: ConversationId | None
+    """Where it is told; None: to the agent itself."""
+    due: datetime
+    """When it comes next, UTC."""
+    schedule: str
+    text: str
+    sender: SenderId
+    """Who asked for it; empty: the agent itself."""
+    asked_by: str
+
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of the table's columns in their order."""
+        name, agent, place, due, schedule, text, sender, asked_by = row
+        return cls(
+            id=name,
+            agent=agent,
+            conversation=ConversationId(place) if place else None,
+            due=datetime.fromisoformat(due),
+            schedule=schedule,
+            text=text,
+            sender=SenderId(sender),
+            asked_by=asked_by,
         )
 
 

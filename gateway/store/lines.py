@@ -2,18 +2,24 @@
 
 import unicodedata
 
-from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Link, Membership, Message, Reacted
+from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Finished, Link, Membership, Message, Reacted
 from gateway.records import (
     Carded,
     CursorMoved,
+    Directed,
     DmnSaved,
+    Dreamed,
     Fact,
     Folded,
+    Handled,
     Judged,
+    Noted,
     PartEnded,
     Previewed,
     PreviewEnded,
     Queued,
+    Reminded,
+    ReminderEnded,
     Sending,
     TurnEnded,
 )
@@ -61,7 +67,9 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
         case Link():
             return f"{fact.channel} {'up' if fact.up else 'down'}: {fact.reason}"
         case Alarm():
-            return fact.text
+            return f"{fact.reminder}: {fact.text}" if fact.reminder else fact.text
+        case Finished():
+            return f"{fact.what} {'is done' if fact.ok else 'failed'}: {fact.text}"
         case Judged():
             return f"{fact.fate}, urgency {fact.urgency}, by {fact.rule} ({fact.type}, {fact.role})"
         case TurnEnded():
@@ -84,5 +92,17 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is gone'}"
         case CursorMoved():
             return f"{fact.channel} at {fact.value}"
+        case Handled():
+            return f"nothing is to be done about what came up to {fact.upto} (turn {fact.turn})"
+        case Reminded():
+            return f"{fact.reminder}, {fact.schedule}: {fact.text}"
+        case ReminderEnded():
+            return f"{fact.reminder} is over: {fact.reason}"
+        case Noted():
+            return f"{'for good' if fact.lasting else 'in the journal'} ({fact.scope}) {fact.title}: {fact.text}"
+        case Dreamed():
+            return f"memory of {fact.agent} up to {fact.upto}: {fact.reason}"
+        case Directed():
+            return f"{fact.agent} {fact.what}, by {fact.by}"
         case DmnSaved():
-            return fact.state
+            return f"{fact.agent} {fact.state}".lstrip()

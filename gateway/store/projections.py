@@ -5,22 +5,27 @@ table keep their order. The search index is no part of this: it is filled from t
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gateway.events import ConversationId, Delivery, Link
+from gateway.events import Alarm, ConversationId, Delivery, Link
 from gateway.records import (
     CursorMoved,
     DmnSaved,
     Fact,
     Folded,
+    Handled,
     Judged,
     PartEnded,
     Previewed,
     PreviewEnded,
     Queued,
+    Reminded,
+    ReminderEnded,
     Sending,
     Seq,
     TurnEnded,
+    is_inner,
 )
 from gateway.store.registry import SEEN, Seen, merged, seen
 from gateway.store.spending import LIMIT, spent
@@ -36,6 +41,8 @@ TABLES = (
     "preview",
     "spending",
     "notification_type",
+    "autonomous",
+    "reminder",
 )
 """Every table that `project` writes."""
 
@@ -55,6 +62,7 @@ class Statement(NamedTuple):
 
 _UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
+_LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE seq = ?"
 _VIEW = "INSERT OR REPLACE INTO view (conversation, start) VALUES (?, ?)"
 _QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
 _CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
@@ -67,7 +75,17 @@ _NOT_SEEN = "UPDATE outbox_part SET state = ?, reason = ?, first_at = NULL WHERE
 _DELIVERED = "DELETE FROM outbox WHERE post = ?"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
 _CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
-_DMN = "INSERT OR REPLACE INTO dmn_state (id, state) VALUES (?, ?)"
+_DMN = "INSERT OR REPLACE INTO dmn_state (agent, state) VALUES (?, ?)"
+_AUTONOMOUS = (
+    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT DO UPDATE SET "
+    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {LIMIT})"
+)
+_REMINDED = (
+    "INSERT OR IGNORE INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_REMINDS_AGAIN = "UPDATE reminder SET due = ? WHERE id = ?"
+_REMINDER_OVER = "DELETE FROM reminder WHERE id = ?"
 _LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
 _PREVIEWED = "INSERT OR IGNORE INTO preview (conversation, message) VALUES (?, ?)"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
@@ -94,9 +112,9 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
             if fact.fate in ("due", "context") and cause is not None and conversation is not None:
                 yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
         case TurnEnded() if conversation is not None:
+            yield from _turn(at, conversation, fact)
+        case Handled() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
-            for one in spent(fact):
-                yield Statement("spending", _SPENT, (at[:10], conversation, *one))
         case Folded() if conversation is not None:
             yield Statement("view", _VIEW, (conversation, fact.start))
         case Queued():
@@ -119,11 +137,36 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
         case CursorMoved():
             yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
         case DmnSaved():
-            yield Statement("dmn_state", _DMN, (1, fact.state))
+            yield Statement("dmn_state", _DMN, (fact.agent, fact.state))
+        case Reminded():
+            place = fact.at.conversation if fact.at is not None else ""
+            told = (fact.schedule, fact.text, fact.by, fact.asked_by)
+            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _time(fact.due), *told))
+        case Alarm() if fact.reminder and fact.next is not None:
+            yield Statement("reminder", _REMINDS_AGAIN, (_time(fact.next), fact.reminder))
+        case Alarm() | ReminderEnded() if fact.reminder:
+            yield Statement("reminder", _REMINDER_OVER, (fact.reminder,))
         case Link():
             yield Statement("link", _LINK, (fact.channel, int(fact.up), fact.reason, at))
         case _:
             return
+
+
+def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[Statement]:
+    yield Statement("unread", _READ, (conversation, turn.upto))
+    if is_inner(conversation):  # what it looked at elsewhere wakes nobody any more, and stays context there
+        for seq in turn.covers:
+            yield Statement("unread", _LOOKED_AT, (seq,))
+    shares = spent(turn)
+    for one in shares:
+        yield Statement("spending", _SPENT, (at[:10], conversation, *one))
+    if turn.autonomous and turn.within is None:
+        cost = min(sum(one.cost_nano_usd for one in shares), LIMIT)
+        yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:

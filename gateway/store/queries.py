@@ -24,25 +24,26 @@ DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY convers
 UNREAD = f"""
 WITH spoken AS (
     SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND log.kind <> 'room'
+    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind <> 'room'
     ORDER BY unread.seq LIMIT ?2 + 1
 ), edge AS (
     SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET ?2 - 1), 0)
     ELSE {LAST} END AS seq FROM spoken
 ), loud AS (
     SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND log.kind = 'room' AND unread.seq < (SELECT seq FROM edge)
+    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind = 'room'
+        AND unread.seq < (SELECT seq FROM edge)
     ORDER BY unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
 ), quiet AS (
     SELECT seq FROM unread INDEXED BY unread_conversation
-    WHERE conversation = ?1 AND urgency < 1 AND seq < (SELECT seq FROM edge)
+    WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge)
     ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud))
 ), chosen AS (
     SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
     UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
-    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND seq <= (SELECT seq FROM edge)
+    FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND seq > ?3 AND seq <= (SELECT seq FROM edge)
 )
 SELECT whole.rows, whole.upto, EXISTS (
     SELECT 1 FROM log INDEXED BY log_changed
@@ -50,7 +51,7 @@ SELECT whole.rows, whole.upto, EXISTS (
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
-"""One statement, hence one snapshot. Parameters: conversation, most.
+"""One statement, hence one snapshot. Parameters: conversation, most, and the position behind which it is asked about.
 
 `spoken` is what was said to the agent, from the oldest; where there is more of it than that, `edge` is the last that
 is told, and everything behind it stays unread. What was overheard fills the room that is left, newest first.
@@ -131,7 +132,12 @@ FROM told CROSS JOIN log ON log.seq = told.oldest ORDER BY highest DESC, oldest
 
 LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 CURSOR = "SELECT value FROM cursor WHERE channel = ?"
-DMN_STATE = "SELECT state FROM dmn_state WHERE id = 1"
+DMN_STATE = "SELECT state FROM dmn_state WHERE agent = ?"
+AUTONOMOUS = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
+REMINDERS = """
+SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
+WHERE (?1 IS NULL OR conversation = ?1) ORDER BY due, id
+"""
 
 
 def browse(

@@ -1,4 +1,5 @@
 """Reading the store: its own connection, which sees only what is committed and can write nothing."""
+# size: every question that can be asked, on one page
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from gateway.store.entries import (
     OutboxPart,
     OutboxPost,
     Pending,
+    Reminder,
     SeenType,
     Spending,
     SpentBy,
@@ -25,6 +27,7 @@ from gateway.store.entries import (
     Unread,
 )
 from gateway.store.errors import BadQuery, StoreError, Unreadable
+from gateway.store.spending import NANO
 
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
@@ -137,13 +140,13 @@ class Reader:
         rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
-    async def unread(self, conversation: ConversationId, *, most: int) -> Unread:
-        """What a turn there is to be told, at most so many entries.
+    async def unread(self, conversation: ConversationId, *, most: int, after: int = 0) -> Unread:
+        """What a turn there is to be told of what stands behind `after`, at most so many entries.
 
         What was said to the agent is never passed over: it is taken from the oldest, and what is too much stays
         unread. What was overheard takes the room that is left, the newest of it, ambient talk last.
         """
-        rows = await self._rows(queries.UNREAD, conversation, most)
+        rows = await self._rows(queries.UNREAD, conversation, most, after)
         count, upto, changed, *_ = rows[0]
         messages = tuple(Stored.read(row[3:]) for row in rows if row[3] is not None)
         return Unread(messages=messages, omitted=count - len(messages), upto=Seq(upto), changed=bool(changed))
@@ -196,10 +199,19 @@ class Reader:
         facts = [Stored.read(row).fact for row in reversed(rows)]
         return [fact.post for fact in facts if isinstance(fact, Queued)]
 
-    async def dmn_state(self) -> str | None:
-        """As it was saved last; None if never."""
-        rows = await self._rows(queries.DMN_STATE)
+    async def dmn_state(self, agent: str = "") -> str | None:
+        """An agent's, as it was saved last; None if never. Without a name: from before each agent had its own."""
+        rows = await self._rows(queries.DMN_STATE, agent)
         return rows[0][0] if rows else None
+
+    async def autonomous(self, agent: str, day: str) -> tuple[int, float]:
+        """Turns that nobody asked for on that day (YYYY-MM-DD, UTC), and what they cost in US dollars."""
+        rows = await self._rows(queries.AUTONOMOUS, agent, day)
+        return (rows[0][0], rows[0][1] / NANO) if rows else (0, 0.0)
+
+    async def reminders(self, conversation: ConversationId | None = None) -> list[Reminder]:
+        """Those that are still to come, the next first. None: everywhere."""
+        return [Reminder.read(row) for row in await self._rows(queries.REMINDERS, conversation)]
 
     async def cursor(self, channel: ChannelName) -> str | None:
         """How far a platform's queue was taken in; None if it was never said."""

@@ -39,10 +39,10 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.TURNS, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.ENDED, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
-        (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
-        (queries.UNREAD, 2, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid<?)"),
-        (queries.UNREAD, 2, "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid<?)"),
-        (queries.UNREAD, 2, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
+        (queries.UNREAD, 3, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
+        (queries.UNREAD, 3, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)"),
+        (queries.UNREAD, 3, "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)"),
+        (queries.UNREAD, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.CHANGES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.OURS, 2, "SEARCH part USING INDEX log_ours (conversation=? AND <expr>=?)"),
         (queries.OURS, 2, "SEARCH post USING INDEX sqlite_autoindex_log_1 (key=?)"),
@@ -57,7 +57,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.PENDING, 0, "SCAN unread USING INDEX unread_conversation"),
         (queries.PENDING, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.CURSOR, 1, "SEARCH cursor USING PRIMARY KEY (channel=?)"),
-        (queries.DMN_STATE, 0, "SEARCH dmn_state USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.DMN_STATE, 1, "SEARCH dmn_state USING PRIMARY KEY (agent=?)"),
     ],
 )
 def test_each_question_uses_its_index(connection: sqlite3.Connection, sql: str, params: int, expected: str) -> None:
