@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from agent.signals import Arrivals
 from gateway.attention import Listen
 from gateway.events import Address
 
@@ -17,6 +18,10 @@ class Bound:
     """Whose conversation it is."""
     prompt: str = ""
     language: str | None = None
+    private: bool = False
+    """What is said there is told nowhere else."""
+    arrivals: Arrivals = "steer"
+    """What becomes of a running turn when somebody speaks to the agent there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """From the operator's words to the policies that the deciding files take. Pure."""
 
-from agent import dmn
+from agent import signals
 from gateway import access, attention
 from gateway.access import Role
 from gateway.attention import Urgency
 from gateway.bindings import Bindings, Bound, Pattern
 from gateway.events import ChannelName, RoomId
-from gateway.records import AMBIENT, LOW, NORMAL, URGENT
+from gateway.records import AMBIENT, LOW, NORMAL, URGENT, inner
 from gateway.regexes import Regex
 from gateway.salience import Salience
 from gateway.settings import Settings
@@ -59,7 +59,14 @@ def bindings(settings: Settings) -> Bindings:
                 channel=binding.match.channel,
                 room=binding.match.room,
                 thread=binding.match.thread,
-                bound=Bound(listen=binding.listen, agent=agent.id, prompt=binding.prompt, language=binding.language),
+                bound=Bound(
+                    listen=binding.listen,
+                    agent=agent.id,
+                    prompt=binding.prompt,
+                    language=binding.language,
+                    private=binding.private,
+                    arrivals=binding.arrivals,
+                ),
             )
             for agent in settings.agents
             for binding in agent.bindings
@@ -67,15 +74,19 @@ def bindings(settings: Settings) -> Bindings:
     )
 
 
-def dmn_policy(settings: Settings) -> dmn.Policy:
-    """The pace of the outer loop."""
+def dmn_policy(settings: Settings, agent: str) -> signals.Policy:
+    """The pace of an agent's outer loop."""
     said = settings.dmn
-    return dmn.Policy(
+    return signals.Policy(
+        inner=inner(agent),
         engaged_s=said.engaged,
         working_s=said.working,
         foraging_s=said.foraging,
         resting_s=said.resting,
         max_autonomous_turns=said.max_autonomous_turns,
         daily_turns=said.daily_turns,
+        daily_cost_usd=said.daily_cost_usd,
         forage=said.forage,
+        dream_every_s=said.dream_every,
+        dream_tokens=said.dream_tokens,
     )

@@ -6,6 +6,7 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 
 import re
 from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
@@ -15,6 +16,7 @@ from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.fields import Duration, Section
 from gateway.media_config import MediaConfig
+from gateway.records import INNER
 from gateway.settings_attention import AttentionConfig
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
@@ -30,6 +32,20 @@ def _name(value: str) -> str:
 def _lasting(value: float) -> float:
     if value not in {300.0, 3600.0}:
         raise ValueError("providers cache for 5m or for 1h; write one of these")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("not a time zone; write an IANA name, e.g. Europe/Zurich") from None
+    return value
+
+
+def _channel(value: str) -> str:
+    if value == INNER:
+        raise ValueError(f"`{INNER}` is the agents' own; write another name, e.g. irc.libera")
     return value
 
 
@@ -68,6 +84,11 @@ class Binding(Section):
     """Added to the system prompt there."""
     language: str | None = None
     """BCP 47. None: the language of whoever is speaking."""
+    private: bool = False
+    """True: what is said there is told nowhere else, as in a direct chat."""
+    arrivals: Literal["steer", "queue", "interrupt"] = "steer"
+    """What becomes of a turn when somebody speaks to the agent in its middle: it is told between two tool calls; the
+    next turn is told; it is ended, and the next begins at once."""
 
 
 class Switches(Section):
@@ -179,12 +200,22 @@ class Dmn(Section):
     """For autonomous turns, per UTC day. 0: none that cost anything."""
     forage: bool = False
     """Look for something to do when there is nothing to answer."""
+    dream_every: Duration = 64_800.0
+    """At most so often what was written down is consolidated into MEMORY.md. 0: never."""
+    dream_tokens: int = Field(default=500, ge=0)
+    """Once so much has been written down since."""
+    memory_chars: int = Field(default=8_000, ge=0, le=12_000)
+    """MEMORY.md is kept below this."""
+    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    """Of schedules that name none: an IANA name, e.g. Europe/Zurich."""
+    max_reminders: int = Field(default=20, ge=0)
+    """Of one conversation at once. 0: none."""
 
 
 class Settings(Section):
     """Everything an operator can say."""
 
-    channels: dict[Name, ChannelConfig] = Field(default={})
+    channels: dict[Annotated[Name, AfterValidator(_channel)], ChannelConfig] = Field(default={})
     agents: tuple[AgentConfig, ...] = Field(strict=False)
     """At least one. A conversation belongs to the first binding that matches, from the first agent on."""
     llm: Llm
