@@ -306,7 +306,8 @@ def _of_today(state: State, at: datetime) -> State:
     today = at.astimezone(UTC).date().isoformat()
     if today == state.day:
         return state
-    return replace(state, day=today, turns_today=0, spent_today_usd=0.0, spent_up=False)
+    # What runs over midnight is written down on the new day.
+    return replace(state, day=today, turns_today=len(state.running), spent_today_usd=0.0, spent_up=False)
 
 
 def _dispatch(state: State, policy: Policy) -> Decided:
