@@ -2,19 +2,20 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from agent.cache.cadence import Cadence
-from agent.cache.keeper import Dialect, Keeper
+from agent.cache.dialect import Dialect
+from agent.cache.keeper import Keeper
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
 from agent.cache.warmer import KeepWarm
 from agent.cache.warmth import LIFETIME_S
-from agent.models.base import Model
-from agent.models.build import build_model
+from agent.models.base import Model, Request
+from agent.models.build import build_model, chain
 from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, ScriptedConfig, takes_marks
 from agent.workspace.cache import WorkspaceCache
 from gateway.clock import Clock
@@ -48,6 +49,8 @@ class Equipment:
     live: Live
     keepers: Sequence[Keeper]
     keep_warm: KeepWarm
+    ceilings: Mapping[str, Callable[[Request], float]]
+    """By agent: what a request may cost at most, in US dollars, whichever of its models answers."""
 
     async def recall(self, reader: Reader) -> None:
         """Learn from the log how often each conversation is asked in, as it was known before a restart."""
@@ -81,15 +84,29 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         agent.id: model or build_model(agent.model, llm.models, llm.providers, clock, made=made, around=around)
         for agent in settings.agents
     }
+    keepers = {name: one for name, one in made.items() if isinstance(one, Keeper)}
+    ceilings = {
+        agent.id: partial(_ceiling, [keepers[name] for name in chain(agent.model, llm.models) if name in keepers])
+        for agent in settings.agents
+    }
     try:
         yield Equipment(
-            models=models, workspaces=workspaces, live=live, keepers=tuple(around.keepers), keep_warm=warmer
+            models=models,
+            workspaces=workspaces,
+            live=live,
+            keepers=tuple(around.keepers),
+            keep_warm=warmer,
+            ceilings=ceilings,
         )
     finally:
         for one in {id(one): one for one in models.values()}.values():
             await one.aclose()
         await workspaces.aclose()
         await counting.aclose()
+
+
+def _ceiling(keepers: Sequence[Keeper], request: Request) -> float:
+    return max((keeper.ceiling_usd(request) for keeper in keepers), default=0.0)
 
 
 class _Around:

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import Literal
 
 from agent.cache.ask import Ask, scaled, why
 from agent.cache.cadence import Cadence
+from agent.cache.dialect import Dialect
 from agent.cache.flights import Flights
 from agent.cache.keepwarm import Due, refresh_at, rereading, resting
 from agent.cache.newest import Newest
@@ -31,19 +31,6 @@ _SHORT = 0.9
 """Of what was expected to be read: less was a miss. Estimates are this far off."""
 _NEAR = 256
 """Tokens that a provider may round down by."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """What a keeper must know of the model's provider."""
-
-    provider: str
-    """Its kind: anthropic, openai, llamacpp, ..."""
-    model: str
-    """As the provider names it."""
-    price: Price
-    caching: Literal["marks", "automatic", "none"]
-    """It is told what to cache; or it caches every prefix by itself; or nothing."""
 
 
 class Keeper:
@@ -99,6 +86,14 @@ class Keeper:
     def restore(self, agent: str, cadence: Cadence) -> None:
         """Know the habits of an agent's conversations from before. Too late once it was asked: that counts."""
         self._cadence.setdefault(agent, cadence)
+
+    def ceiling_usd(self, request: Request) -> float:
+        """What it may cost at most, as far as its length can be told. 0: nothing, or the price is not known."""
+        before = self._newest.get(request.shared_key, request.place)
+        measured = (before.request, before.estimate) if before is not None else None
+        _, estimate = self._gauge.estimate(self._dialect.model, request, measured)
+        long = self._policy(request.shared_key).long
+        return self._dialect.ceiling_usd(estimate.tokens, request.max_output_tokens, long=long)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.

@@ -54,14 +54,14 @@ def build_model(
     for path, message in check_models(models, providers):
         raise ValueError(f"llm.{'.'.join(path)}: {message}")
     made = {} if made is None else made
-    chain = _chain(name, models)
-    for key in chain:
+    names = chain(name, models)
+    for key in names:
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
             _tell(key, models, providers, known=made)
             made[key] = around(_single(key, config, provider, clock), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    return Failover([made[key] for key in chain], clock=clock, random=jitter.random)
+    return Failover([made[key] for key in names], clock=clock, random=jitter.random)
 
 
 def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock) -> Model:
@@ -128,9 +128,9 @@ def _tell(
     _log.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
 
 
-def _chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
+def chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
     """The model and all that may stand in for it, each once, nearest first. Free of cycles by now."""
-    chain = [name]
+    names = [name]
     for fallback in models[name].fallbacks:
-        chain.extend(key for key in _chain(fallback, models) if key not in chain)
-    return chain
+        names.extend(key for key in chain(fallback, models) if key not in names)
+    return names

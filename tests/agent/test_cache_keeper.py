@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cache.keeper import Dialect, Keeper
+from agent.cache.dialect import Dialect
+from agent.cache.keeper import Keeper
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
 from agent.models.anthropic import AnthropicModel

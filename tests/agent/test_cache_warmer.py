@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.cache.cadence import Cadence
-from agent.cache.keeper import Dialect, Keeper
+from agent.cache.dialect import Dialect
+from agent.cache.keeper import Keeper
 from agent.cache.plan import Policy
 from agent.cache.warmer import KeepWarm
 from agent.models.anthropic import AnthropicModel

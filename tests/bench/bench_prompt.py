@@ -19,7 +19,8 @@ from pathlib import Path
 
 from agent import view
 from agent.brief import Brief, Line
-from agent.cache.keeper import Dialect, Keeper
+from agent.cache.dialect import Dialect
+from agent.cache.keeper import Keeper
 from agent.cache.plan import Policy
 from agent.models.base import Chunk, End, Request
 from agent.models.scripted import ScriptedModel

@@ -40,7 +40,11 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.ENDED, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
         (queries.UNREAD, 3, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
-        (queries.UNREAD, 3, "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)"),
+        (
+            queries.UNREAD,
+            3,
+            "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)",
+        ),
         (queries.UNREAD, 3, "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)"),
         (queries.UNREAD, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.CHANGES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),

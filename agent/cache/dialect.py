@@ -1,0 +1,40 @@
+"""What must be known of a model's provider to look after its cache. Pure."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+from agent.cache.prices import Price
+from gateway.events import Usage
+
+UNSURE: Final = 1.25
+"""An estimate of tokens is hardly ever this much too low."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One model of one provider."""
+
+    provider: str
+    """Its kind: anthropic, openai, llamacpp, ..."""
+    model: str
+    """As the provider names it."""
+    price: Price
+    caching: Literal["marks", "automatic", "none"]
+    """It is told what to cache; or it caches every prefix by itself; or nothing."""
+
+    def ceiling_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
+        """What a request may cost at most. 0: nothing, or the price is not known.
+
+        Nothing is read from the cache, all is written for as long as it can be (`long`: an hour), and the answer is
+        as long as it may be.
+        """
+        tokens = ceil(prompt_tokens * UNSURE)
+        written = tokens if self.caching == "marks" else 0
+        usage = Usage(
+            input_tokens=tokens - written,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=written if long else 0,
+            output_tokens=output_tokens,
+        )
+        return self.price.cost_usd(usage) or 0.0

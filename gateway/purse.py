@@ -1,0 +1,32 @@
+"""The day's money of one agent's autonomous turns: a request is made only if it can be paid, whatever it costs.
+
+What is spent is known only afterwards, so each request is taken for as dear as it may get until its turn has ended.
+"""
+
+from collections.abc import Callable
+
+from agent.models.base import Request
+from gateway.events import ConversationId
+
+
+class Purse:
+    """One for each agent."""
+
+    def __init__(self, *, ceiling_usd: Callable[[Request], float], left_usd: Callable[[], float]) -> None:
+        """`ceiling_usd`: what a request may cost. `left_usd`: of today's money, without the turns that run now."""
+        self._ceiling_usd = ceiling_usd
+        self._left_usd = left_usd
+        self._set_aside: dict[str, float] = {}
+        """By conversation, for the requests of the turn that runs there."""
+
+    def afford(self, request: Request) -> bool:
+        """Whether one more request can be paid; if so, its money is set aside until `settle`."""
+        cost_usd = self._ceiling_usd(request)
+        if cost_usd > 0 and sum(self._set_aside.values()) + cost_usd > self._left_usd():
+            return False
+        self._set_aside[request.place] = self._set_aside.get(request.place, 0.0) + cost_usd
+        return True
+
+    def settle(self, conversation: ConversationId) -> None:
+        """The turn there has ended, and what it cost is counted elsewhere now."""
+        self._set_aside.pop(conversation, None)
