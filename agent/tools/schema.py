@@ -1,0 +1,63 @@
+"""From a pydantic model of a tool's arguments to what a language model is told of it, and back. Pure."""
+
+import json
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agent.models.base import ToolSpec
+
+MOST_PROBLEMS: Final = 5
+MOST_CHARS: Final = 200
+"""Of one problem: names of arguments are the model's own."""
+
+
+class Refused(Exception):
+    """A tool was not carried out. The message is for the model: one sentence that says why and what would do."""
+
+
+class Arguments(BaseModel):
+    """What a tool takes. Each field's description is told to the model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+Taken = TypeVar("Taken", bound=Arguments)
+
+
+def spec(name: str, description: str, arguments: type[Arguments], *, task: bool = False) -> ToolSpec:
+    """Describe a tool. The same model always makes the same bytes: they stand in front of every cached prompt."""
+    schema = _plain(arguments.model_json_schema())
+    assert isinstance(schema, dict)
+    schema.setdefault("properties", {})  # llama.cpp and OpenAI want it, even where there are none
+    schema.pop("description", None)  # of the class, for readers of the code
+    canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return ToolSpec(name=name, description=description, schema=canonical, task=task)
+
+
+def read(arguments: type[Taken], written: str) -> Taken:
+    """What the model wrote as the arguments of a call. Raises Refused; the call itself is not repeated in it."""
+    try:
+        return arguments.model_validate_json(written.strip() or "{}")
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MOST_CHARS] for one in found]
+    raise Refused("; ".join(" ".join(one.split()) for one in told[:MOST_PROBLEMS]))
+
+
+def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Without pydantic's titles, and without the null that only says that an argument may be left out."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: {name: _plain(one) for name, one in value.items()} if key in ("properties", "$defs") else _plain(value)
+        for key, value in schema.items()
+        if key != "title" and not (key == "default" and value is None)
+    }
+    choices = [one for one in made.get("anyOf", ()) if one != {"type": "null"}]
+    if len(choices) == 1:
+        del made["anyOf"]
+        made = {**choices[0], **made}
+    return made
