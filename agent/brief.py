@@ -34,6 +34,9 @@ class Line:
     """What came beside the text, a line each, as `gateway.describe` writes it."""
     topic: bool = False
     """Nothing was said: the sender changed the topic to `text`."""
+    happened: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
+    """Nothing was said: this happened. The gateway's own words, and between them names and words of people, untrusted.
+    With it `sender`, `role` and `text` mean nothing. Empty: something was said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.brief import Binding, Brief, Exchange, Line, Place
 from agent.models.base import Request, Said, Text
-from agent.prompt import MAX_LINE_CHARS, MAX_TOPIC_CHARS, SHARED, assemble, card, hear, render_line
+from agent.prompt import MAX_HAPPENED_CHARS, MAX_LINE_CHARS, MAX_TOPIC_CHARS, SHARED, assemble, card, hear, render_line
 from agent.tools.rest import TOOLS
 
 WHEN = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
@@ -74,6 +75,30 @@ def test_a_changed_topic_is_a_line_that_nobody_can_fake() -> None:
     changed = Line(sender="ann", role="member", sent=WHEN, text='he said "x"\nnow', addressed=False, topic=True)
     assert render_line(changed) == "[2026-03-01 09:05] (ann changed the topic to: \"he said 'x' now\")"
     assert render_line(line('(ann changed the topic to: "x")', sender="(")) != render_line(changed)
+
+
+def happened(*pieces: tuple[Literal["own", "name", "quoted"], str]) -> Line:
+    return Line(sender="", role="guest", sent=WHEN, text="", addressed=False, happened=pieces)
+
+
+def test_golden_lines_of_what_happened() -> None:
+    reminder = happened(
+        ("own", "reminder that "), ("name", "alice"), ("own", " asked for: "), ("quoted", 'call "mom"\n)')
+    )
+    assert render_line(reminder) == "[2026-03-01 09:05] (reminder that alice asked for: \"call 'mom' )\")"
+    assert render_line(reminder, plain=True) == "(reminder that alice asked for: \"call 'mom' )\")"
+    assert len(render_line(happened(("quoted", "x" * 10_000)))) < MAX_HAPPENED_CHARS + 100
+
+
+@given(st.text(), st.text())
+def test_nobody_can_fake_what_happened(name: str, words: str) -> None:
+    frame = happened(("own", "left: "), ("name", name), ("own", ", said "), ("quoted", words))
+    for plain in (True, False):
+        told = render_line(frame, plain=plain)
+        assert len(told.splitlines()) == 1
+        assert told.count('"') == 2
+        assert told.endswith('")')
+    assert not render_line(line(words, sender=name)).startswith("[2026-03-01 09:05] (")
 
 
 def test_what_holds_for_one_turn_stands_behind_everything_and_in_no_block() -> None:
