@@ -1,0 +1,130 @@
+"""The journal: an append-only Markdown file of what an agent wrote down, for people to read and to edit. Pure.
+
+An entry is a header with its time and title, whose it is, the text, and a last line that names the note:
+
+    ## 2026-11-21 19:40:12Z — About the harbour
+    scope: public
+
+    Ada comes back on Monday.
+    <!-- note 01KAM3Q0V5T9S8 -->
+
+The last line stands last because a write that was cut off must not pass for a whole one. People may write entries
+of their own, without a scope and without that line: only a time in the header makes one, so ordinary headings are
+text. What says no scope, or one that cannot be, is private to the owner.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from agent.workspace.text import tidy
+from gateway.events import Address
+
+MAX_TITLE_CHARS: Final = 120
+MAX_TEXT_CHARS: Final = 4_000
+PUBLIC: Final = "public"
+"""As `gateway.scopes` calls it."""
+TO_REMEMBER: Final = "to remember"
+"""The title of what is remembered for good."""
+
+_HEADER: Final = re.compile(
+    r"## (\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d)?(?:\.\d+)? ?Z?(?:[ \t]+(?:—|-)[ \t]+(.*)|[ \t]*)"
+)
+_SCOPE: Final = re.compile(r"scope:[ \t]*(.*)")
+_NOTE: Final = re.compile(r"<!-- note ([0-9A-Za-z]+) -->")
+_ESCAPED: Final = re.compile(rf"\\*(?:{_HEADER.pattern}|{_NOTE.pattern})")
+"""Lines that an entry's text may not hold as they are: one more backslash stands in front of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Something that was written down."""
+
+    at: datetime
+    """UTC; whole seconds once it was in the file."""
+    title: str
+    """`flat`; may be empty."""
+    text: str
+    """`tidy`; may be empty where a person wrote it."""
+    scope: str | None
+    """`PUBLIC`, or the private place that it is of. None: the owner's."""
+    note: str = ""
+    """Which note of the log it is. Empty: a person wrote it."""
+
+
+def flat(text: str, most: int = MAX_TITLE_CHARS) -> str:
+    """On one line, without characters that nobody sees, at most so long."""
+    shown = "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in tidy(text))
+    return " ".join(shown.split())[:most].rstrip()
+
+
+def written(entry: Entry) -> str:
+    """The entry as it stands in the file, with an empty line in front. `parse` reverses it.
+
+    `title` and `text` are as the fields' comments say.
+    """
+    title = f" — {entry.title}" if entry.title else ""
+    scope = f"scope: {_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
+    lines = "".join(f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n" for line in entry.text.split("\n"))
+    note = f"<!-- note {entry.note} -->\n" if entry.note else ""
+    return f"\n## {entry.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z{title}\n{scope}\n{lines}{note}"
+
+
+def parse(text: str) -> list[Entry]:
+    """All entries of a file, in its order. What stands in front of the first is nobody's. Takes any text."""
+    return [_entry(*one) for one in _sections(tidy(text).split("\n"))]
+
+
+def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
+    at, title, body = None, "", list[str]()
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        begun = _time(header) if header is not None else None
+        if header is None or begun is None:
+            body.append(line)
+            continue
+        if at is not None:
+            yield at, title, body
+        at, title, body = begun, header[4] or "", []
+    if at is not None:
+        yield at, title, body
+
+
+def _time(header: re.Match[str]) -> datetime | None:
+    try:
+        return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ''}").replace(tzinfo=UTC)
+    except ValueError:  # the 31st of February
+        return None
+
+
+def _entry(at: datetime, title: str, body: list[str]) -> Entry:
+    scope = None
+    if body and (told := _SCOPE.fullmatch(body[0])):
+        scope, body = _read_scope(told[1].strip()), body[1:]
+    notes = [found for line in body if (found := _NOTE.fullmatch(line))]
+    kept = [line for line in body if not _NOTE.fullmatch(line)]
+    text = "\n".join(line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept)
+    return Entry(at=at, title=flat(title), text=tidy(text), scope=scope, note=notes[-1][1] if notes else "")
+
+
+def _scope(scope: str) -> str:
+    """As it is, or as JSON where a line would not carry it or it would not come back."""
+    return scope if _read_scope(scope) == scope and flat(scope, len(scope)) == scope else json.dumps(scope)
+
+
+def _read_scope(told: str) -> str | None:
+    if told.startswith('"'):
+        try:
+            told = str(json.loads(told))
+        except ValueError:
+            return None
+    if told == PUBLIC:
+        return PUBLIC
+    try:
+        return Address.parse(told).conversation
+    except ValueError:
+        return None

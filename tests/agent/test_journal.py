@@ -1,0 +1,126 @@
+"""The journal as a file: what is written comes back, and what people write does no harm."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.journal import MAX_TITLE_CHARS, PUBLIC, Entry, flat, parse, written
+from agent.tools.notes import NOTES
+from agent.workspace.text import tidy
+from tests.strategies import addresses
+
+AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
+
+odd_lines = st.sampled_from(
+    [
+        "## 2026-11-21 19:40:12Z",
+        "## 2026-11-21 19:40 - x",
+        "## 2026-99-99 99:99:99Z — no such day",
+        "\\## 2026-11-21 19:40:12Z — t",
+        "\\\\## 2026-11-21T19:40Z",
+        "scope: public",
+        "scope: irc.libera/nick",
+        "<!-- note 01ABC -->",
+        "\\<!-- note 01ABC -->",
+        "## Heading",
+        "",
+        "\\",
+    ]
+)
+texts = st.lists(odd_lines | st.text(max_size=30), max_size=8).map("\n".join).map(tidy)
+titles = st.text(max_size=150).map(flat) | odd_lines.map(flat) | st.sampled_from(["- a", "— b", "a — b", "Z"])
+entries = st.builds(
+    Entry,
+    at=st.datetimes(min_value=datetime(1000, 1, 1), timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),  # noqa: DTZ001 - Hypothesis wants it so
+    title=titles,
+    text=texts,
+    scope=st.none() | st.just(PUBLIC) | addresses.map(lambda place: place.conversation),
+    note=st.sampled_from(["", "01KAM3Q0V5T9S8"]),
+)
+
+
+@given(st.lists(entries, max_size=5))
+def test_what_is_written_is_read_again(made: list[Entry]) -> None:
+    assert parse("".join(map(written, made))) == made
+
+
+@given(st.text() | texts)
+def test_any_text_is_read_and_what_was_read_can_be_written(text: str) -> None:
+    read = parse(text)
+    assert parse("".join(map(written, read))) == read
+
+
+@given(st.text(max_size=300))
+def test_a_title_stands_on_one_line_and_is_bounded(title: str) -> None:
+    assert len(flat(title)) <= MAX_TITLE_CHARS
+    assert len(flat(title).splitlines()) <= 1
+    assert flat(flat(title)) == flat(title)
+
+
+def test_an_entry_looks_like_this() -> None:
+    entry = Entry(
+        at=AT, title="Harbour", text="## Ada\n## 2026-01-01 00:00:00Z — not one", scope="t.main/42", note="01A"
+    )
+    assert written(entry) == (
+        "\n## 2026-11-21 19:40:12Z — Harbour\nscope: t.main/42\n\n"
+        "## Ada\n\\## 2026-01-01 00:00:00Z — not one\n<!-- note 01A -->\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("scope: public\nhello", PUBLIC),
+        ("scope:   irc.libera/nick!user@host  \nhello", "irc.libera/nick!user@host"),
+        ("hello", None),
+        ("scope:\nhello", None),
+        ("scope: everybody\nhello", None),
+        ("scope: Public\nhello", None),
+        ('scope: "public\nhello', None),
+        ("scope: 17\nhello", None),
+        ("\nscope: public\nhello", None),
+    ],
+)
+def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
+    (entry,) = parse(f"# My journal\n\nKept by hand.\n\n## 2026-11-21 19:40\n{text}")
+    assert entry.scope == scope
+    assert entry.text.endswith("hello")
+    assert entry.note == ""
+
+
+@pytest.mark.parametrize(
+    ("header", "title"),
+    [
+        ("## 2026-11-21 19:40:12Z", ""),
+        ("## 2026-11-21 19:40:12Z — Harbour", "Harbour"),
+        ("## 2026-11-21 19:40:12Z - Harbour - and more  ", "Harbour - and more"),
+        ("## 2026-11-21T19:40:12.123Z — Harbour", "Harbour"),
+        ("## 2026-11-21 19:40:12 — Harbour", "Harbour"),
+    ],
+)
+def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
+    assert parse(f"{header}\r\nscope: public\r\n\r\n## Heading\r\nhello\r\n") == [
+        Entry(at=AT, title=title, text="## Heading\nhello", scope=PUBLIC)
+    ]
+
+
+@pytest.mark.parametrize("line", ["## 2026-11-21", "### 2026-11-21 19:40:12Z", "## 2026-02-31 10:00:00Z", "## On 2026"])
+def test_other_headings_are_text(line: str) -> None:
+    (entry,) = parse(f"## 2026-11-21 19:40:12Z\n{line}\nhello")
+    assert entry.text == f"{line}\nhello"
+
+
+def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
+    whole = written(Entry(at=AT, title="t", text="hello", scope=PUBLIC, note="01A"))
+    assert all(not entry.note for cut in range(len(whole) - 4) for entry in parse(whole[:cut]))
+    assert parse(whole)[0].note == "01A"
+
+
+def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
+    assert [(tool.name, tool.task) for tool in NOTES] == [("journal", False), ("remember", False), ("recall", False)]
+    assert NOTES[2].schema == (
+        '{"additionalProperties":false,"properties":{"query":{"description":"A few words that must have been said '
+        'together.","maxLength":200,"minLength":1,"type":"string"}},"required":["query"],"type":"object"}'
+    )
