@@ -73,15 +73,19 @@ def decide(policy: Policy, event: Notification) -> Decision:
         isinstance(event, Command | Edited | Reacted) and event.direct
     ):
         return _direct(policy, role)
-    rooms = policy.rooms.get(place.channel, frozenset())
-    listed = place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
     if isinstance(event, Membership) and event.change == "invite":
-        return _invited(place.channel, role, listed=listed)
-    if listed:
+        return _invited(place.channel, role, listed=listed(policy, place))
+    if listed(policy, place):
         return Decision(allowed=True, role=role, rule=f"channels.{place.channel}.rooms")
     if isinstance(event, Command) and role in ("owner", "admin"):
         return Decision(allowed=True, role=role, rule=f"access.roles.{role}")
     return Decision(allowed=False, role=role, rule=f"not in channels.{place.channel}.rooms")
+
+
+def listed(policy: Policy, place: Address) -> bool:
+    """Whether it is a room where the agent may act."""
+    rooms = policy.rooms.get(place.channel, frozenset())
+    return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
 def _invited(channel: ChannelName, role: Role, *, listed: bool) -> Decision:

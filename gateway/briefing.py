@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.brief import Binding
+from agent.prompts import prompt
 from agent.view import estimate_tokens
 from agent.workspace.bundle import Bundle, Scope
 from gateway import access
@@ -12,12 +13,15 @@ from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.events import Address, Message
 from gateway.past import PastTurn
+from gateway.places import Places
+from gateway.records import is_inner
+from gateway.scopes import PUBLIC, Sight
 from gateway.store import Unread
 
 FRAME_TOKENS = 400
 """Protocol text, channel card, binding and tools, roughly."""
-PRIVATE = frozenset({"owner", "admin"})
-"""Whose direct chats are a private scope: what USER and MEMORY say is not for strangers."""
+EVERYTHING = "owner"
+"""Who may be told all that the agent knows, where nobody else listens: what USER and MEMORY say is not for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,10 @@ class Setting:
     """Of a direct chat: who the other one is. None: it is a room."""
     last: datetime | None
     """When the newest turn in view ended, or was last kept warm."""
+    sight: Sight
+    """What may be told there."""
+    card: str = ""
+    """In place of the pinned one: of the inner conversation."""
 
     @property
     def tokens(self) -> int:
@@ -49,6 +57,7 @@ class Briefing:
         bindings: Bindings,
         who: access.Policy,
         cards: Cards,
+        places: Places,
         kept: Callable[[str], datetime | None] = lambda _: None,
     ) -> None:
         """`me`: who the agent is by now. `peers`: the other agents of this gateway.
@@ -61,13 +70,19 @@ class Briefing:
         self._bindings = bindings
         self._who = who
         self._cards = cards
+        self._places = places
 
     async def setting(self, place: Address, unread: Unread, past: Sequence[PastTurn]) -> Setting:
         """All but the card, which waits for what is folded."""
+        if is_inner(place.conversation):
+            return await self._by_itself(place, past)
         said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
-        direct = any(message.kind == "direct" for message in said)
-        private = direct and all(self._trusted(message) for message in said)
-        me, bound = await self._me("private" if private else "public"), self._bindings.of(place)
+        scope = await self._places.scope(place.conversation)
+        direct = await self._places.direct(place.conversation) is True
+        if direct and not said and (newest := await self._places.newest(place.conversation)) is not None:
+            said = [newest]  # nobody spoke just now, but it is the same who listens
+        everything = direct and bool(said) and all(self._trusted(message) for message in said)
+        me, bound = await self._me("private" if everything else "public"), self._bindings.of(place)
         return Setting(
             persona=me.identity,
             binding=Binding(
@@ -76,13 +91,29 @@ class Briefing:
                 peers=self._peers,
                 private=me.private,
             ),
-            whom=said[-1].sender.name if direct else None,
-            last=max(past[-1].at, self._kept(place.conversation) or past[-1].at) if past else None,
+            whom=said[-1].sender.name if direct and said else None,
+            last=self._last(place, past),
+            sight=Sight(scope=scope, everything=everything),
         )
 
+    async def _by_itself(self, place: Address, past: Sequence[PastTurn]) -> Setting:
+        return Setting(
+            persona=(await self._me("public")).identity,
+            binding=Binding(peers=self._peers),
+            whom=None,
+            last=self._last(place, past),
+            sight=Sight(scope=PUBLIC),
+            card=prompt("inner"),
+        )
+
+    def _last(self, place: Address, past: Sequence[PastTurn]) -> datetime | None:
+        return max(past[-1].at, self._kept(place.conversation) or past[-1].at) if past else None
+
     def _trusted(self, message: Message) -> bool:
-        return access.role_of(self._who, message.at.channel, message.sender) in PRIVATE
+        return access.role_of(self._who, message.at.channel, message.sender) == EVERYTHING
 
     async def card(self, place: Address, setting: Setting, *, folded: bool) -> str:
-        """The pinned card. `folded`: the view just lost its beginning, so a new card costs nothing more."""
+        """The card, which is pinned. `folded`: the view just lost its beginning, so a new card costs nothing more."""
+        if setting.card:
+            return setting.card
         return await self._cards.card(place, whom=setting.whom, last=setting.last, folded=folded)

@@ -1,15 +1,35 @@
-"""Carries out what the DMN decides: starts turns, keeps the timer, writes the state down."""
+"""Carries out what the DMN decides: starts, steers and ends turns, keeps the timer, writes the state down."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Protocol
 
 from agent import dmn
+from agent.signals import (
+    Arrivals,
+    BudgetSpent,
+    Dream,
+    Interrupt,
+    Noticed,
+    Persist,
+    Policy,
+    SetTimer,
+    Signal,
+    StartTurn,
+    State,
+    Steer,
+    Stopping,
+    Tick,
+    TurnEnded,
+    TurnFailed,
+    save,
+)
 from gateway.clock import Clock
 from gateway.events import ConversationId
+from gateway.lane import Lane
 from gateway.records import AMBIENT, DmnSaved
 from gateway.store import Entry, Store, StoreError
+from gateway.taker import Taker
 from gateway.turns import Report
 
 logger = logging.getLogger("reverie.loop")
@@ -18,37 +38,26 @@ SAVE_AFTER_S = 1.0
 """Writing the state can wait this long, so that nobody waits for it."""
 
 
-class Taker(Protocol):
-    """Takes turns: `gateway.turns.Turns`."""
-
-    async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
-        """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn."""
-
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
-        """Deal with all that is unread there by saying once that there is no answer."""
-
-    async def left(self, conversation: ConversationId) -> int:
-        """Highest urgency still unread there."""
-
-
 class Loop:
     """The outer loop of one agent. Signals go in, turns come out."""
 
     def __init__(
         self,
         *,
+        agent: str,
         store: Store,
         clock: Clock,
         turns: Taker,
-        policy: dmn.Policy,
-        state: dmn.State,
+        policy: Policy,
+        state: State,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         """`spawn` starts a task whose failure stops the gateway."""
+        self.agent = agent
+        self.policy = policy
         self._store = store
         self._clock = clock
         self._turns = turns
-        self._policy = policy
         self._state = state
         self._spawn = spawn
         self._timer: asyncio.Task[None] | None = None
@@ -56,51 +65,76 @@ class Loop:
         """Monotonic; when the timer comes."""
         self._saving: asyncio.Task[None] | None = None
         """Under way until it has taken the state to write."""
-        self._lanes: dict[ConversationId, asyncio.Task[None]] = {}
+        self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
         self._late: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn is ending, since what is left there was asked for."""
 
     @property
-    def state(self) -> dmn.State:
+    def state(self) -> State:
         """As it is now."""
         return self._state
 
+    @property
+    def next_tick_s(self) -> float:
+        """How long until the timer comes."""
+        return max(0.0, self._tick_at_s - self._clock.monotonic())
+
     def start(self) -> None:
         """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
-        self._set_timer(dmn.interval_s(self._state, self._policy))
+        self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
 
-    def notice(self, conversation: ConversationId, urgency: int) -> None:
+    def notice(
+        self, conversation: ConversationId, urgency: int, *, dotted: str = "", arrivals: Arrivals = "steer"
+    ) -> None:
         """Something there is ripe for the agent's attention."""
         if conversation in self._late:
             self._late[conversation] = max(urgency, self._late[conversation])
-        self.send(dmn.Noticed(at=self._clock.now(), conversation=conversation, urgency=urgency))
+        direct, now = self._turns.direct(conversation), self._clock.now()
+        self.send(
+            Noticed(at=now, conversation=conversation, urgency=urgency, type=dotted, direct=direct, arrivals=arrivals)
+        )
 
-    def send(self, signal: dmn.Signal) -> None:
+    def tick(self) -> None:
+        """Look now, and not only when the timer comes: something was to happen at this time."""
+        self.send(Tick(at=self._clock.now(), material_tokens=self._turns.material_tokens()))
+
+    def send(self, signal: Signal) -> None:
         """Let the DMN decide, and do what it says. Returns at once."""
         before = self._state.mode
-        self._state, effects = dmn.step(self._state, signal, self._policy)
+        self._state, effects = dmn.step(self._state, signal, self.policy)
         if self._state.mode is not before:
-            logger.debug("%s: %s -> %s", type(signal).__name__, before, self._state.mode)
+            logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before, self._state.mode)
         for effect in effects:
             match effect:
-                case dmn.StartTurn(conversation=conversation, autonomous=autonomous):
-                    self._lanes[conversation] = self._spawn(self._lane(conversation, autonomous=autonomous))
-                case dmn.SetTimer(delay_s=delay_s, sooner=sooner):
+                case StartTurn(conversation=conversation):
+                    lane = Lane()
+                    self._lanes[conversation] = lane, self._spawn(self._lane(effect, lane))
+                case Dream():
+                    lane = Lane()
+                    self._lanes[self.policy.inner] = lane, self._spawn(self._dream(lane))
+                case Steer(conversation=conversation) if conversation in self._lanes:
+                    self._lanes[conversation][0].steer()
+                case Interrupt(conversation=conversation) if conversation in self._lanes:
+                    logger.info("%s: the turn in %s is interrupted", self.agent, conversation)
+                    self._lanes[conversation][0].interrupt()
+                case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
-                case dmn.Persist():
+                case Persist():
                     # What is counted must hold over a crash; the mode may be a second old.
-                    counted = any(isinstance(other, dmn.StartTurn) and other.autonomous for other in effects)
+                    counted = any(isinstance(other, StartTurn | Dream) for other in effects)
                     self._save(0.0 if counted else SAVE_AFTER_S)
+                case _:  # the turn has just ended
+                    pass
 
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
 
         A parked turn has left no trace: its messages are unread, and the next start takes them up.
         """
-        self.send(dmn.Stopping(at=self._clock.now()))
+        self.send(Stopping(at=self._clock.now()))
         if self._timer is not None:
             self._timer.cancel()
-        lanes = list(self._lanes.values())
+        lanes = [task for _, task in self._lanes.values()]
         if lanes:
             await asyncio.wait(lanes, timeout=grace_s)
         parked = [lane for lane in lanes if not lane.done()]
@@ -112,33 +146,60 @@ class Loop:
             await asyncio.gather(self._saving, return_exceptions=True)
             await self._persist(0.0)
         if parked:
-            logger.info("parked %d turns; they are taken up at the next start", len(parked))
+            logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
 
-    async def _lane(self, conversation: ConversationId, *, autonomous: bool) -> None:
+    async def _lane(self, start: StartTurn, lane: Lane) -> None:
+        place, autonomous = start.conversation, start.autonomous
         try:
-            report = await self._turns.take(conversation, autonomous=autonomous)
+            report = await self._turns.take(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
         except StoreError:
             raise  # without its log the gateway cannot go on
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
-            logger.exception("a turn in %s broke", conversation)
-            report = await self._turns.give_up(
-                conversation, f"internal error: {type(error).__name__}", autonomous=autonomous
-            )
-        left = await self._left(conversation)
-        del self._lanes[conversation]
-        now = self._clock.now()
+            logger.exception("a turn in %s broke", place)
+            report = await self._turns.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+        await self._over(place, report, autonomous=autonomous)
+
+    async def _dream(self, lane: Lane) -> None:
+        try:
+            report = await self._turns.dream(lane)
+        except StoreError:
+            raise
+        except Exception:  # a bug, and no reason to stop
+            logger.exception("%s: a dream broke", self.agent)
+            report = Report(failed=True)
+        await self._over(self.policy.inner, report, autonomous=True)
+
+    async def _over(self, place: ConversationId, report: Report, *, autonomous: bool) -> None:
+        left = await self._left(place)
+        del self._lanes[place]
+        now, direct = self._clock.now(), self._turns.direct(place)
+        if report.broke:
+            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.agent)
+            self.send(BudgetSpent(at=now))
+        signal: Signal
         if report.failed:
-            self.send(dmn.TurnFailed(at=now, conversation=conversation, left=left))
-        else:
-            self.send(
-                dmn.TurnEnded(
-                    at=now,
-                    conversation=conversation,
-                    used_tools=report.used_tools,
-                    yielded=report.yielded,
-                    left=left,
-                )
+            signal = TurnFailed(
+                at=now,
+                conversation=place,
+                autonomous=autonomous,
+                cost_usd=report.cost_usd,
+                left=left,
+                direct=direct,
             )
+        else:
+            signal = TurnEnded(
+                at=now,
+                conversation=place,
+                used_tools=report.used_tools,
+                yielded=report.yielded,
+                interrupted=report.interrupted,
+                autonomous=autonomous,
+                cost_usd=report.cost_usd,
+                left=left,
+                direct=direct,
+            )
+        self.send(signal)
+        self._turns.settled(place)
 
     async def _left(self, conversation: ConversationId) -> int:
         """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
@@ -163,7 +224,7 @@ class Loop:
     async def _tick(self, delay_s: float) -> None:
         await self._clock.sleep(delay_s)
         self._timer = None  # or the next SetTimer would cancel the task that it is called from
-        self.send(dmn.Tick(at=self._clock.now()))
+        self.tick()
 
     def _save(self, delay_s: float) -> None:
         if self._saving is not None:
@@ -177,4 +238,6 @@ class Loop:
         if delay_s:
             await self._clock.sleep(delay_s)
         self._saving = None
-        await self._store.append([Entry(fact=DmnSaved(state=dmn.save(self._state)), at=self._clock.now())])
+        await self._store.append(
+            [Entry(fact=DmnSaved(state=save(self._state), agent=self.agent), at=self._clock.now())]
+        )

@@ -32,12 +32,21 @@ class Places:
         """Whether it is a direct chat. None: nothing was ever said there."""
         known = self._direct.get(conversation)
         if known is None:
-            said = await self._reader.newest(1, kinds=MESSAGES, conversation=conversation)
-            if not said or not isinstance(said[0].fact, Message):
+            said = await self.newest(conversation)
+            if said is None:
                 return None
-            known = said[0].fact.kind == "direct"
+            known = said.kind == "direct"
             self.heard(conversation, direct=known)
         return known
+
+    def known_direct(self, conversation: ConversationId) -> bool:
+        """The same, of what was heard lately: False for a place that nobody has asked about."""
+        return self._direct.get(conversation, False)
+
+    async def newest(self, conversation: ConversationId) -> Message | None:
+        """What was said there last; None: nothing ever was."""
+        said = await self._reader.newest(1, kinds=MESSAGES, conversation=conversation)
+        return said[0].fact if said and isinstance(said[0].fact, Message) else None
 
     async def private(self, conversation: ConversationId) -> bool:
         """Whether what is said there is told nowhere else. Closed unless opened: so is a place that nobody knows."""

@@ -122,6 +122,8 @@ class TurnEnded:
     steps: tuple[Step, ...] = ()
     """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
     cause: Cause = "addressed"
+    looked: tuple[tuple[ConversationId, Seq], ...] = ()
+    """Of the inner conversation: where it looked, and up to which entry. What was unread there wakes nobody again."""
     within: TurnId | None = None
     """It is what this turn of the inner conversation did here, and asked no model by itself."""
     kind: Literal["turn_ended"] = "turn_ended"

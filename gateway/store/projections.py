@@ -25,7 +25,6 @@ from gateway.records import (
     Sending,
     Seq,
     TurnEnded,
-    is_inner,
 )
 from gateway.store.registry import SEEN, Seen, merged, seen
 from gateway.store.spending import LIMIT, spent
@@ -62,7 +61,7 @@ class Statement(NamedTuple):
 
 _UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
-_LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE seq = ?"
+_LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
 _VIEW = "INSERT OR REPLACE INTO view (conversation, start) VALUES (?, ?)"
 _QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
 _CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
@@ -154,9 +153,8 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
 
 def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[Statement]:
     yield Statement("unread", _READ, (conversation, turn.upto))
-    if is_inner(conversation):  # what it looked at elsewhere wakes nobody any more, and stays context there
-        for seq in turn.covers:
-            yield Statement("unread", _LOOKED_AT, (seq,))
+    for place, upto in turn.looked:  # it wakes nobody any more, and stays context there
+        yield Statement("unread", _LOOKED_AT, (place, upto))
     shares = spent(turn)
     for one in shares:
         yield Statement("spending", _SPENT, (at[:10], conversation, *one))

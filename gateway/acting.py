@@ -1,0 +1,179 @@
+"""What the agent does in other places than the one it is in: it speaks there, or puts away what is pending.
+
+What it says is written down as a turn of that place, in one transaction with its post and with what it deals with
+there: so that place's own view has it, and nothing is answered twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from weakref import WeakValueDictionary
+
+from agent.tools.mind import MarkHandled, SendMessage
+from agent.tools.schema import Refused
+from gateway import access
+from gateway.bindings import Bindings
+from gateway.clock import Clock
+from gateway.digest import Digests, Shown
+from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey, Usage
+from gateway.fitting import Told
+from gateway.hands import Whereabouts
+from gateway.ids import new_id
+from gateway.places import Places
+from gateway.records import Handled, Queued, Seq, TurnEnded, TurnId, is_inner
+from gateway.store import Entry, OutboxPost, Store
+
+MOST_PLACES = 20
+"""Told of by name."""
+
+
+class Doors:
+    """One turn at a time in a place, also of those that come from elsewhere."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, conversation: ConversationId) -> asyncio.Lock:
+        """Held while a turn runs there."""
+        lock = self._locks.get(conversation)
+        if lock is None:
+            self._locks[conversation] = lock = asyncio.Lock()
+        return lock
+
+    def busy(self, conversation: ConversationId) -> bool:
+        """Whether a turn runs there."""
+        lock = self._locks.get(conversation)
+        return lock is not None and lock.locked()
+
+
+class Acting:
+    """The hands of one agent, as far as they reach."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        bindings: Bindings,
+        places: Places,
+        who: access.Policy,
+        channels: Collection[ChannelName],
+        doors: Doors,
+        digests: Digests,
+        post: Callable[[OutboxPost], None],
+        forget: Callable[[ConversationId], None],
+    ) -> None:
+        """`post` is called with what is said, after it is durable; `forget` with a place whose view has grown."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._bindings = bindings
+        self._places = places
+        self._who = who
+        self._channels = channels
+        self._doors = doors
+        self._digests = digests
+        self._post = post
+        self._forget = forget
+
+    async def send_message(self, asked: SendMessage, where: Whereabouts) -> str:
+        """Say something there. Raises Refused."""
+        if not asked.text.strip():
+            raise Refused("A message needs text.")
+        to = await self._reachable(asked.address, where)
+        place = to.conversation
+        door = self._doors.of(place)
+        if door.locked():
+            raise Refused("A turn is under way there just now, which is told what is pending. Leave it to that.")
+        async with door:
+            shown = self._digests.shown.pop(place, None) if is_inner(where.at.conversation) else None
+            await self._say(to, asked.text, shown, where)
+        return "It is posted."
+
+    async def _say(self, to: Address, text: str, shown: Shown | None, where: Whereabouts) -> None:
+        now, told = self._clock.now(), shown.told if shown is not None else Told()
+        turn = TurnId(new_id(now))
+        record = Entry(
+            fact=TurnEnded(
+                turn=turn,
+                covers=told.covers,
+                omitted=shown.omitted if shown is not None else 0,
+                heard=told.heard,
+                upto=shown.upto if shown is not None else Seq(0),
+                outcome="replied",
+                text=text,
+                reason="",
+                model="",
+                usage=Usage(),
+                requests=0,
+                autonomous=True,
+                agent=self._agent,
+                senders=told.senders,
+                cause="digest",
+                within=where.turn,
+            ),
+            at=now,
+            conversation=to.conversation,
+            key=f"turn:{turn}",
+        )
+        post = Post(key=PostKey(turn), to=to, text=text, reply_to=shown.reply_to if shown is not None else None)
+        queued = Entry(
+            fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
+        )
+        _, waiting = await self._store.append([record, queued])
+        self._forget(to.conversation)
+        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
+
+    async def mark_handled(self, asked: MarkHandled, where: Whereabouts) -> str:
+        """Put away what the newest digest showed of a place. Raises Refused."""
+        if not is_inner(where.at.conversation):
+            raise Refused("Only what you are shown when you are by yourself can be put away.")
+        place = ConversationId(asked.address)
+        if place not in self._digests.shown:
+            raise Refused(f"Nothing is pending there. You were shown: {', '.join(self._digests.shown) or 'no place'}.")
+        door = self._doors.of(place)
+        if door.locked():
+            raise Refused("A turn is under way there just now, which deals with it.")
+        async with door:
+            shown = self._digests.shown.pop(place)
+            handled = Handled(turn=where.turn, upto=shown.upto)
+            await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
+        return "It is put away."
+
+    async def _reachable(self, address: str, where: Whereabouts) -> Address:
+        try:
+            to = Address.parse(address)
+        except ValueError:
+            raise Refused("That is no address: write it as it stands above what is pending there.") from None
+        if not is_inner(where.at.conversation) and not where.sight.everything:
+            raise Refused("From here only an owner alone with you can have you speak elsewhere. Answer here instead.")
+        if to == where.at:
+            raise Refused("You are there: what you write as your answer is posted.")
+        bound = self._bindings.of(to)
+        if to.channel not in self._channels or bound.agent != self._agent or bound.listen == "off":
+            raise Refused("You do not live there.")
+        if not await self._open(to):
+            raise Refused("You may not speak there unasked.")
+        return to
+
+    async def _open(self, to: Address) -> bool:
+        """A listed room; or the direct chat of an owner or admin."""
+        if await self._places.direct(to.conversation):
+            newest = await self._places.newest(to.conversation)
+            return newest is not None and self._serves(newest)
+        return access.listed(self._who, to)
+
+    def _serves(self, message: Message) -> bool:
+        role = access.role_of(self._who, message.at.channel, message.sender)
+        return role in ("owner", "admin") and access.decide(self._who, message).allowed
+
+    def places(self) -> list[Address]:
+        """The rooms that are listed by name, where the agent may speak by itself."""
+        named = [
+            Address(channel=channel, room=room)
+            for channel, rooms in self._who.rooms.items()
+            for room in sorted(rooms - {access.ANY_ROOM})
+            if channel in self._channels
+        ]
+        mine = [at for at in named if self._bindings.of(at).agent == self._agent]
+        return [at for at in mine if self._bindings.of(at).listen != "off"][:MOST_PLACES]

@@ -1,0 +1,147 @@
+"""What the inner conversation is told: what is pending in the agent's public rooms, grouped and bounded.
+
+Text of private places never comes here: what is pending there is dealt with there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.bindings import Bindings
+from gateway.events import Address, Alarm, ConversationId, MessageId, SenderId
+from gateway.fitting import Told, tell
+from gateway.hearing import Hearing, Standing, answered
+from gateway.places import Places
+from gateway.records import LOW, URGENT, Seq, inner, is_inner
+from gateway.store import Store, Unread
+
+ROOMS: Final = 8
+"""Told in one digest; the others wait for the next."""
+LINES: Final = 15
+"""Of one room: what asks for a look first, then the newest of what was overheard."""
+OWN_LINES: Final = 20
+NOTHING: Final = Seq(0)
+CHARS: Final = 12_000
+"""Of all rooms together, about: no room is begun beyond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a digest showed of one room, as that room's own view would have it."""
+
+    told: Told
+    upto: Seq
+    omitted: int
+    reply_to: MessageId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What an inner turn is told as new."""
+
+    heard: str
+    covers: tuple[Seq, ...] = ()
+    senders: tuple[SenderId, ...] = ()
+    """Who said each of `covers`."""
+    omitted: int = 0
+    upto: Seq = NOTHING
+    """Of the inner conversation's own unread; 0: there was none."""
+    looked: tuple[tuple[ConversationId, Seq], ...] = ()
+    shown: dict[ConversationId, Shown] = field(default_factory=dict)
+
+
+class Digests:
+    """Makes an agent's digests, and remembers the last: tools act upon it."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        bindings: Bindings,
+        places: Places,
+        hearing: Hearing,
+        plain: bool,
+        mine: Callable[[ConversationId], bool],
+        busy: Callable[[ConversationId], bool],
+    ) -> None:
+        """`plain`: for a very small model. `mine`: whether it is this agent's. `busy`: whether a turn runs there."""
+        self._inner = inner(agent)
+        self._store = store
+        self._bindings = bindings
+        self._places = places
+        self._hearing = hearing
+        self._plain = plain
+        self._mine = mine
+        self._busy = busy
+        self.shown: dict[ConversationId, Shown] = {}
+        """By the newest digest, without what was dealt with since."""
+
+    async def left(self) -> int:
+        """The highest urgency of what a digest would tell now."""
+        own = dict(await self._store.due(LOW)).get(self._inner, 0)
+        return max([own, *[urgency for _, urgency in await self._pending()]])
+
+    async def gather(self) -> Digest | None:
+        """What is pending now; None: nothing is."""
+        pending = await self._pending()
+        own = await self._store.unread(self._inner, most=OWN_LINES)
+        self.shown = {}
+        parts, covers, senders = [], list[Seq](), list[SenderId]()
+        omitted = 0
+        if own.messages:
+            told, _ = await self._told(own)
+            parts.append(f"## You\n{told.heard}")
+            covers += told.covers
+            senders += told.senders
+            omitted += own.omitted
+        for place, _ in pending:
+            if len(self.shown) == ROOMS or sum(map(len, parts)) > CHARS:
+                break
+            unread = await self._store.unread(place, most=LINES)
+            if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
+                continue  # a reminder is told where it was asked for
+            self.shown[place] = shown = await self._shown(unread)
+            parts.append(f"## {place}\n{shown.told.heard}")
+            covers += shown.told.covers
+            senders += shown.told.senders
+            omitted += shown.omitted
+        if not parts:
+            return None
+        more = len(pending) - len(self.shown)
+        if more > 0:
+            parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
+        return Digest(
+            heard="\n\n".join(parts),
+            covers=tuple(covers),
+            senders=tuple(senders),
+            omitted=omitted,
+            upto=own.upto,
+            looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
+            shown=dict(self.shown),
+        )
+
+    async def _pending(self) -> list[tuple[ConversationId, int]]:
+        """Public rooms of this agent with something to look at and nothing urgent, the most urgent first."""
+        due = [
+            (place, urgency)
+            for place, urgency in await self._store.due(LOW)
+            if urgency < URGENT and not is_inner(place) and self._mine(place) and not self._busy(place)
+        ]
+        public = [(place, urgency) for place, urgency in due if not await self._places.private(place)]
+        return sorted(public, key=lambda one: -one[1])
+
+    async def _shown(self, unread: Unread) -> Shown:
+        told, standing = await self._told(unread)
+        omitted = unread.omitted + len(unread.messages) - len(told.covers)
+        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing))
+
+    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...]]:
+        standing = await self._hearing.standing(unread)
+        lines = await self._hearing.tell(standing, sees=False)
+        return tell(lines, omitted=unread.omitted, plain=self._plain), standing
+
+
+def listed(places: list[Address]) -> str:
+    """Where the agent may speak by itself, for its prompt. Empty: nowhere."""
+    return "You can write to: " + ", ".join(place.conversation for place in places) if places else ""

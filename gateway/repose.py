@@ -1,0 +1,71 @@
+"""The tools by which the agent rests: `rest_until` and `go_quiet`."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from agent.signals import Directive
+from agent.tools.mind import GoQuiet, RestUntil
+from agent.tools.schema import Refused
+from gateway.clock import Clock
+from gateway.hands import Whereabouts
+from gateway.records import Directed, is_inner
+from gateway.schedules import BadSchedule
+from gateway.spoken import Spoken, understood
+from gateway.store import Entry, Store
+
+LONGEST_QUIET: Final = timedelta(days=1)
+TRUSTED: Final = frozenset({"owner", "admin"})
+
+
+class Repose:
+    """One agent's."""
+
+    def __init__(
+        self, *, agent: str, store: Store, clock: Clock, timezone: str, send: Callable[[Directive], None]
+    ) -> None:
+        """`timezone`: of times that name none. `send` hands a directive to the agent's DMN."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._timezone = timezone
+        self._send = send
+
+    async def rest_until(self, asked: RestUntil, where: Whereabouts) -> str:
+        """Begin nothing unasked. Raises Refused."""
+        _allowed(where)
+        until = self._time(asked.time) if asked.time is not None else None
+        await self._directed("store", until, where)
+        self._send(Directive(at=self._clock.now(), order="store", until=until, on=asked.events))
+        woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
+        woken += [f"by {kind}" for kind in asked.events]
+        return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
+
+    async def go_quiet(self, asked: GoQuiet, where: Whereabouts) -> str:
+        """Disturb nobody. Raises Refused."""
+        _allowed(where)
+        until = self._time(asked.time)
+        if until - self._clock.now() > LONGEST_QUIET:
+            raise Refused("At most a day: for longer, an operator has to say so.")
+        await self._directed("quiet", until, where)
+        self._send(Directive(at=self._clock.now(), order="quiet", until=until))
+        return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
+
+    def _time(self, text: str) -> datetime:
+        try:
+            return understood(Spoken(at=text), self._clock.now(), self._timezone)[1]
+        except BadSchedule as error:
+            raise Refused(str(error)) from None
+
+    async def _directed(self, what: str, until: datetime | None, where: Whereabouts) -> None:
+        fact = Directed(agent=self._agent, what=what, by=f"the agent itself, in turn {where.turn}", until=until)
+        await self._store.append([Entry(fact=fact, at=self._clock.now())])
+
+
+def _allowed(where: Whereabouts) -> None:
+    """The agent by itself, or an owner or admin: nobody else can put it to rest."""
+    trusted = where.askers and all(asker.verified and asker.role in TRUSTED for asker in where.askers)
+    if not is_inner(where.at.conversation) and not trusted:
+        raise Refused(
+            "Only an owner or admin may ask for that. Call yield_to_user if you have nothing more to do here."
+        )

@@ -1,0 +1,35 @@
+"""What a loop needs of those who take its agent's turns."""
+
+from typing import Protocol
+
+from gateway.events import ConversationId
+from gateway.lane import Lane
+from gateway.turns import Report
+
+
+class Taker(Protocol):
+    """Takes the turns of one agent: `gateway.minds.Mind`."""
+
+    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+        """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn.
+
+        `continuing`: go on with what was being done, also if nothing is unread.
+        """
+
+    async def dream(self, lane: Lane) -> Report:
+        """Consolidate what was written down. The same holds of exceptions."""
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+        """Deal with all that is unread there by saying once that there is no answer."""
+
+    async def left(self, conversation: ConversationId) -> int:
+        """Highest urgency still unread there."""
+
+    def direct(self, conversation: ConversationId) -> bool:
+        """Whether it is known as a direct chat."""
+
+    def settled(self, conversation: ConversationId) -> None:
+        """The turn there has ended, and the DMN knows what it cost."""
+
+    def material_tokens(self) -> int:
+        """Written down since the last dream."""
