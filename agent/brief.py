@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Literal
 
 from agent.models.base import Image, Piece, Said, Text
+from agent.steps import overheard, repeated
+from gateway.events import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +51,20 @@ class Exchange:
     """Empty: the agent said nothing."""
     images: tuple[Image, ...] = ()
     """What was shown then, in the order of the lines. Empty for a model that does not see."""
+    steps: tuple[Step, ...] = ()
+    """The tools that were used, answer by answer."""
+    simple: bool = False
+    """For a model that takes no tools: of the steps only what arrived meanwhile is repeated."""
     said: tuple[Said, ...] = field(init=False, compare=False, repr=False)
     """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
 
     def __post_init__(self) -> None:
         parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
+        parts = (*parts, *overheard(self.steps)) if self.simple else parts
         heard = (Said(role="user", parts=parts),) if parts else ()
+        steps = () if self.simple else repeated(self.steps)
         reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
-        object.__setattr__(self, "said", (*heard, *reply))
+        object.__setattr__(self, "said", (*heard, *steps, *reply))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from agent.brief import Brief
 from agent.models.base import (
@@ -14,20 +14,24 @@ from agent.models.base import (
     ModelError,
     Partial,
     Request,
-    Said,
     Text,
     ToolCall,
     TooLong,
     ToolResult,
     ToolSpec,
 )
+from agent.outcome import Outcome, Progress
 from agent.prompt import SHARED, assemble
+from agent.steps import called, named_apart, repeated, whole
 from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
-from gateway.events import Account, Usage
+from gateway.events import Step
 
-NOTHING = Usage()
+ENDING = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
+NO_MORE = "Not carried out: there were too many tool calls in this turn."
+CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
+BROKE = "dmn.daily_cost_usd"
 
 
 class Tools(Protocol):
@@ -50,30 +54,16 @@ class NoTools:
         return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a turn ended."""
-
-    outcome: Literal["replied", "silent", "yielded", "failed"]
-    text: str = ""
-    """To be posted; empty unless replied."""
-    reason: str = ""
-    """Why it failed; empty otherwise. Holds no secrets."""
-    yielded: bool = False
-    """The agent wants to rest; it may have replied too."""
-    used_tools: bool = False
-    model: str = ""
-    usage: Usage = NOTHING
-    requests: int = 0
-    accounts: tuple[Account, ...] = ()
-    """Of the requests whose cache was kept account of."""
-
-
 @dataclass(slots=True)
 class _Answer:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     end: End | None = None
+
+
+async def no_news() -> str:
+    """Nothing arrives."""
+    return ""
 
 
 async def take_turn(
@@ -84,41 +74,107 @@ async def take_turn(
     key: str,
     max_tool_rounds: int = 8,
     glimpse: Callable[[str], None] | None = None,
+    news: Callable[[], Awaitable[str]] = no_news,
+    afford: Callable[[Request], bool] = lambda _: True,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
     `glimpse` is called with the text so far of each answer while it grows: what it was told may be taken back,
-    and only what is `presentable` of it may be shown. Raises for the very first request only: `TooLong` if it
-    does not fit the window (fold, then call again), `Malformed` if it holds images (leave them out, then call
-    again). Every other model failure is an outcome. Cancelling closes the provider's connection and leaves
-    nothing behind.
+    and only what is `presentable` of it may be shown. `news` is asked after each round of tools for what has arrived
+    meanwhile; it is told behind their results. `afford` is asked before each request: without its leave the turn
+    ends, silently. `progress` is kept up to date, also with tools that were cut off.
+
+    Raises for the very first request only: `TooLong` if it does not fit the window (fold, then call again),
+    `Malformed` if it holds images (leave them out, then call again). Every other model failure is an outcome.
+    Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
     """
-    request = _request(brief, model, tools, key)
-    done = Outcome(outcome="failed")
-    nudged = False
-    for round_number in range(max_tool_rounds + 2):
+    turn = _Turn(_request(brief, model, tools, key), model, tools, progress or Progress(), max_tool_rounds)
+    progress = turn.progress
+    while afford(turn.request):
         try:
-            answer = await _ask(model, request, glimpse)
+            answer = await _ask(model, turn.request, glimpse)
         except ModelError as error:
-            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(request))
-            if mendable and done.requests == 0:
+            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(turn.request))
+            if mendable and progress.done.requests == 0:
                 raise
-            return replace(_lost(done, error.accounts), reason=error.reason)
-        assert answer.end is not None
-        done = _counted(_lost(done, answer.end.lost), answer.end, model)
-        ended = _ended(answer, done)
+            progress.lost(error.accounts)
+            return progress.ended(Outcome(outcome="failed", reason=error.reason))
+        ended = await turn.take(answer, news)
         if ended is not None:
-            return ended
-        if answer.calls:
-            results = await asyncio.gather(*(tools.call(call) for call in answer.calls))
-            done = replace(done, used_tools=True)
-            request = _continued(request, answer, tuple(results), last=round_number + 1 >= max_tool_rounds)
-        elif nudged:
-            return replace(done, reason="the model answered with nothing, twice")
-        else:
-            nudged = True
-            request = _with_hint(request, NUDGE)
-    return replace(done, reason=f"the model still called tools after {max_tool_rounds} rounds")
+            return progress.ended(ended)
+    return replace(progress.done, outcome="silent", reason=BROKE, broke=True)
+
+
+class _Turn:
+    """One turn under way: what the model is to be asked next."""
+
+    def __init__(self, request: Request, model: Model, tools: Tools, progress: Progress, max_rounds: int) -> None:
+        self.request = request
+        self.progress = progress
+        self._model = model
+        self._tools = tools
+        self._max_rounds = max_rounds
+        self._rounds = 0
+        self._nudged = False
+
+    async def take(self, answer: _Answer, news: Callable[[], Awaitable[str]]) -> Outcome | None:
+        """Do what an answer says. Returns how the turn ended, None: it goes on."""
+        assert answer.end is not None
+        self.progress.answered(answer.end, self._model)
+        answer.calls = named_apart(_clean(answer.calls), self.request.conversation)
+        ended = _ended(answer)
+        if answer.calls and (ended is None or ended.outcome != "failed"):
+            await self._use(answer)
+            return ended or await self._go_on(news)
+        if ended is None and self._nudged:
+            return Outcome(outcome="failed", reason="the model answered with nothing, twice")
+        if ended is None:
+            self._nudged, self.request = True, _with_hint(self.request, NUDGE)
+        return ended
+
+    async def _go_on(self, news: Callable[[], Awaitable[str]]) -> Outcome | None:
+        """Put the last step, and what arrived meanwhile, into the next request."""
+        if self._rounds > self._max_rounds:
+            return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
+        step = self.progress.told(whole(await news()))
+        self.request = replace(self.request, conversation=(*self.request.conversation, *repeated((step,))))
+        if self._rounds == self._max_rounds:
+            self.progress.done = replace(self.progress.done, used_tools=True)
+            self.request = _with_hint(self.request, ENOUGH)
+        return None
+
+    async def _use(self, answer: _Answer) -> None:
+        """Carry out the calls of an answer side by side. The step is written down also if that is cut off."""
+        enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
+        calls = [call for call in answer.calls if call.name not in ENDING]
+        tasks = [asyncio.ensure_future(_no_more(call) if enough else self._tools.call(call)) for call in calls]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            results = {call.id: _result(call, task) for call, task in zip(calls, tasks, strict=True)}
+            text, posted = whole(answer.text), {call.name for call in answer.calls} & ENDING == {YIELD_TO_USER.name}
+            step = Step(
+                text="" if posted or not text.strip() else text,
+                calls=tuple([called(call, results.get(call.id)) for call in answer.calls]),
+            )
+            work = {spec.name for spec in self.request.tools if spec.task}
+            self.progress.used(step, worked=any(call.name in work for call in calls))
+
+
+async def _no_more(call: ToolCall) -> ToolResult:
+    return ToolResult(id=call.id, text=NO_MORE, error=True)
+
+
+def _result(call: ToolCall, task: asyncio.Task[ToolResult]) -> ToolResult:
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return ToolResult(id=call.id, text=CUT_OFF, error=True)
+    return task.result()
 
 
 def beginning(persona: str, skills: str, model: Model, tools: Tools, *, key: str) -> Request:
@@ -133,27 +189,6 @@ def _request(brief: Brief, model: Model, tools: Tools, key: str) -> Request:
     specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
     plain = model.family == "local"
     return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
-
-
-def _counted(done: Outcome, end: End, model: Model) -> Outcome:
-    """One more request has been answered."""
-    return replace(
-        done,
-        usage=done.usage + end.usage,
-        requests=done.requests + 1,
-        model=end.model or model.name,
-        accounts=done.accounts if end.account is None else (*done.accounts, end.account),
-    )
-
-
-def _lost(done: Outcome, accounts: tuple[Account, ...]) -> Outcome:
-    """Requests that broke off were billed as well."""
-    return replace(
-        done,
-        usage=sum((account.usage for account in accounts), start=done.usage),
-        requests=done.requests + len(accounts),
-        accounts=(*done.accounts, *accounts),
-    )
 
 
 def _shows(request: Request) -> bool:
@@ -184,31 +219,27 @@ async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | 
     return answer
 
 
-def _ended(answer: _Answer, done: Outcome) -> Outcome | None:
-    """The outcome that this answer makes, or None if the turn goes on."""
-    text = _whole(answer.text).strip()
+def _clean(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """As they can be written down."""
+    return tuple(
+        [replace(call, id=whole(call.id), name=whole(call.name), arguments=whole(call.arguments)) for call in calls]
+    )
+
+
+def _ended(answer: _Answer) -> Outcome | None:
+    """What this answer makes of the turn, once its calls are carried out; None if it goes on."""
+    text = whole(answer.text).strip()
     names = {call.name for call in answer.calls}
+    yields = YIELD_TO_USER.name in names
     if STAY_SILENT.name in names:
-        return replace(done, outcome="silent")
-    if YIELD_TO_USER.name in names:
-        return replace(done, outcome="replied" if text else "yielded", text=text, yielded=True)
-    if answer.end is not None and answer.end.stop == "refused":
-        return replace(done, reason="the model declined to answer")  # what it had begun to say is not its answer
+        return Outcome(outcome="silent", yielded=yields)
+    if yields:
+        return Outcome(outcome="replied" if text else "yielded", text=text, yielded=True)
+    if answer.end is not None and answer.end.stop == "refused":  # what it had begun to say is not its answer
+        return Outcome(outcome="failed", reason="the model declined to answer")
     if not names and text:
-        return replace(done, outcome="replied", text=text)
+        return Outcome(outcome="replied", text=text)
     return None
-
-
-def _whole(text: str) -> str:
-    """Join surrogate halves that came in separate pieces; a half that stays alone cannot be written as UTF-8."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _continued(request: Request, answer: _Answer, results: tuple[ToolResult, ...], *, last: bool) -> Request:
-    beside: tuple[Text | ToolCall | ToolResult, ...] = (Text(text=_whole(answer.text)),) if answer.text.strip() else ()
-    asked = Said(role="assistant", parts=(*beside, *answer.calls))
-    request = replace(request, conversation=(*request.conversation, asked, Said(role="user", parts=results)))
-    return _with_hint(request, ENOUGH) if last else request
 
 
 def _with_hint(request: Request, hint: str) -> Request:

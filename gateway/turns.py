@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from agent import view
 from agent.brief import Brief
 from agent.models.base import Malformed, Model, TooLong
-from agent.turn import Outcome, Tools, take_turn
+from agent.outcome import Outcome
+from agent.turn import Tools, take_turn
 from gateway.briefing import Briefing
 from gateway.clock import Clock
 from gateway.events import Account, Address, ConversationId, Message, Post, PostKey

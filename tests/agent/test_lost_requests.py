@@ -7,7 +7,8 @@ import pytest
 from agent.brief import Brief
 from agent.models.base import Busy
 from agent.models.failover import Failover
-from agent.turn import NoTools, Outcome, take_turn
+from agent.outcome import Outcome
+from agent.turn import NoTools, take_turn
 from gateway.clock import ManualClock
 from tests.agent.test_cache_keeper import ANSWER, IDENTITY, Bench, request, story
 from tests.servers.model_api import failure

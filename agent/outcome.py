@@ -1,0 +1,79 @@
+"""What becomes of a turn. Pure."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from agent.models.base import End, Model
+from gateway.events import Account, Step, Usage
+
+NOTHING = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a turn ended."""
+
+    outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
+    text: str = ""
+    """To be posted; empty unless replied."""
+    reason: str = ""
+    """Why it failed, or why the model was not asked; empty otherwise. Holds no secrets."""
+    yielded: bool = False
+    """The agent wants to rest; it may have replied too."""
+    used_tools: bool = False
+    """It worked on a task (`ToolSpec.task`), or was told to stop using tools."""
+    broke: bool = False
+    """What it would have asked for next could not be afforded."""
+    model: str = ""
+    usage: Usage = NOTHING
+    requests: int = 0
+    accounts: tuple[Account, ...] = ()
+    """Of the requests whose cache was kept account of."""
+    steps: tuple[Step, ...] = ()
+    """Each answer with tool calls, and what the model was told then."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a turn has come to so far. Where it is cut off, this is what there is to write down."""
+
+    done: Outcome = field(default_factory=lambda: Outcome(outcome="interrupted"))
+
+    def answered(self, end: End, model: Model) -> None:
+        """One more request has been answered."""
+        self.lost(end.lost)
+        done = self.done
+        self.done = replace(
+            done,
+            usage=done.usage + end.usage,
+            requests=done.requests + 1,
+            model=end.model or model.name,
+            accounts=done.accounts if end.account is None else (*done.accounts, end.account),
+        )
+
+    def lost(self, accounts: tuple[Account, ...]) -> None:
+        """Requests that broke off were billed as well."""
+        done = self.done
+        self.done = replace(
+            done,
+            usage=sum((account.usage for account in accounts), start=done.usage),
+            requests=done.requests + len(accounts),
+            accounts=(*done.accounts, *accounts),
+        )
+
+    def used(self, step: Step, *, worked: bool) -> None:
+        """Tools were used, or cut off."""
+        self.done = replace(self.done, steps=(*self.done.steps, step), used_tools=self.done.used_tools or worked)
+
+    def told(self, heard: str) -> Step:
+        """This arrived meanwhile, and is told behind the results of the last step. Returns that step."""
+        *before, step = self.done.steps
+        step = replace(step, heard=heard)
+        self.done = replace(self.done, steps=(*before, step))
+        return step
+
+    def ended(self, ending: Outcome) -> Outcome:
+        """The whole outcome of a turn that ended like this."""
+        return replace(
+            self.done, outcome=ending.outcome, text=ending.text, reason=ending.reason, yielded=ending.yielded
+        )

@@ -1,0 +1,90 @@
+"""Steps of a turn: the answers of the model that called tools, and what it was told then. Pure.
+
+What a loop's own requests say of a step and what later prompts repeat of it is written by one function, so it is
+the same bytes.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from agent.models.base import Piece, Said, Text, ToolCall, ToolResult
+from agent.view import estimate_tokens
+from gateway.events import Called, Step
+
+CALL_TOKENS = 24
+"""Around a call and its result: the words of the JSON that they are told in."""
+_ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+
+
+def repeated(steps: Iterable[Step]) -> tuple[Said, ...]:
+    """Both sides of each step, the agent's first. What ended the turn was not answered, so it is not repeated."""
+    return tuple([said for step in steps for said in _sides(step)])
+
+
+def _sides(step: Step) -> tuple[Said, ...]:
+    calls = [called for called in step.calls if not called.ended]
+    if not calls:
+        return ()
+    asked: list[Piece] = [Text(text=step.text)] if step.text.strip() else []
+    asked += [ToolCall(id=called.id, name=called.name, arguments=called.arguments) for called in calls]
+    told: list[Piece] = [ToolResult(id=called.id, text=called.result, error=called.error) for called in calls]
+    told += [Text(text=step.heard)] if step.heard else []
+    return Said(role="assistant", parts=tuple(asked)), Said(role="user", parts=tuple(told))
+
+
+def overheard(steps: Iterable[Step]) -> tuple[Text, ...]:
+    """What arrived in the middle of a turn: all that a model which takes no tools is told of its steps."""
+    return tuple([Text(text=step.heard) for step in steps if step.heard])
+
+
+def tokens(steps: Iterable[Step]) -> int:
+    """How much they take where they are repeated, roughly."""
+    pieces = [part for said in repeated(steps) for part in said.parts]
+    return sum(
+        estimate_tokens(part.name + part.arguments) + CALL_TOKENS if isinstance(part, ToolCall) else _tokens(part)
+        for part in pieces
+    )
+
+
+def _tokens(part: Piece) -> int:
+    return estimate_tokens(part.text) if isinstance(part, Text | ToolResult) else 0
+
+
+def named_apart(calls: Sequence[ToolCall], conversation: Iterable[Said]) -> tuple[ToolCall, ...]:
+    """The calls, none with the id of another one or of an earlier one in the conversation.
+
+    Some servers count anew in each answer (`call_0`), and Anthropic refuses a request with one id twice. Ids that
+    differ only in what it does not take (see `agent.models.anthropic_wire`) are the same there.
+    """
+    taken = {_plain(part.id) for said in conversation for part in said.parts if isinstance(part, ToolCall)}
+    apart = []
+    for call in calls:
+        name, count = call.id or "call", 1
+        while _plain(name) in taken:
+            count += 1
+            name = f"{call.id or 'call'}_{count}"
+        taken.add(_plain(name))
+        apart.append(call if name == call.id else replace(call, id=name))
+    return tuple(apart)
+
+
+def _plain(name: str) -> str:
+    return _ODD.sub("_", name)
+
+
+def whole(text: str) -> str:
+    """Join surrogate halves that came in separate pieces; a half that stays alone cannot be written as UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def called(call: ToolCall, result: ToolResult | None) -> Called:
+    """One call as it is written down. None: it ended the turn."""
+    return Called(
+        id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        result=whole(result.text) if result is not None else "",
+        error=result is not None and result.error,
+        ended=result is None,
+    )
