@@ -67,5 +67,5 @@ def _allowed(where: Whereabouts) -> None:
     trusted = where.askers and all(asker.verified and asker.role in TRUSTED for asker in where.askers)
     if not is_inner(where.at.conversation) and not trusted:
         raise Refused(
-            "Only an owner or admin may ask for that. Call yield_to_user if you have nothing more to do here."
+            "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
         )

@@ -1,0 +1,37 @@
+"""What holds for one turn only, in the operator's weight: how the agent is to go about it, and who was away."""
+
+from collections.abc import Awaitable, Callable
+
+from agent.prompts import prompt
+from agent.signals import Mode, State
+from gateway.acting import Acting
+from gateway.digest import listed
+from gateway.events import ConversationId
+from gateway.records import is_inner
+
+
+class Guidance:
+    """One agent's."""
+
+    def __init__(
+        self,
+        *,
+        state: Callable[[], State],
+        acting: Acting,
+        returned: Callable[[ConversationId], Awaitable[str]],
+    ) -> None:
+        """`returned`: what somebody is to be told who was away until now, in numbers; empty: nothing."""
+        self._state = state
+        self._acting = acting
+        self._returned = returned
+
+    async def __call__(self, conversation: ConversationId, autonomous: bool, continuing: bool) -> str:
+        """For `agent.brief.Brief.now`. It has the operator's weight, so nobody's words are in it."""
+        if not autonomous:
+            return await self._returned(conversation)
+        state = self._state()
+        quiet = [prompt("quiet")] if state.quiet_until is not None else []
+        if is_inner(conversation):
+            mode = Mode.WORKING if continuing else state.mode
+            return "\n".join([prompt(mode.value), *quiet, *filter(None, [listed(self._acting.places())])])
+        return "\n".join([prompt("working" if continuing else "own"), *quiet])
