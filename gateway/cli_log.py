@@ -50,9 +50,17 @@ def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: A
     exported = command("export", export, "print the entire log as JSON lines")
     exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
     exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
-    asked = command("why", why_command, "tell what happened to an event, and which rule decided")
-    asked.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
+    add_why(commands, resolve_store)
     command("rebuild", rebuild_command, "verify every table against the log, and mend what differs")
+
+
+def add_why(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `why`, which stands under `log` and by itself."""
+    text = "tell what happened to an event, and which rule decided"
+    parser: argparse.ArgumentParser = subparsers.add_parser("why", help=text, description=text)
+    add_store(parser, resolve_store)
+    parser.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
+    parser.set_defaults(handler=why_command)
 
 
 def kinds() -> list[str]:
@@ -117,7 +125,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def why_command(args: argparse.Namespace) -> int:
-    """Handler of `log why`."""
+    """Handler of `why` and `log why`."""
     found = True
 
     async def run(reader: Reader) -> None:
@@ -126,7 +134,7 @@ def why_command(args: argparse.Namespace) -> int:
         found = story is not None
         sys.stdout.writelines(f"{told}\n" for told in story or [f"there is no entry {args.seq}"])
 
-    return reading("log", args, run) or (0 if found else 2)
+    return reading("why", args, run) or (0 if found else 2)
 
 
 def rebuild_command(args: argparse.Namespace) -> int:

@@ -1,0 +1,157 @@
+"""`reverie dmn status|pause|wake|sleep|quiet|rest|off|debug`: the agents' Default Mode Networks, seen and steered.
+
+Asks the running gateway. Where none runs, `status` and `debug` tell what was saved, and the others change that, so that
+it holds from the next start on. Exit codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be
+done (the reason stands on stderr).
+"""
+
+import argparse
+import asyncio
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
+
+from agent import dmn, signals
+from gateway import mindctl, policies
+from gateway.cli_reading import refused
+from gateway.clock import SystemClock
+from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
+from gateway.mindctl import Saved
+from gateway.notifications import WORDS
+from gateway.ops.health import STALE_S, last_sign
+from gateway.orders import ANSWER, Answer, DmnOrder, What
+from gateway.records import NORMAL, DmnSaved, inner
+from gateway.settings import Settings
+from gateway.store import Entry, Missing, Reader, Store, StoreError
+from gateway.store.lines import printable
+
+ResolveSettings = Callable[[Path], Settings]
+"""From a configuration directory to what it says. What it raises is the caller's to answer."""
+
+HELP: dict[What, str] = {
+    "status": "what each agent is doing, and what it may still do today",
+    "pause": "no autonomous turns, until somebody speaks to the agent",
+    "wake": "end rest, pause, quiet and off",
+    "sleep": "rest until a time, or until it is woken",
+    "quiet": "start nothing below urgent for a time (default 1h)",
+    "rest": "leave off what it is doing by itself",
+    "off": "no autonomous turns, also after a restart, until it is woken",
+    "debug": "what would start next, and what it is blocked by",
+}
+
+
+def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `dmn` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    parser = subparsers.add_parser("dmn", help="see and steer what the agents do by themselves")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+    for what in get_args(What):
+        made: argparse.ArgumentParser = commands.add_parser(what, help=HELP[what], description=HELP[what])
+        if what in ("sleep", "quiet"):
+            text = "how long (45m, 2h), or until when (until 07:00, in dmn.timezone)"
+            made.add_argument("when", nargs="*", metavar="WHEN", help=text)
+        if what == "sleep":
+            text = "a type of notifications that wakes it, too, e.g. telegram.main.room (repeatable)"
+            made.add_argument("--on", action="append", default=[], metavar="TYPE", help=text)
+        made.add_argument("--agent", metavar="ID", help="this one only (default: all)")
+        made.add_argument("--json", action="store_true", help="for programs")
+        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        made.set_defaults(handler=dmn_command, resolve_settings=resolve_settings)
+
+
+def dmn_command(args: argparse.Namespace) -> int:
+    """Handler of all of them."""
+    settings: Settings = args.resolve_settings(args.config)
+    now = datetime.now(UTC)
+    try:
+        order = DmnOrder(
+            what=args.what,
+            by=f"{_user()} at the command line",
+            agent=args.agent,
+            until=mindctl.until_of(" ".join(getattr(args, "when", ())), now, ZoneInfo(settings.dmn.timezone)),
+            on=tuple(getattr(args, "on", ())),
+        )
+        answer = asyncio.run(_answer(settings, order, now))
+    except (ControlError, StoreError, OSError, ValueError) as error:
+        return refused("dmn", error)
+    if args.json:
+        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
+    else:
+        out = sys.stdout if answer.ok else sys.stderr
+        out.writelines(f"{printable(line)}\n" for line in answer.lines)
+    return 0 if answer.ok else 1
+
+
+async def _answer(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
+    path = settings.store.path
+    try:
+        return await ask(socket_path(path), order)
+    except (NotRunning, PathTooLong):
+        sign = last_sign(path, now)
+        if sign is not None and sign.age_s < STALE_S:
+            raise  # it runs without a socket: what was saved is older than what it does
+    if order.what in mindctl.ASKS:
+        return await _saved(settings, order, now)
+    return await _directed(settings, order, now)
+
+
+async def _saved(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
+    """As the store has it. What waits is not part of it: the next start notices that anew."""
+    path = settings.store.path
+    try:
+        async with await Store.open_readonly(path) as reader:
+            minds = await _minds(settings, reader)
+            waits = [f"{place} ({WORDS[urgency]})" for place, urgency in await reader.due(NORMAL)]
+    except Missing:
+        minds, waits = await _minds(settings, None), []
+    answer, _ = mindctl.answer(order, minds, now)
+    head = [f"no gateway is running with the store {path}; this was saved"]
+    unread = [f"unread, for the next start: {', '.join(waits)}"] if waits else []
+    lines = (*head, *answer.lines, *unread) if answer.ok else answer.lines
+    return answer.model_copy(update={"lines": lines})
+
+
+async def _directed(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
+    """Change what was saved, by the same function as a running gateway, under the store's lock."""
+    async with await Store.open(settings.store.path, SystemClock()) as store:
+        minds = {mind.agent: mind for mind in await _minds(settings, store)}
+        answer, told = mindctl.answer(order, list(minds.values()), now)
+        entries = list[Entry]()
+        for agent, directive, directed in told:
+            state, _ = dmn.step(minds[agent].state, directive, minds[agent].policy)
+            entries.append(Entry(fact=directed, at=now, conversation=inner(agent)))
+            entries.append(Entry(fact=DmnSaved(state=signals.save(state), agent=agent), at=now))
+        await store.append(entries)
+    if not told:
+        return answer
+    return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
+
+
+async def _minds(settings: Settings, reader: Reader | None) -> list[Saved]:
+    minds = []
+    for place, agent in enumerate(settings.agents):
+        saved = await reader.dmn_state(agent.id) if reader is not None else None
+        if saved is None and place == 0 and reader is not None:
+            saved = await reader.dmn_state()  # from before each agent had its own
+        policy = policies.dmn_policy(settings, agent.id)
+        minds.append(Saved(agent=agent.id, state=_restored(saved), policy=policy))
+    return minds
+
+
+def _restored(saved: str | None) -> signals.State:
+    try:
+        return signals.restore(saved) if saved else signals.State()
+    except ValueError:  # another version's: as the gateway itself would begin
+        return signals.State()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # nobody gave this user a name
+        return f"user {os.getuid()}"

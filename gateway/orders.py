@@ -1,0 +1,96 @@
+"""What whoever steers a running gateway asks of it, and what it answers. Pure; `gateway.control` carries it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gateway.events import ConversationId, Time
+
+What = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "debug"]
+"""`status` and `debug` only ask. `sleep`: rest until a time, or a kind of notification; the others say themselves."""
+
+_Word = Annotated[str, Field(max_length=200)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class DmnOrder(_Line):
+    """For the Default Mode Networks of the agents."""
+
+    what: What
+    by: _Word
+    """Who says so, for people. Nobody vouches for it."""
+    agent: _Word | None = None
+    """One of them, by its id. None: all."""
+    until: Time | None = None
+    """Of `sleep` and `quiet`. None: until it is woken; for an hour."""
+    on: Annotated[tuple[_Word, ...], Field(max_length=20)] = ()
+    """Of `sleep`: types of notifications that wake it, too."""
+    kind: Literal["dmn"] = "dmn"
+
+
+Order = DmnOrder
+"""Everything that can be asked of a running gateway, tagged by `kind`."""
+
+
+class Wish(_Line):
+    """Where an autonomous turn would start."""
+
+    conversation: ConversationId
+    why: str
+    """`pending`: something waits there; `continuing`: it goes on with what it did; `low`: it is looking for work."""
+
+
+class MindSeen(_Line):
+    """One agent's Default Mode Network, as it stands."""
+
+    agent: str
+    mode: str
+    next_tick_s: float | None
+    """Until it looks again. None: it does not run."""
+    running: tuple[ConversationId, ...]
+    """A turn is under way here."""
+    waiting: tuple[ConversationId, ...]
+    """Somebody is owed a turn here."""
+    wanted: tuple[Wish, ...]
+    """What an autonomous turn would take up, the first first."""
+    held: tuple[str, ...]
+    """Why none may start now, each in words. Empty: one may."""
+    low: tuple[ConversationId, ...]
+    """Something low waits here."""
+    in_a_row: int
+    """Autonomous turns since a person last spoke to it."""
+    max_in_a_row: int
+    turns_today: int
+    """Autonomous ones, as is what was spent."""
+    daily_turns: int
+    spent_today_usd: float
+    daily_cost_usd: float
+    errors: int
+    """Failed turns in a row."""
+    quiet: bool
+    quiet_until: Time | None
+    """None: it is not quiet, or until it is woken."""
+    stored_until: Time | None
+    """Of mode `stored`. None: until it is woken."""
+    wake_on: tuple[str, ...]
+    presence: str
+    """How near the people are."""
+
+
+class Answer(_Line):
+    """What became of an order."""
+
+    ok: bool
+    """False: it was not carried out, and the lines say why."""
+    lines: tuple[str, ...]
+    """For people. Rooms are named in them: not safe on a terminal as they are."""
+    data: tuple[MindSeen, ...] = ()
+    """For programs: the agents that it was about, afterwards."""
+
+
+ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
+"""`dump_json` and `validate_json` are each other's inverse; a dumped one has no line end in it."""
