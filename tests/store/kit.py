@@ -52,7 +52,7 @@ def place(room: str = "#a") -> Address:
     return Address(channel=ChannelName("irc.test"), room=RoomId(room))
 
 
-def said(number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention"] = "room") -> Entry:
+def said(number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention", "direct"] = "room") -> Entry:
     fact = Message(
         id=MessageId(str(number)),
         at=place(room),
