@@ -1,0 +1,47 @@
+"""Reminders, as a model is told of them. Pure."""
+
+from pydantic import Field
+
+from agent.tools.schema import Arguments, spec
+
+
+class Remind(Arguments):
+    """What is to come back, and when."""
+
+    text: str = Field(description="What to be reminded of, in one line of at most 500 characters.")
+    at: str = Field(
+        default="",
+        description="When: 2026-11-22T09:00 (with or without an offset), 18:30, tomorrow 9:00, or in 2h30m.",
+    )
+    every: str = Field(
+        default="", description="To repeat: how long between two times, e.g. 90 min or 1 day. The first time is `at`."
+    )
+    cron: str = Field(
+        default="",
+        description="To repeat by the calendar, without `at` and `every`: minute, hour, day of the month, month and "
+        "day of the week, e.g. 0 9 * * 1-5.",
+    )
+    timezone: str = Field(
+        default="", description="Where that is local time, e.g. Europe/Zurich; without it where you are."
+    )
+
+
+class ListReminders(Arguments):
+    """Those of this place."""
+
+
+class CancelReminder(Arguments):
+    """Which one."""
+
+    id: str = Field(description="As list_reminders and remind name it.")
+
+
+REMIND = spec(
+    "remind",
+    "Set a reminder: when its time comes, you are told its text here and can act on it. Give `at`, `every` or `cron`.",
+    Remind,
+)
+LIST_REMINDERS = spec(
+    "list_reminders", "List the reminders of this conversation that are still to come.", ListReminders
+)
+CANCEL_REMINDER = spec("cancel_reminder", "Cancel a reminder of this conversation.", CancelReminder)

@@ -1,0 +1,90 @@
+"""The tools for reminders, carried out: in a conversation for that place, in the inner one for the agent itself."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from agent.tools.remind import CancelReminder, ListReminders, Remind
+from agent.tools.schema import Refused
+from gateway import schedules
+from gateway.clock import Clock
+from gateway.events import Address, SenderId
+from gateway.hands import Whereabouts
+from gateway.records import is_inner
+from gateway.reminders import Reminders
+from gateway.schedules import Cron, zone
+from gateway.spoken import Spoken
+from gateway.store import Reminder
+
+MOST_LISTED: Final = 50
+
+
+class RemindHands:
+    """Each method answers with a text for the model, or raises Refused. What it lists holds people's words."""
+
+    def __init__(self, reminders: Reminders, clock: Clock) -> None:
+        self._reminders = reminders
+        self._clock = clock
+
+    async def remind(self, args: Remind, where: Whereabouts) -> str:
+        """Set one, asked for by whoever spoke last."""
+        asker = where.askers[-1] if where.askers else None
+        made = await self._reminders.set(
+            agent=where.agent,
+            at=_place(where),
+            by=asker.id if asker is not None else SenderId(""),
+            asked_by=asker.name if asker is not None else "",
+            text=args.text,
+            spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
+        )
+        ahead = schedules.lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
+        again = schedules.parse(made.schedule)
+        then = f", then {schedules.told(again)}" if not isinstance(again, schedules.At) else ""
+        return f"Reminder {made.id} is set for {self._when(made)}, in {ahead}{then}."
+
+    async def list_reminders(self, _: ListReminders, where: Whereabouts) -> str:
+        """Those of this place only."""
+        place = _place(where)
+        found = await self._reminders.list(where.agent, place.conversation if place is not None else None)
+        lines = [self._line(one) for one in found[:MOST_LISTED]]
+        if len(found) > MOST_LISTED:
+            lines.append(f"(and {len(found) - MOST_LISTED} later ones)")
+        return "\n".join(lines) or "There are no reminders here."
+
+    async def cancel_reminder(self, args: CancelReminder, where: Whereabouts) -> str:
+        """End one of this place."""
+        place = _place(where)
+        whom = where.askers[-1].name if where.askers else where.agent
+        done = await self._reminders.cancel(
+            args.id,
+            agent=where.agent,
+            where=place.conversation if place is not None else None,
+            reason=f"cancelled for {whom}" if where.askers else "cancelled by the agent",
+        )
+        if not done:
+            raise Refused("There is no such reminder here; list_reminders names them.")
+        return "It is cancelled."
+
+    def _line(self, one: Reminder) -> str:
+        asked = f", asked for by {one.asked_by}" if one.asked_by else ""
+        try:
+            again = schedules.told(schedules.parse(one.schedule))
+        except schedules.BadSchedule:
+            again = one.schedule
+        return f"{one.id}: {self._when(one)}, {again}{asked}: {one.text}"
+
+    def _when(self, one: Reminder) -> str:
+        return when(one.due, one.schedule, self._reminders.timezone)
+
+
+def when(due: datetime, schedule: str, timezone: str) -> str:
+    """A time on the clocks where its schedule is read, else in `timezone`."""
+    try:
+        read = schedules.parse(schedule)
+    except schedules.BadSchedule:
+        read = None
+    place = read.timezone if isinstance(read, Cron) else timezone
+    return f"{due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
+
+
+def _place(where: Whereabouts) -> Address | None:
+    return None if is_inner(where.at.conversation) else where.at

@@ -1,0 +1,188 @@
+"""Reminders: set, listed, cancelled, and told when their time has come.
+
+The log has them (`Reminded`, then an `Alarm` each time), so they hold over restarts. All times that passed while
+nobody could tell are one alarm, which says how many there were.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from agent.tools.schema import Refused
+from channels.tasks import within
+from channels.text import line, name
+from gateway import schedules
+from gateway.clock import Clock
+from gateway.events import Address, Alarm, ConversationId, EventId, SenderId
+from gateway.ids import new_id
+from gateway.records import Reminded, ReminderEnded, inner
+from gateway.schedules import BadSchedule
+from gateway.spoken import Spoken, understood
+from gateway.store import Entry, Reminder, Store
+
+logger = logging.getLogger("reverie.reminders")
+
+MOST_CHARS: Final = 500
+"""Of a reminder's text."""
+LOOK_AGAIN_S: Final = 60.0
+"""The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
+_ID_CHARS: Final = 6
+_MEANT: Final = str.maketrans("OIL", "011")
+"""Letters that ids do not have, and what they were meant to be (crockford.com/base32.html)."""
+
+
+def short_id(now: datetime) -> str:
+    """Easily read aloud and typed; whether it is new is for the log to say. 30 random bits."""
+    return new_id(now)[-_ID_CHARS:]
+
+
+class Reminders:
+    """Those of all agents. One `run` for each store, while the gateway runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        timezone: str,
+        most: int,
+        fire: Callable[[Alarm], Awaitable[None]],
+        ids: Callable[[datetime], str] = short_id,
+    ) -> None:
+        """`timezone`: of schedules that name none. `most`: of one place, and of one agent itself.
+
+        `fire` returns once the alarm is in the log; one that is there already (the same id) it does not tell again.
+        """
+        self.timezone = timezone
+        self.most = most
+        self._store = store
+        self._clock = clock
+        self._fire = fire
+        self._ids = ids
+        self._changed = asyncio.Event()
+        self._setting = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Tell each when its time has come, until cancelled; what was being told then is told by the next process.
+
+        Without reminders it waits without waking. Raises what the store or `fire` raise.
+        """
+        told: dict[str, datetime] = {}
+        while True:
+            self._changed.clear()
+            rows = await self._store.reminders()
+            # One that still stands where it was told would be told without end, so it is let alone.
+            told = {row.id: row.due for row in rows if told.get(row.id) == row.due}
+            rows = [row for row in rows if row.id not in told]
+            now = self._clock.now()
+            if not rows or rows[0].due > now:
+                await self._until(rows[0].due if rows else None)
+                continue
+            for row in rows:
+                if row.due > now or self._changed.is_set():  # one of them may have been cancelled
+                    break
+                await self._tell(row)
+                told[row.id] = row.due
+
+    async def set(
+        self, *, agent: str, at: Address | None, by: SenderId, asked_by: str, text: str, spoken: Spoken
+    ) -> Reminder:
+        """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead."""
+        now = self._clock.now()
+        place = at.conversation if at is not None else None
+        said = line(text, MOST_CHARS + 1)
+        if not said or len(said) > MOST_CHARS:
+            raise Refused(f"A reminder needs a text of 1 to {MOST_CHARS} characters.")
+        try:
+            schedule, due = understood(spoken, now, self.timezone)
+        except BadSchedule as error:
+            raise Refused(str(error)) from None
+        async with self._setting:  # or two at once would both see room for one
+            if len(await self.list(agent, place)) >= self.most:
+                raise Refused(f"There are {self.most} reminders here already, and no more may be; cancel one first.")
+            fact = Reminded(
+                reminder="",
+                agent=agent,
+                at=at,
+                text=said,
+                by=by,
+                asked_by=name(asked_by),
+                schedule=schedules.written(schedule),
+                due=due,
+            )
+            made = await self._write(fact, place or inner(agent), now)
+        self._changed.set()
+        return Reminder(
+            id=made,
+            agent=agent,
+            conversation=place,
+            due=due,
+            schedule=fact.schedule,
+            text=said,
+            sender=by,
+            asked_by=fact.asked_by,
+        )
+
+    async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
+        """Those of that place (None: of that agent itself) that are still to come, the next first."""
+        rows = await self._store.reminders()
+        return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
+
+    async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
+        """End one of that place (None: of that agent itself) for good. False: there is none of that name there."""
+        wanted = id.strip().upper().translate(_MEANT)
+        if not any(row.id == wanted for row in await self.list(agent, where)):
+            return False
+        await self._end(wanted, where or inner(agent), reason)
+        self._changed.set()
+        return True
+
+    async def _until(self, due: datetime | None) -> None:
+        """Return when that time has come, or when the reminders have changed."""
+        if due is None:
+            await self._changed.wait()
+            return
+        while not self._changed.is_set() and (left_s := (due - self._clock.now()).total_seconds()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, min(left_s, LOOK_AGAIN_S), self._changed.wait())
+
+    async def _tell(self, row: Reminder) -> None:
+        now = self._clock.now()
+        try:
+            schedule = schedules.parse(row.schedule)
+            place = Address.parse(row.conversation) if row.conversation is not None else None
+        except ValueError as error:  # e.g. a time zone that exists no more
+            logger.warning("reminder %s is over: %s", row.id, error)
+            await self._end(row.id, row.conversation or inner(row.agent), f"it cannot be read any more: {error}")
+            return
+        passed = schedules.passed(schedule, row.due, now)
+        alarm = Alarm(
+            id=EventId(f"{row.id}:{row.due.isoformat()}"),  # where it stood, so that it is the same at every try
+            text=row.text,
+            sent=now,
+            at=place,
+            agent=row.agent,
+            reminder=row.id,
+            asked_by=row.asked_by,
+            due=passed.last,
+            missed=passed.missed,
+            next=passed.next,
+        )
+        await self._fire(alarm)
+
+    async def _write(self, fact: Reminded, place: ConversationId, now: datetime) -> str:
+        """Under an id that no reminder ever had: two would be one for the log."""
+        while True:
+            made = self._ids(now)
+            entry = Entry(fact=replace(fact, reminder=made), at=now, conversation=place, key=f"reminded:{made}")
+            [written] = await self._store.append([entry])
+            if written.fresh:
+                return made
+
+    async def _end(self, reminder: str, place: ConversationId, reason: str) -> None:
+        fact = ReminderEnded(reminder=reminder, reason=line(reason, MOST_CHARS))
+        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
