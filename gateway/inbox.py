@@ -5,12 +5,21 @@ What is unread is in the store; this holds only the windows that are open now.
 """
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.records import URGENT
+
+FADE_S: Final = 10.0
+FLOOD_LINES: Final = 20.0
+"""So many lines within that time are a flood: nobody can follow them one by one."""
+FLOOD_S: Final = 60.0
+REMEMBERED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +34,22 @@ class Arrival:
     """It came in a direct chat, as the platform says. None: the event does not tell."""
     own: bool = False
     """It is to be dealt with there, and not by looking at it from the inner conversation."""
+    talk: bool = False
+    """It was said in a room, and not to the agent."""
+
+
+class _Flood:
+    """How fast people talk in a room: lines of the last seconds, fading."""
+
+    def __init__(self, now_s: float) -> None:
+        self._at_s = now_s
+        self._lines = 0.0
+
+    def count(self, now_s: float) -> bool:
+        """One more line; whether they come in a flood."""
+        self._lines = self._lines * math.exp((self._at_s - now_s) / FADE_S) + 1
+        self._at_s = now_s
+        return self._lines >= FLOOD_LINES
 
 
 class Inbox:
@@ -34,33 +59,57 @@ class Inbox:
         """`notice` is called on the event loop, once per window with what opened it.
 
         `coalesce_s`: how long an urgent line waits for more; counted from the first, so that a
-        chatterer cannot hold off the answer. 0: notice at once.
+        chatterer cannot hold off the answer. 0: notice at once. Talk that comes in a flood waits for `FLOOD_S`,
+        unless something is said to the agent in between: a raid costs a turn a minute, however fast the model is.
         """
         self._clock = clock
         self._coalesce_s = coalesce_s
         self._notice = notice
-        self._open: dict[ConversationId, asyncio.Task[None]] = {}
+        self._open: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
+        """Until when, on the monotonic clock, and what waits."""
+        self._floods: OrderedDict[ConversationId, _Flood] = OrderedDict()
         self._closed = False
 
     def arrived(self, arrival: Arrival) -> None:
         """Something durable is unread here."""
         if self._closed:
             return  # the store has it: the next process takes it up
-        if arrival.urgency < URGENT or self._coalesce_s <= 0:
+        place, wait_s = arrival.conversation, self._wait_s(arrival)
+        if arrival.urgency < URGENT or wait_s <= 0:
             self._notice(arrival)
-        elif arrival.conversation not in self._open:
-            self._open[arrival.conversation] = asyncio.create_task(self._ripen(arrival))
+            return
+        until_s = self._clock.monotonic() + wait_s
+        if place in self._open:
+            before_s, waiting = self._open[place]
+            if before_s <= until_s:
+                return
+            waiting.cancel()
+        self._open[place] = until_s, asyncio.create_task(self._ripen(arrival, wait_s))
+
+    def waits(self, conversation: ConversationId) -> bool:
+        """Whether something there is to be noticed soon."""
+        return conversation in self._open
+
+    def _wait_s(self, arrival: Arrival) -> float:
+        if not arrival.talk or arrival.urgency < URGENT:
+            return self._coalesce_s
+        now_s = self._clock.monotonic()
+        flood = self._floods.setdefault(arrival.conversation, _Flood(now_s))
+        self._floods.move_to_end(arrival.conversation)
+        if len(self._floods) > REMEMBERED:
+            self._floods.popitem(last=False)
+        return max(FLOOD_S, self._coalesce_s) if flood.count(now_s) else self._coalesce_s
 
     async def close(self) -> None:
         """Close all windows without noticing, and open none any more; what is unread stays in the store."""
         self._closed = True
-        tasks = list(self._open.values())
+        tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._open.clear()
 
-    async def _ripen(self, arrival: Arrival) -> None:
-        await self._clock.sleep(self._coalesce_s)
+    async def _ripen(self, arrival: Arrival, wait_s: float) -> None:
+        await self._clock.sleep(wait_s)
         del self._open[arrival.conversation]
         self._notice(arrival)

@@ -51,8 +51,9 @@ class Loop:
         policy: Policy,
         state: State,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        waits: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway."""
+        """`spawn` starts a task whose failure stops the gateway. `waits`: whether more there is noticed soon."""
         self.agent = agent
         self.policy = policy
         self._store = store
@@ -60,6 +61,7 @@ class Loop:
         self._turns = turns
         self._state = state
         self._spawn = spawn
+        self._waits = waits
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = 0.0
         """Monotonic; when the timer comes."""
@@ -67,7 +69,7 @@ class Loop:
         """Under way until it has taken the state to write."""
         self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
         self._late: dict[ConversationId, int] = {}
-        """Highest urgency noticed where a turn is ending, since what is left there was asked for."""
+        """Highest urgency noticed where a turn runs."""
 
     @property
     def state(self) -> State:
@@ -87,8 +89,8 @@ class Loop:
         self, conversation: ConversationId, urgency: int, *, dotted: str = "", arrivals: Arrivals = "steer"
     ) -> None:
         """Something there is ripe for the agent's attention."""
-        if conversation in self._late:
-            self._late[conversation] = max(urgency, self._late[conversation])
+        if conversation in self._lanes:
+            self._late[conversation] = max(urgency, self._late.get(conversation, AMBIENT))
         direct, now = self._turns.direct(conversation), self._clock.now()
         self.send(
             Noticed(at=now, conversation=conversation, urgency=urgency, type=dotted, direct=direct, arrivals=arrivals)
@@ -204,13 +206,15 @@ class Loop:
     async def _left(self, conversation: ConversationId) -> int:
         """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
 
-        What became durable after the store was looked at is not in its answer, but it was noticed meanwhile.
+        What became durable after the store was looked at is not in its answer, but it was noticed meanwhile. What
+        was not noticed yet, because it waits for more, is not counted: its time comes.
         """
-        self._late[conversation] = AMBIENT
-        try:
-            return max(await self._turns.left(conversation), self._late[conversation])
-        finally:
-            del self._late[conversation]
+        before = self._late.pop(conversation, AMBIENT)
+        left = await self._turns.left(conversation)
+        after = self._late.pop(conversation, AMBIENT)
+        if max(before, after) < left and self._waits(conversation):
+            left = max(before, after)
+        return max(left, after)
 
     def _set_timer(self, delay_s: float, *, sooner: bool = False) -> None:
         at_s = self._clock.monotonic() + delay_s
