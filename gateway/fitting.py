@@ -33,9 +33,19 @@ def fit(
     `budget`: tokens for both. `omitted`: unread lines that are not among `lines`. `force`: the provider
     said that it does not fit. Images count by their number and their bytes as well.
     """
+    told = pick(lines, omitted=omitted, budget=budget, plain=plain)
+    return fold(past, told, budget=budget, force=force), told
+
+
+def pick(lines: Sequence[Heard], *, omitted: int, budget: int, plain: bool) -> Told:
+    """What is told of the new lines. The same."""
     chosen, more = view.choose([_tokens(one) for one in lines], [one.line.addressed for one in lines], budget)
     left_out = len(lines) - len(chosen)
-    told = replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), more=more)
+    return replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), more=more)
+
+
+def fold(past: Sequence[PastTurn], told: Told, *, budget: int, force: bool) -> int:
+    """How many of the past turns leave the view, so that this can be told. The same."""
     new = view.estimate_tokens(told.heard) + view.images_tokens(told.media)
     start = view.fold_start([turn.tokens for turn in past], budget - new, force=force)
     if any(turn.media for turn in past):
@@ -45,7 +55,7 @@ def fit(
             view.fold_start([len(turn.media) for turn in past], MAX_IMAGES - len(told.media)),
             view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in past], bytes_left),
         )
-    return start, told
+    return start
 
 
 def tell(lines: Sequence[Heard], *, omitted: int, plain: bool) -> Told:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
+from agent import steps
 from agent.brief import Exchange
 from agent.view import estimate_tokens, images_tokens
 from gateway.events import ConversationId
@@ -30,13 +31,17 @@ class PastTurn:
     """Estimated."""
     at: datetime
     """When it ended."""
+    interrupted: bool = False
+    """It was ended before it could answer."""
 
     @classmethod
-    def of(cls, seq: Seq, ended: Fact, at: datetime) -> Self:
-        """What a turn's record leaves to see."""
+    def of(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
+        """What a turn's record leaves to see. `simple`: to a model that takes no tools."""
         assert isinstance(ended, TurnEnded)
         tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text) + images_tokens(ended.media)
-        return cls(seq, Exchange(heard=ended.heard, reply=ended.text), ended.media, tokens, at)
+        tokens += steps.tokens(ended.steps)
+        exchange = Exchange(heard=ended.heard, reply=ended.text, steps=ended.steps, simple=simple)
+        return cls(seq, exchange, ended.media, tokens, at, ended.outcome == "interrupted")
 
 
 class Past:

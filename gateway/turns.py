@@ -1,4 +1,4 @@
-"""One turn of one conversation: facts out of the store, to the agent, and what it did back into the store.
+"""The turns of one agent: facts out of the store, to the agent, and what it did back into the store.
 
 The turn's record and its post are written in one transaction. Until then the messages are unread, and a
 crash only means that they are asked about again; afterwards they are dealt with and never asked again.
@@ -6,45 +6,57 @@ crash only means that they are asked about again; afterwards they are dealt with
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from agent import view
-from agent.brief import Brief
-from agent.models.base import Malformed, Model, TooLong
+from agent.models.base import Model, Request
 from agent.outcome import Outcome
-from agent.turn import Tools, take_turn
+from agent.prompt import NOTHING_NEW
+from agent.turn import Tools
+from gateway.asking import MOST_LINES, Asking, Means
 from gateway.briefing import Briefing
 from gateway.clock import Clock
-from gateway.events import Account, Address, ConversationId, Message, Post, PostKey
-from gateway.fitting import Told, fit, tell
-from gateway.hearing import Heard, Hearing, Standing, addressed, answered
+from gateway.digest import Digest
+from gateway.ending import Writing
+from gateway.events import Account, Address, ConversationId, Message
+from gateway.fitting import tell
+from gateway.hands import Whereabouts
+from gateway.hearing import Hearing, Standing
 from gateway.ids import new_id
+from gateway.lane import Interrupted, Lane
 from gateway.media import Media
-from gateway.preview import Signs
-from gateway.records import AMBIENT, Queued, Seq, TurnEnded, TurnId
-from gateway.store import Entry, OutboxPost, Store, Unread
+from gateway.preview import Sign, Signs
+from gateway.records import AMBIENT, TurnId
+from gateway.store import OutboxPost, Store
+from gateway.turn import NOTHING, Begun, Dealt, omitted
 from gateway.views import Views
 
 logger = logging.getLogger("reverie.turns")
 
-MOST_LINES = 50
-"""Unread lines told to one turn. Of what was overheard older ones are counted, so that a raid of thousands costs one
-bounded prompt; what was said to the agent waits for the next turn."""
-MAX_FOLDS = 2
-"""Tries to make a conversation fit after the provider says that it does not."""
-APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
-FULL, TOO_LONG = "the window is full", "the provider said that it was too long"
 DELETED = "all that wanted an answer was deleted before it was heard"
+
+
+class Digests(Protocol):
+    """What an agent's inner conversation is told."""
+
+    async def gather(self) -> Digest | None:
+        """What is pending everywhere. None: nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What the loop is told of a turn."""
 
-    failed: bool
-    used_tools: bool
-    yielded: bool
+    failed: bool = False
+    used_tools: bool = False
+    yielded: bool = False
+    interrupted: bool = False
+    autonomous: bool = False
+    broke: bool = False
+    """What it would have asked for could not be afforded."""
+    cost_usd: float = 0.0
+    """Of its requests, as far as their prices are known."""
 
 
 class Turns:
@@ -56,184 +68,169 @@ class Turns:
         store: Store,
         clock: Clock,
         model: Model,
-        tools: Tools,
         agent_id: str,
         briefing: Briefing,
         hearing: Hearing,
         media: Media,
         signs: Signs,
+        digests: Digests,
+        hands: Callable[[Whereabouts], Tools],
+        guidance: Callable[[ConversationId, bool, bool], Awaitable[str]],
+        afford: Callable[[str, Request], bool],
         post: Callable[[OutboxPost], None],
         answered: Callable[[str, Account], None],
     ) -> None:
-        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
+        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request.
+
+        For `hands`, `guidance` and `afford` see `gateway.asking.Means`.
+        """
         self._store = store
         self._clock = clock
-        self._model = model
-        self._tools = tools
         self._agent_id = agent_id
-        self._briefing = briefing
         self._hearing = hearing
-        self._media = media
         self._signs = signs
+        self._digests = digests
+        self._digest: Digest | None = None
+        """The newest, for when its turn breaks."""
         self._post = post
         self._answered = answered
-        self._plain = model.family == "local"
-        self._views = Views(store, clock, media)
+        self._views = Views(store, clock, media, simple=not model.takes_tools or model.family == "local")
+        self._means = Means(
+            store=store,
+            clock=clock,
+            model=model,
+            agent_id=agent_id,
+            briefing=briefing,
+            hearing=hearing,
+            media=media,
+            views=self._views,
+            hands=hands,
+            guidance=guidance,
+            afford=afford,
+        )
+        self._writing = Writing(store, clock, agent_id)
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
-        """Deal with all that is unread there now.
+    def forget(self, conversation: ConversationId) -> None:
+        """A turn of that place was written by somebody else."""
+        self._views.forget(conversation)
+
+    async def take(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, lane: Lane
+    ) -> Report:
+        """Deal with all that is unread there now; `continuing`: go on, also if nothing is.
 
         Cancelled before the turn's record is durable, it leaves everything unread; after that it is done.
+        Interrupted by its lane, it is written down as far as it came.
         """
-        unread = await self._store.unread(conversation, most=MOST_LINES)
-        if not unread.messages:
-            return Report(failed=False, used_tools=False, yielded=False)
-        standing = await self._hearing.standing(unread)
-        if not await self._hearing.owed(unread, standing):
-            return await self._let_go(conversation, unread, standing, autonomous=autonomous)
-        sign = self._signs.begin(Address.parse(conversation))
+        begun = await self._begin(conversation, autonomous=autonomous, continuing=continuing)
+        if not (begun.unread.messages or begun.digest or continuing):
+            return Report(autonomous=autonomous)
+        asking = Asking(self._means, begun, lane)
+        if not await self._owed(asking):
+            return await self._let_go(begun)
+        sign = None if begun.inner else self._signs.begin(begun.place)
         try:
-            report, queued = await self._answer(conversation, unread, standing, sign.glimpse, autonomous=autonomous)
+            outcome = await self._ask(asking, lane, sign)
+            queued = await self._end(asking, outcome)
         except BaseException as error:
-            await sign.end(parked=isinstance(error, asyncio.CancelledError))
+            if sign is not None:
+                await sign.end(parked=isinstance(error, asyncio.CancelledError))
             raise
-        await sign.end()  # before the whole answer comes what was shown of it goes
+        if sign is not None:
+            await sign.end()  # before the whole answer comes what was shown of it goes
         if queued is not None:
             self._post(queued)
-        return report
+        return _report(outcome, autonomous=autonomous)
 
-    async def _answer(
-        self,
-        conversation: ConversationId,
-        unread: Unread,
-        standing: Sequence[Standing],
-        glimpse: Callable[[str], None],
-        *,
-        autonomous: bool,
-    ) -> tuple[Report, OutboxPost | None]:
-        """Ask the model, and write down what came of it."""
-        place = Address.parse(conversation)
-        past = await self._views.take(conversation)
-        setting = await self._briefing.setting(place, unread, past)
-        budget = view.budget_tokens(self._model.context_tokens, setting.tokens)
-        lines = await self._hearing.tell(standing, sees=self._model.sees)
-        outcome, told, tries = Outcome(outcome="failed"), Told(), 0
-        seeing = news = self._model.sees  # what was shown before, and what is new: that is left out first
-        while tries <= MAX_FOLDS:
-            start, told = fit(
-                past, lines, omitted=unread.omitted, budget=budget >> tries, plain=self._plain, force=tries > 0
-            )
-            if told.more:
-                unread, told = await self._begin_with(told.covers, unread, lines)
-            past = await self._views.fold(conversation, past, start, TOO_LONG if tries else FULL)
-            told = told if news else replace(told, media=())
-            brief = Brief(
-                persona=setting.persona,
-                binding=setting.binding,
-                card=await self._briefing.card(place, setting, folded=start > 0),
-                history=await self._views.history(past, seeing=seeing),
-                heard=told.heard,
-                images=await self._media.load(told.media),
-                conversation=conversation,
-            )
-            try:
-                outcome = await take_turn(brief, self._model, self._tools, key=self._agent_id, glimpse=glimpse)
-                break
-            except TooLong as error:
-                outcome = Outcome(outcome="failed", reason=error.reason)
-                tries += 1
-            except Malformed as error:  # an image that looks whole and is not must not end all talk there
-                logger.warning("%s: asked again without images: %s", conversation, error.reason)
-                outcome = Outcome(outcome="failed", reason=error.reason)
-                seeing, news = seeing and bool(told.media), False
+    async def _begin(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> Begun:
+        begun = Begun(
+            turn=TurnId(new_id(self._clock.now())),
+            place=Address.parse(conversation),
+            autonomous=autonomous,
+            continuing=continuing,
+            unread=NOTHING,
+        )
+        if begun.inner:
+            self._digest = await self._digests.gather()
+            return replace(begun, digest=self._digest)
+        unread = await self._store.unread(conversation, most=MOST_LINES)
+        return replace(begun, unread=unread, standing=await self._hearing.standing(unread))
+
+    async def _owed(self, asking: Asking) -> bool:
+        """Whether anybody still waits for an answer: also whoever was interrupted before it."""
+        begun = asking.begun
+        if begun.digest is not None or begun.continuing or await self._hearing.owed(begun.unread, begun.standing):
+            return True
+        asking.past = await self._views.take(begun.place.conversation)
+        return bool(asking.past) and asking.past[-1].interrupted
+
+    async def _ask(self, asking: Asking, lane: Lane, sign: Sign | None) -> Outcome:
+        try:
+            return await lane.run(asking.run(sign.glimpse if sign is not None else None))
+        except Interrupted:
+            return asking.progress.done
+
+    async def _end(self, asking: Asking, outcome: Outcome) -> OutboxPost | None:
+        """Write down what came of it, if anything did."""
         for account in outcome.accounts:
             self._answered(self._agent_id, account)
-        ended = self._ended(outcome, unread, told, autonomous=autonomous)
-        seq, queued = await self._write(place, unread, ended, standing)
-        self._views.keep(conversation, past, seq, ended)
-        return Report(failed=ended.outcome == "failed", used_tools=outcome.used_tools, yielded=outcome.yielded), queued
+        conversation, dealt = asking.begun.place.conversation, asking.dealt(outcome)
+        interrupted = outcome.outcome == "interrupted"
+        unasked = outcome.broke or (interrupted and dealt.told.heard in ("", NOTHING_NEW))
+        if unasked and not outcome.requests and not outcome.steps:
+            self._views.forget(conversation)
+            return None
+        seq, ended, queued = await self._writing.write(asking.begun, outcome, dealt)
+        if interrupted or asking.past is None:  # a fold may have been under way
+            self._views.forget(conversation)
+        else:
+            self._views.keep(conversation, asking.past, seq, ended)
+        return queued
 
-    async def _begin_with(self, covers: Sequence[Seq], unread: Unread, lines: Sequence[Heard]) -> tuple[Unread, Told]:
-        """Only these lines, all said to the agent, where there is no room for the others: those stay unread."""
-        first = [one for one in unread.messages if one.seq <= covers[-1] and addressed(one.fact)]
-        assert first[0].conversation is not None
-        unread = await self._store.unread(first[0].conversation, most=len(first))
-        told = [one for one in lines if one.seq in covers]
-        return unread, tell(told, omitted=unread.omitted, plain=self._plain)
-
-    async def _let_go(
-        self, conversation: ConversationId, unread: Unread, standing: Sequence[Standing], *, autonomous: bool
-    ) -> Report:
+    async def _let_go(self, begun: Begun) -> Report:
         """Deal with what is left where all that wanted an answer was deleted: it is context, and costs nothing."""
-        self._views.forget(conversation)
-        told = tell(await self._hearing.tell(standing, sees=False), omitted=0, plain=self._plain)
-        ended = self._ended(Outcome(outcome="silent", reason=DELETED), unread, told, autonomous=autonomous)
-        await self._write(Address.parse(conversation), unread, ended, standing)
-        return Report(failed=False, used_tools=False, yielded=False)
+        self._views.forget(begun.place.conversation)
+        told = tell(await self._hearing.tell(begun.standing, sees=False), omitted=0, plain=self._means.plain)
+        dealt = Dealt(told=told, omitted=omitted(begun.unread, told), upto=begun.unread.upto, standing=begun.standing)
+        await self._writing.write(begun, Outcome(outcome="silent", reason=DELETED), dealt)
+        return Report(autonomous=begun.autonomous)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
-        """Deal with all that is unread there by saying once that there is no answer."""
-        place, unread = Address.parse(conversation), await self._store.unread(conversation, most=MOST_LINES)
+        """Deal with all that is unread there by saying once that there is no answer, to whoever waits for one."""
         self._views.forget(conversation)
-        if not unread.messages:  # nobody waits for an answer, so nobody is told that there is none
+        turn, unread = TurnId(new_id(self._clock.now())), await self._store.unread(conversation, most=MOST_LINES)
+        begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
+        digest, self._digest = (self._digest, None) if begun.inner else (None, self._digest)
+        if not unread.messages and digest is None:  # nobody waits for an answer, so nobody is told that there is none
             logger.error("%s: %s", conversation, reason)
-            return Report(failed=True, used_tools=False, yielded=False)
+            return Report(failed=True, autonomous=autonomous)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
-        told = tell([], omitted=unread.omitted + len(unread.messages), plain=self._plain)
-        outcome = Outcome(outcome="failed", reason=reason)
-        ended = self._ended(outcome, unread, told, autonomous=autonomous)
+        untold = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
         said = [Standing(one.seq, one.fact, edited=False) for one in unread.messages if isinstance(one.fact, Message)]
-        _, queued = await self._write(place, unread, ended, said)
+        dealt = Dealt(
+            told=tell([], omitted=untold, plain=self._means.plain),
+            omitted=untold,
+            upto=unread.upto,
+            standing=said,
+            looked=digest.looked if digest is not None else (),
+        )
+        _, _, queued = await self._writing.write(begun, Outcome(outcome="failed", reason=reason), dealt)
         if queued is not None:
             self._post(queued)
-        return Report(failed=True, used_tools=False, yielded=False)
-
-    def _ended(self, outcome: Outcome, unread: Unread, told: Told, *, autonomous: bool) -> TurnEnded:
-        turn = TurnId(new_id(self._clock.now()))
-        failed = outcome.outcome == "failed"
-        if failed:
-            logger.error("turn %s failed: %s", turn, outcome.reason)
-        return TurnEnded(
-            turn=turn,
-            covers=told.covers,
-            omitted=unread.omitted + len(unread.messages) - len(told.covers),
-            heard=told.heard,
-            upto=unread.upto,
-            outcome=outcome.outcome,
-            text=APOLOGY.format(turn) if failed else outcome.text,
-            reason=outcome.reason,
-            model=outcome.model,
-            usage=outcome.usage,
-            requests=outcome.requests,
-            autonomous=autonomous,
-            media=told.media,
-            accounts=outcome.accounts,
-            agent=self._agent_id,
-            senders=told.senders,
-        )
-
-    async def _write(
-        self, place: Address, unread: Unread, ended: TurnEnded, standing: Sequence[Standing]
-    ) -> tuple[Seq, OutboxPost | None]:
-        """The turn and its post, in one transaction: where the turn stands, and what the outbox is to deliver."""
-        now = self._clock.now()
-        record = Entry(
-            fact=ended,
-            at=now,
-            conversation=place.conversation,
-            key=f"turn:{ended.turn}",
-            cause=unread.upto or None,
-        )
-        if not ended.text:
-            (written,) = await self._store.append([record])
-            return written.seq, None
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(standing))
-        queued = Entry(
-            fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
-        )
-        written, waiting = await self._store.append([record, queued])
-        return written.seq, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
+        return Report(failed=True, autonomous=autonomous)
 
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
+
+
+def _report(outcome: Outcome, *, autonomous: bool) -> Report:
+    return Report(
+        failed=outcome.outcome == "failed",
+        used_tools=outcome.used_tools,
+        yielded=outcome.yielded,
+        interrupted=outcome.outcome == "interrupted",
+        autonomous=autonomous,
+        broke=outcome.broke,
+        cost_usd=sum(account.cost_usd or 0.0 for account in outcome.accounts),
+    )

@@ -18,10 +18,12 @@ logger = logging.getLogger("reverie.views")
 class Views:
     """The views of one agent's conversations."""
 
-    def __init__(self, store: Store, clock: Clock, media: Media) -> None:
+    def __init__(self, store: Store, clock: Clock, media: Media, *, simple: bool = False) -> None:
+        """`simple`: for a model that takes no tools."""
         self._store = store
         self._clock = clock
         self._media = media
+        self._simple = simple
         self._past = Past()
 
     async def take(self, conversation: ConversationId) -> tuple[PastTurn, ...]:
@@ -29,11 +31,13 @@ class Views:
         kept = self._past.take(conversation)
         if kept is not None:
             return kept
-        return tuple(PastTurn.of(turn.seq, turn.fact, turn.at) for turn in await self._store.turns(conversation))
+        turns = await self._store.turns(conversation)
+        return tuple(PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple) for turn in turns)
 
     def keep(self, conversation: ConversationId, past: Sequence[PastTurn], seq: Seq, ended: TurnEnded) -> None:
         """One more turn is durable, at `seq`."""
-        self._past.keep(conversation, [*past, PastTurn.of(seq, ended, self._clock.now())])
+        newest = PastTurn.of(seq, ended, self._clock.now(), simple=self._simple)
+        self._past.keep(conversation, [*past, newest])
 
     def forget(self, conversation: ConversationId) -> None:
         """What is kept is not what the log has."""

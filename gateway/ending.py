@@ -1,0 +1,76 @@
+"""How turns are written down: the record and the post, in one transaction."""
+
+import logging
+
+from agent.outcome import Outcome
+from gateway.clock import Clock
+from gateway.events import Post, PostKey
+from gateway.hearing import answered
+from gateway.records import Queued, Seq, TurnEnded
+from gateway.store import Entry, OutboxPost, Store
+from gateway.turn import Begun, Dealt
+
+logger = logging.getLogger("reverie.turns")
+
+APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
+
+
+class Writing:
+    """Writes an agent's turns down."""
+
+    def __init__(self, store: Store, clock: Clock, agent_id: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._agent_id = agent_id
+
+    def _record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
+        text = outcome.text
+        if outcome.outcome == "failed":
+            logger.error("turn %s failed: %s", begun.turn, outcome.reason)
+            text = APOLOGY.format(begun.turn) if _awaited(begun, dealt) else ""
+        return TurnEnded(
+            turn=begun.turn,
+            covers=dealt.told.covers,
+            omitted=dealt.omitted,
+            heard=dealt.told.heard,
+            upto=dealt.upto,
+            outcome=outcome.outcome,
+            text=text,
+            reason=outcome.reason,
+            model=outcome.model,
+            usage=outcome.usage,
+            requests=outcome.requests,
+            autonomous=begun.autonomous,
+            media=dealt.told.media,
+            accounts=outcome.accounts,
+            agent=self._agent_id,
+            senders=dealt.told.senders,
+            steps=outcome.steps,
+            cause=begun.cause,
+            looked=dealt.looked,
+        )
+
+    async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:
+        """The turn and its post: where the turn stands, its record, and what the outbox is to deliver."""
+        now, place, ended = self._clock.now(), begun.place, self._record(begun, outcome, dealt)
+        record = Entry(
+            fact=ended,
+            at=now,
+            conversation=place.conversation,
+            key=f"turn:{ended.turn}",
+            cause=dealt.upto or None,
+        )
+        if not ended.text or begun.inner:  # what is said there is said to nobody
+            (written,) = await self._store.append([record])
+            return written.seq, ended, None
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(dealt.standing))
+        queued = Entry(
+            fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
+        )
+        written, waiting = await self._store.append([record, queued])
+        return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
+
+
+def _awaited(begun: Begun, dealt: Dealt) -> bool:
+    """Whether somebody waits for an answer: nobody else is told that there is none."""
+    return not begun.inner and (begun.cause in ("addressed", "alarm") or dealt.addressed)

@@ -1,0 +1,67 @@
+"""One turn as facts: what it begins with, and what it has dealt with. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.digest import Digest
+from gateway.events import Address, Alarm, ConversationId
+from gateway.fitting import Told
+from gateway.hearing import Standing, addressed
+from gateway.records import Cause, Seq, TurnId, is_inner
+from gateway.store import Unread
+
+NOTHING = Unread(messages=(), omitted=0, upto=Seq(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """One turn, as it begins."""
+
+    turn: TurnId
+    place: Address
+    autonomous: bool
+    continuing: bool = False
+    unread: Unread
+    standing: Sequence[Standing] = ()
+    """What is left of the unread messages."""
+    digest: Digest | None = None
+    """Of the inner conversation, in place of both. None: nothing is pending, or it is another conversation."""
+
+    @property
+    def inner(self) -> bool:
+        """It is a turn of the inner conversation."""
+        return is_inner(self.place.conversation)
+
+    @property
+    def cause(self) -> Cause:
+        """Why it is taken."""
+        if not self.autonomous:
+            return "addressed"
+        if self.continuing:
+            return "continued"
+        if self.inner:
+            return "digest"
+        return "alarm" if any(isinstance(one.fact, Alarm) for one in self.unread.messages) else "noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """What a turn has dealt with."""
+
+    told: Told
+    omitted: int
+    upto: Seq
+    standing: Sequence[Standing] = ()
+    """The messages among it: a reply is a reply to one of them."""
+    looked: tuple[tuple[ConversationId, Seq], ...] = ()
+    """As `TurnEnded.looked`."""
+
+    @property
+    def addressed(self) -> bool:
+        """Something of it was said to the agent."""
+        return any(addressed(one.message) for one in self.standing)
+
+
+def omitted(unread: Unread, told: Told) -> int:
+    """How many unread ones up to `Unread.upto` are dealt with and not told."""
+    return unread.omitted + len(unread.messages) - len(told.covers)
