@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
+from agent.signals import Level
 from gateway.access import Decision, Role
-from gateway.events import Alarm, Delivery, Link, Membership, Message, Notification, Reacted
+from gateway.events import Alarm, Delivery, Finished, Link, Membership, Message, Notification, Reacted
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged, address_of
 from gateway.regexes import Answer, Regex
 from gateway.salience import Salience
@@ -23,6 +24,10 @@ Urgency = Literal[0, 1, 2, 3]
 
 INHERIT = -1
 """As a threshold: ask the next shorter prefix."""
+
+OFFSETS: Final[Mapping[Level, int]] = {"focused": 1, "idle": -1, "away": -1}
+"""What presence adds to a threshold that the operator has set. Of the others nothing: while people sleep, what is
+below urgent is noticed, and held back by `agent.dmn`."""
 
 RANKS: Final[Mapping[Role, int]] = {"blocked": -1, "guest": 0, "member": 1, "admin": 2, "owner": 3}
 """Who may do more stands higher."""
@@ -79,38 +84,67 @@ def judge(
     decision: Decision,
     listen: Listen,
     lift: Callable[[Message], str | None] = lambda _: None,
+    *,
+    level: Level = "present",
 ) -> Judged:
     """Say what becomes of an event. Refused ones are never shown to the model.
 
-    `lift` is asked, at most once, about a line that would be ambient in a room with `listen: ambient`: which rule
-    makes it normal; None: none does.
+    `level` shifts the operator's thresholds. What passes them but for that becomes context, so that it is told all
+    the same. `lift` is asked, at most once, about a line that would be ambient in a room with `listen: ambient`:
+    which rule makes it normal; None: none does.
     """
     dotted = type_of(event)
     if not decision.allowed:
         return Judged(type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role)
+    fate: Literal["due", "context", "noted"]
     urgency, rule = _urgency(policy, event, dotted, decision.role)
     if urgency is None:
         urgency, why = _by_nature(event, listen, lift)
         rule = why + rule
-    threshold, prefix = threshold_of(policy.thresholds, dotted)
-    fate: Literal["due", "context", "noted"]
-    # The channel card is not written anew for a changed topic, so that is told as a line.
-    told = isinstance(event, Message) or (isinstance(event, Membership) and event.change == "topic" and event.news)
-    if not told or listen == "off":
+    if isinstance(event, Membership) and event.change == "invite":
+        fate, rule = "noted", decision.rule
+    elif listen == "off" and _is_told(event):
+        fate, rule = "noted", "listen: off"
+    elif not _is_told(event):
         fate = "noted"
-        if isinstance(event, Message):
-            rule = "listen: off"
-        elif isinstance(event, Membership) and event.change == "invite":
-            rule = decision.rule
-    elif urgency < threshold:
-        fate, rule = "noted", f"attention.thresholds.{prefix} is {threshold}"
-    elif urgency > AMBIENT:
-        fate = "due"
-    elif event.kind == "room" and listen == "mention":
-        fate, rule = "noted", "listen: mention"
     else:
-        fate = "context"
+        fate, urgency, because = _told(event, urgency, listen, level, threshold_of(policy.thresholds, dotted))
+        rule = because or rule
     return Judged(type=dotted, urgency=urgency, fate=fate, rule=rule, role=decision.role)
+
+
+def _told(
+    event: Notification, urgency: Urgency, listen: Listen, level: Level, bar: tuple[int, str]
+) -> tuple[Literal["due", "context", "noted"], Urgency, str]:
+    """What becomes of an event that may be told, and which rule decided that, if another one did than until now."""
+    threshold, prefix = bar
+    passes = min(max(threshold + OFFSETS.get(level, 0), AMBIENT), URGENT) if prefix else threshold
+    if urgency < min(threshold, passes):
+        return "noted", urgency, f"attention.thresholds.{prefix} is {threshold}"
+    if AMBIENT < urgency < passes:
+        return "context", AMBIENT, f"attention.thresholds.{prefix} is {threshold}, and people are {level}"
+    if urgency > AMBIENT:
+        return "due", urgency, ""
+    if not isinstance(event, Message | Membership):
+        return "noted", urgency, ""
+    if event.kind == "room" and listen == "mention":
+        return "noted", urgency, "listen: mention"
+    return "context", urgency, ""
+
+
+def _is_told(event: Notification) -> bool:
+    """Whether the model may be told of such an event at all."""
+    match event:
+        case Message() | Link() | Alarm() | Finished():
+            return True
+        case Membership():  # the channel card is not written anew for a changed topic, so that is told as a line
+            return event.change == "topic" and event.news
+        case Reacted():
+            return event.added
+        case Delivery():
+            return event.state != "sent"
+        case _:
+            return False
 
 
 def _urgency(policy: Policy, event: Notification, dotted: str, role: Role) -> tuple[Urgency | None, str]:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from agent.signals import Arrivals
 from gateway.attention import Listen
-from gateway.events import Address
+from gateway.events import Address, ChannelName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,11 @@ class Bindings:
             ):
                 return pattern.bound
         return NOT_BOUND
+
+    def agent_of(self, channel: ChannelName) -> str:
+        """Whose account that is: the agent of the first pattern for that channel, whatever its rooms. "": nobody's."""
+        found = (pattern.bound.agent for pattern in self._patterns if _matches(channel, pattern.channel))
+        return next(found, "")
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -2,8 +2,9 @@
 
 import re
 from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
@@ -18,6 +19,16 @@ def _seconds(value: object) -> object:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("not a time zone; write an IANA name, e.g. Europe/Zurich") from None
+    return value
+
+
+TimeZone = Annotated[str, AfterValidator(_zone)]
+"""An IANA name, e.g. `Europe/Zurich`."""
 Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, strict=True, allow_inf_nan=False)]
 """Seconds. Reads `300`, `5m`, `1h`."""
 

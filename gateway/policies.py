@@ -1,11 +1,15 @@
 """From the operator's words to the policies that the deciding files take. Pure."""
 
+from datetime import time
+from zoneinfo import ZoneInfo
+
 from agent import signals
 from gateway import access, attention
 from gateway.access import Role
 from gateway.attention import Urgency
 from gateway.bindings import Bindings, Bound, Pattern
 from gateway.events import ChannelName, RoomId
+from gateway.presence import Habits, Night
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, inner
 from gateway.regexes import Regex
 from gateway.salience import Salience
@@ -49,6 +53,15 @@ def attention_policy(settings: Settings) -> attention.Policy:
         rest_s=said.rest,
     )
     return attention.Policy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
+
+
+def habits(settings: Settings) -> Habits:
+    """When people are taken to be idle, away and asleep."""
+    said, night = settings.attention.presence, None
+    if said.sleep is not None:
+        start, _, end = said.sleep.partition("-")
+        night = Night(start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(said.timezone))
+    return Habits(idle_s=said.idle, away_s=said.away, night=night)
 
 
 def bindings(settings: Settings) -> Bindings:

@@ -6,7 +6,6 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 
 import re
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
@@ -14,7 +13,7 @@ from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
-from gateway.fields import Duration, Section
+from gateway.fields import Duration, Section, TimeZone
 from gateway.media_config import MediaConfig
 from gateway.records import INNER
 from gateway.settings_attention import AttentionConfig
@@ -32,14 +31,6 @@ def _name(value: str) -> str:
 def _lasting(value: float) -> float:
     if value not in {300.0, 3600.0}:
         raise ValueError("providers cache for 5m or for 1h; write one of these")
-    return value
-
-
-def _zone(value: str) -> str:
-    try:
-        ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError("not a time zone; write an IANA name, e.g. Europe/Zurich") from None
     return value
 
 
@@ -206,7 +197,7 @@ class Dmn(Section):
     """Once so much has been written down since."""
     memory_chars: int = Field(default=8_000, ge=0, le=12_000)
     """MEMORY.md is kept below this."""
-    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    timezone: TimeZone = "UTC"
     """Of schedules that name none: an IANA name, e.g. Europe/Zurich."""
     max_reminders: int = Field(default=20, ge=0)
     """Of one conversation at once. 0: none."""

@@ -1,10 +1,11 @@
 """What may interrupt, as the operator says it. See `gateway.settings` for what holds of every section."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.fields import Duration, Section
+from gateway.fields import Duration, Section, TimeZone
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT
 from gateway.regexes import Regex
 from gateway.settings_operator import Person
@@ -18,6 +19,13 @@ def _level(value: object) -> object:
 
 def _regex(value: str) -> str:
     Regex(value)
+    return value
+
+
+def _hours(value: str) -> str:
+    start, _, end = value.partition("-")
+    if not all(re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", part) for part in (start, end)) or start == end:
+        raise ValueError("write from when to when, e.g. 23:00-07:00")
     return value
 
 
@@ -54,6 +62,25 @@ class SalienceConfig(Section):
     """After a room was lifted it is not lifted again for so long."""
 
 
+class PresenceConfig(Section):
+    """How near people are taken to be, by when they last spoke to the agent: owners and admins, else anybody."""
+
+    idle: Duration = 900.0
+    """After so much silence thresholds are one lower."""
+    away: Duration = 14_400.0
+    """After so much they are away, and told what is unread when they come back. Not less than `idle`."""
+    sleep: Annotated[str, AfterValidator(_hours)] | None = None
+    """`HH:MM-HH:MM`. Who is silent then sleeps, and only what is urgent wakes the agent. None: nobody sleeps."""
+    timezone: TimeZone = "UTC"
+    """Of `sleep`, e.g. `Europe/Zurich`."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.away < self.idle:
+            raise ValueError("`away` must not be less than `idle`")
+        return self
+
+
 class AttentionConfig(Section):
     """What may interrupt whom."""
 
@@ -63,3 +90,4 @@ class AttentionConfig(Section):
     thresholds: dict[str, Level] = Field(default={})
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
     salience: SalienceConfig = SalienceConfig()
+    presence: PresenceConfig = PresenceConfig()

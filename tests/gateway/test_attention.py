@@ -1,22 +1,28 @@
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.signals import Level
 from gateway.access import Decision, Role
-from gateway.attention import INHERIT, Listen, Policy, Rule, judge, type_of
+from gateway.attention import INHERIT, Listen, Policy, Rule, Urgency, judge, type_of
 from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
 from gateway.events import (
     Address,
     Alarm,
     ChannelName,
+    Delivery,
     EventId,
+    Finished,
     Link,
     Membership,
     Message,
     MessageId,
     Notification,
+    PostKey,
     Reacted,
     RoomId,
     Sender,
@@ -32,6 +38,7 @@ YES = Decision(allowed=True, role="guest", rule="open")
 NO = Decision(allowed=False, role="blocked", rule="access.roles.blocked")
 DEFAULT = Policy(thresholds={})
 
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 Kind = Literal["direct", "mention", "reply", "room"]
 
 
@@ -42,6 +49,8 @@ def said(kind: Kind, text: str = "hi", at: Address = AT) -> Message:
 REACTION = Reacted(id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW)
 JOIN = Membership(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
 LINK = Link(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
+FINISHED = Finished(id=EventId("1"), what="dream", ok=True, text="", sent=NOW)
+FAILED = Delivery(id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW)
 ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
 
 
@@ -100,10 +109,18 @@ def test_types(event: Notification, dotted: str) -> None:
         (said("room"), "mention", 0, "noted"),
         (said("room"), "all", 3, "due"),
         (said("mention"), "off", 3, "noted"),
-        (REACTION, "all", 1, "noted"),
+        (said("reply"), "off", 3, "noted"),
+        (REACTION, "all", 1, "due"),
+        (REACTION, "off", 1, "noted"),
+        (replace(REACTION, added=False), "all", 1, "noted"),
         (JOIN, "all", 0, "noted"),
-        (LINK, "all", 1, "noted"),
-        (ALARM, "all", 2, "noted"),
+        (LINK, "all", 1, "due"),
+        (ALARM, "all", 2, "due"),
+        (replace(ALARM, at=AT), "off", 2, "noted"),
+        (FINISHED, "all", 1, "due"),
+        (FAILED, "all", 1, "due"),
+        (replace(FAILED, state="uncertain"), "all", 1, "due"),
+        (replace(FAILED, state="sent"), "all", 1, "noted"),
     ],
 )
 def test_defaults(event: Notification, listen: Listen, urgency: int, fate: str) -> None:
@@ -141,6 +158,83 @@ def test_thresholds_walk_up_the_dots() -> None:
     normal = Policy(rules=(Rule(type="irc", urgency=2),), thresholds={"irc": 3})
     judged = judge(normal, said("mention"), YES, "ambient")
     assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
+
+
+@pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
+def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
+    judged = judge(Policy(rules=(Rule(type="*", urgency=0),), thresholds={}), event, YES, "all")
+    assert (judged.urgency, judged.fate, judged.rule) == (0, "noted", "attention.rules[0]")
+
+
+CUT = "attention.thresholds.irc is 2"
+
+
+@pytest.mark.parametrize(
+    ("urgency", "level", "fate", "now", "rule"),
+    [
+        (1, "present", "noted", 1, CUT),
+        (1, "idle", "due", 1, ""),
+        (1, "away", "due", 1, ""),
+        (1, "sleeping", "noted", 1, CUT),
+        (1, "focused", "noted", 1, CUT),
+        (2, "present", "due", 2, ""),
+        (2, "focused", "context", 0, f"{CUT}, and people are focused"),
+        (3, "focused", "due", 3, ""),
+        (0, "idle", "noted", 0, CUT),
+    ],
+)
+def test_presence_shifts_a_threshold_by_one(urgency: Urgency, level: Level, fate: str, now: int, rule: str) -> None:
+    policy = Policy(rules=(Rule(type="irc", urgency=urgency),), thresholds={"irc": 2})
+    for event in (said("mention"), said("room"), REACTION, LINK):
+        judged = judge(policy, event, YES, "ambient", level=level)
+        assert (judged.fate, judged.urgency) == (fate, now)
+        assert judged.rule == (rule or "attention.rules[0]")
+
+
+def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> None:
+    top, bottom = Policy(thresholds={"irc": 3}), Policy(thresholds={"irc": 0})
+    assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", "urgent always passes"
+    assert judge(bottom, said("room"), YES, "ambient", level="away").fate == "context"
+    for level in LEVELS:
+        assert judge(DEFAULT, REACTION, YES, "mention", level=level).fate == "due"
+        for event in (said("room"), said("mention"), JOIN, ALARM):
+            assert judge(DEFAULT, event, YES, "ambient", level=level) == judge(DEFAULT, event, YES, "ambient")
+    focused = judge(bottom, REACTION, YES, "all", level="focused")
+    assert (focused.fate, focused.urgency) == ("due", 1), "ambient, one higher, is low"
+    assert judge(bottom, said("room"), YES, "mention", level="focused").rule == "listen: mention"
+
+
+@given(
+    st.sampled_from([said("mention"), said("room"), said("direct"), REACTION, LINK, ALARM, FAILED, FINISHED]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.integers(INHERIT, 3),
+    st.sampled_from(["mention", "ambient", "all", "off"]),
+)
+def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold: int, listen: Listen) -> None:
+    dotted = type_of(event).split(".")[0]
+    policy = Policy(rules=(Rule(type="*", urgency=urgency),), thresholds={dotted: threshold})
+    usual = judge(policy, event, YES, listen)
+    for level in LEVELS:
+        judged = judge(policy, event, YES, listen, level=level)
+        if usual.fate in ("due", "context"):
+            assert judged.fate in ("due", "context"), level
+        if urgency == 3:
+            assert judged == usual
+        if judged.fate == "context":
+            assert judged.urgency == 0
+
+
+def test_whose_account_a_channel_is() -> None:
+    one, two = Bound(listen="off", agent="one"), Bound(listen="all", agent="two")
+    bindings = Bindings(
+        [
+            Pattern(channel="irc.*", room="#only", thread=None, bound=one),
+            Pattern(channel="*", room="*", thread=None, bound=two),
+        ]
+    )
+    assert bindings.agent_of(ChannelName("irc.libera")) == "one"
+    assert bindings.agent_of(ChannelName("discord.main")) == "two"
+    assert not Bindings([]).agent_of(ChannelName("x"))
 
 
 def test_bindings_first_match_wins() -> None:

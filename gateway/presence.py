@@ -1,0 +1,186 @@
+"""How near the people are whom the agent serves, told from when they spoke to it. Pure: times come in.
+
+Whose words count: verified owners' and admins', if the operator named any; else anybody's who is heard. Only what was
+said to the agent counts, and nothing of bots, so neither its own posts nor what it tells itself keep anybody near.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import Final
+
+from agent.signals import Level
+from gateway.access import Role
+from gateway.events import Message
+from gateway.store.entries import Pending
+
+SMOOTHING_S: Final = 300.0
+"""Messages are counted with weights that fall off with this time, in seconds: an exponentially weighted mean."""
+FOCUSED_PER_MIN: Final = 1.5
+"""So many messages a minute are a conversation that somebody is in the middle of..."""
+UNFOCUSED_PER_MIN: Final = 0.75
+"""...until they are fewer than this: the distance keeps it from going back and forth."""
+NAMED: Final = 8
+"""Places that a digest names."""
+NAME_CHARS: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """When people sleep if they are silent: from `start` to `end` of each day, over midnight if that is earlier."""
+
+    start: time
+    end: time
+    zone: tzinfo
+
+    def around(self, at: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The nights from the one before this moment to the second one after it, in order. They do not overlap."""
+        today = at.astimezone(self.zone).date()
+        for days in range(-1, 3):
+            begins = today + timedelta(days=days)
+            ends = begins + timedelta(days=self.end <= self.start)
+            # A time of day that a change of the clocks leaves out is as much later as was left out (PEP 495, fold=0).
+            yield (
+                datetime.combine(begins, self.start, self.zone).astimezone(UTC),
+                datetime.combine(ends, self.end, self.zone).astimezone(UTC),
+            )
+
+    def holds(self, at: datetime) -> bool:
+        """Whether it is night."""
+        return any(start <= at < end for start, end in self.around(at))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What the operator says of the people."""
+
+    idle_s: float = 900.0
+    """After so much silence they are idle..."""
+    away_s: float = 14_400.0
+    """...and after so much away. Not less than `idle_s`."""
+    night: Night | None = None
+    """None: they are never taken to sleep."""
+
+
+def counts(message: Message, role: Role, *, named: bool) -> bool:
+    """Whether a message shows that the agent's people are there. `named`: the operator named owners or admins."""
+    if message.sender.is_bot or message.kind == "room":
+        return False
+    return role in ("owner", "admin") if named else role != "blocked"
+
+
+def times(said: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
+    """When those were said that count, oldest first. A platform whose clock is ahead of ours does not know better."""
+    return sorted(min(message.sent, now) for message, role in said if counts(message, role, named=named))
+
+
+class Watcher:
+    """Follows one agent's people."""
+
+    def __init__(self, habits: Habits) -> None:
+        self._habits = habits
+        self._ordered: Level | None = None
+        self._last: datetime | None = None
+        self._per_min = 0.0
+        """At `_last`."""
+        self._focused_until: datetime | None = None
+        """None: they are not."""
+        self._absent: timedelta | None = None
+
+    def heard(self, at: datetime) -> None:
+        """One of them spoke to the agent then. One that is told late counts as said together with the newest."""
+        at = at if self._last is None else max(at, self._last)
+        silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
+        if self._last is not None and silent_s >= self._habits.idle_s:
+            self._absent = at - self._last
+        self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
+        goes_on = self._focused_until is not None and at < self._focused_until
+        if self._per_min >= FOCUSED_PER_MIN or (goes_on and self._per_min >= UNFOCUSED_PER_MIN):
+            left_s = SMOOTHING_S * math.log(self._per_min / UNFOCUSED_PER_MIN)
+            self._focused_until = at + timedelta(seconds=left_s)
+        else:
+            self._focused_until = None
+        self._last = at
+
+    def recount(self, times: Iterable[datetime]) -> None:
+        """Begin anew with when they spoke lately, oldest first, as the log tells. Nobody comes back by that."""
+        self._last, self._per_min, self._focused_until = None, 0.0, None
+        for at in times:
+            self.heard(at)
+        self._absent = None
+
+    def ordered(self, level: Level | None) -> None:
+        """From now on they are what somebody says they are. None: what their words show."""
+        self._ordered = level
+
+    def level(self, at: datetime) -> Level:
+        """How near they are at that moment, which is not before anything that was heard."""
+        if self._ordered is not None:
+            return self._ordered
+        if self._focused_until is not None and at < self._focused_until:
+            return "focused"
+        silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
+        if silent_s < self._habits.idle_s:
+            return "present"
+        if self._habits.night is not None and self._habits.night.holds(at):
+            return "sleeping"
+        return "idle" if silent_s < self._habits.away_s else "away"
+
+    def next_change(self, at: datetime) -> datetime | None:
+        """When, after that moment, the level becomes another one if nobody says anything. None: never."""
+        now = self.level(at)
+        return next((then for then in sorted(self._turning(at)) if then > at and self.level(then) != now), None)
+
+    def since_last(self) -> timedelta | None:
+        """How long they had been silent when they came back. None: they had not, or that was told before.
+
+        It is told once, so that it can be said in the first turn after it.
+        """
+        absent, self._absent = self._absent, None
+        return absent
+
+    def _turning(self, at: datetime) -> Iterator[datetime]:
+        """Every moment at which time alone can change the level, for two days at least."""
+        if self._ordered is not None:
+            return
+        if self._focused_until is not None:
+            yield self._focused_until
+        if self._last is not None:
+            yield self._last + timedelta(seconds=self._habits.idle_s)
+            yield self._last + timedelta(seconds=self._habits.away_s)
+        for night in self._habits.night.around(at) if self._habits.night is not None else ():
+            yield from night
+
+
+def away_note(gap: timedelta, pending: Sequence[Pending]) -> str:
+    """What the agent is told when its person is back. Numbers only; `pending`: what they may be told of."""
+    gone = f"They were away for {_span(gap)}."
+    if not pending:
+        return f"{gone} Nothing is unread elsewhere."
+    places = [f"{_plain(one.conversation)} {_lines(one)}" for one in pending[:NAMED]]
+    more = len(pending) - NAMED
+    if more > 0:
+        places.append(f"and {more} more place{'s' if more > 1 else ''}")
+    return f"{gone} Meanwhile unread: {', '.join(places)}."
+
+
+def _lines(one: Pending) -> str:
+    count = one.urgent + one.normal + one.low + one.ambient
+    yours = f" ({one.urgent} for you)" if one.urgent else ""
+    return f"{count} line{'s' if count != 1 else ''}{yours}"
+
+
+def _span(gap: timedelta) -> str:
+    minutes = max(1, round(gap.total_seconds() / 60))
+    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min"
+
+
+def _plain(name: str) -> str:
+    # What is told here has the operator's weight, and people name rooms.
+    return "".join(char if char.isprintable() and char not in "[]():," else "_" for char in name[:NAME_CHARS])
