@@ -61,8 +61,9 @@ def translate(
     ]
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
     laid = _Laid(Prefix([model, tools, system]), systems=systems)
+    loop = loop_begins(request.conversation)
     for role, parts in _merged(request.conversation):
-        laid.add(role, parts, recall)
+        laid.add(role, parts, recall if parts[0][0] >= loop else lambda _: None)
     told = laid.tell_last(request.now)
     messages = laid.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
@@ -80,6 +81,17 @@ def translate(
         _prefix=laid.prefix,
         _messages=messages,
     )
+
+
+def loop_begins(conversation: Sequence[Said]) -> int:
+    """Where the tool loop begins that the conversation ends in; its length if it ends in none.
+
+    Thinking is sent back within its loop only, so what later turns repeat of it does not depend on who remembers it.
+    """
+    place = len(conversation)
+    while place > 1 and any(isinstance(part, ToolResult) for part in conversation[place - 1].parts):
+        place -= 2
+    return place
 
 
 class _Laid:

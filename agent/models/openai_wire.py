@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.models.anthropic_wire import tool_input
+from agent.models.anthropic_wire import loop_begins, tool_input
 from agent.models.base import Image, Request, Said, Text, ToolCall, ToolResult, with_now
 
 Json = dict[str, object]
@@ -90,7 +90,7 @@ def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
         messages.append({"role": "system", "content": _content(head, dialect)})
         head = []
     conversation = with_now(request)
-    loop = _loop_begins(conversation)
+    loop = loop_begins(conversation)
     for place, said in enumerate(conversation):
         if not head and not dialect.breakpoints and len(said.parts) == 1 and isinstance(only := said.parts[0], Text):
             messages.append({"role": said.role, "content": only.text})  # nearly all of them, so this is kept short
@@ -103,14 +103,6 @@ def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
         messages.append({"role": "user", "content": _content([*head, _after(head, _text(_NOBODY))], dialect)})
     return messages
-
-
-def _loop_begins(conversation: tuple[Said, ...]) -> int:
-    """Where the tool loop begins that the conversation ends in; its length if it ends in none."""
-    place = len(conversation)
-    while place > 1 and any(isinstance(part, ToolResult) for part in conversation[place - 1].parts):
-        place -= 2
-    return place
 
 
 def _user(said: Said, stable: int, lifetime: str | None, head: list[Json], dialect: Dialect) -> list[Json]:
