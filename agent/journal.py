@@ -79,6 +79,11 @@ def parse(text: str) -> list[Entry]:
     return [_entry(*one) for one in _sections(tidy(text).split("\n"))]
 
 
+def names(text: str) -> set[str]:
+    """Which notes of the log stand whole in a file, or in its end."""
+    return {found[1] for line in text.split("\n") if (found := _NOTE.fullmatch(line))}
+
+
 def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
     at, title, body = None, "", list[str]()
     for line in lines:

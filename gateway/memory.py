@@ -1,0 +1,151 @@
+"""MEMORY.md: what an agent knows for good. Written by dreams, edited by people, told to a verified owner alone.
+
+The log has each version that a dream wrote, before the file has it. Beside the store a mark says which one was the last
+to reach the file, so that a start goes on with what a crash cut off; what people wrote since is never overwritten.
+"""
+
+import asyncio
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gateway import own_files
+from gateway.clock import Clock
+from gateway.ids import new_id
+from gateway.records import Dreamed, Seq, inner
+from gateway.store import Entry, Reader, Store
+
+MAX_BYTES: Final = 250_000
+"""Of a file that is read: as much as a workspace's."""
+UNDONE: Final = "undone"
+"""The reason of a `Dreamed` that took another one back."""
+_MARK: Final = "memory.mark"
+_PAGE: Final = 20
+_PAGES: Final = 50
+"""A thousand dreams, of all agents: two years of one."""
+
+Directory = Callable[[str], Path]
+"""Where an agent's own files are."""
+
+
+class Dreamt(NamedTuple):
+    """A dream as the log has it."""
+
+    key: str
+    fact: Dreamed
+
+
+async def dreams(reader: Reader, agent: str) -> list[Dreamt]:
+    """An agent's, the newest first; of the newest of all agents'."""
+    found, before = list[Dreamt](), None
+    for _ in range(_PAGES):
+        page = await reader.newest(_PAGE, before=before, kinds=["dreamed"])
+        for one in reversed(page):
+            if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
+                found.append(Dreamt(one.key or "", one.fact))
+        if len(page) < _PAGE:
+            break
+        before = page[0].seq
+    return found
+
+
+async def newest_dream(reader: Reader, agent: str) -> Dreamt | None:
+    """The last version that was written of an agent's memory, whoever changed the file since."""
+    before = None
+    for _ in range(_PAGES):
+        page = await reader.newest(_PAGE, before=before, kinds=["dreamed"])
+        for one in reversed(page):
+            if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
+                return Dreamt(one.key or "", one.fact)
+        if len(page) < _PAGE:
+            break
+        before = page[0].seq
+    return None
+
+
+def standing(newest_first: list[Dreamt]) -> Dreamt | None:
+    """The newest dream that was not taken back."""
+    undone = 0
+    for one in newest_first:
+        if one.fact.reason == UNDONE:
+            undone += 1
+        elif undone:
+            undone -= 1
+        else:
+            return one
+    return None
+
+
+def diff(before: str, after: str) -> str:
+    """What changed, as a unified diff; empty: nothing did."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
+    return "\n".join(lines)
+
+
+class MemoryFile:
+    """One agent's. Blocks on the disk; all raise OSError, also for a file that is a link or no text."""
+
+    def __init__(self, store: Path, directory: Path, agent: str) -> None:
+        self.path = directory / own_files.MEMORY
+        self._mark = own_files.mind(store, agent) / _MARK
+
+    def read(self) -> str:
+        """As it stands there, whoever wrote it. Empty: there is none."""
+        content = own_files.read(self.path, most=MAX_BYTES) or b""
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise OSError(f"{self.path} is not UTF-8") from None
+
+    def write(self, text: str) -> None:
+        """Put this in its place, at once and whole."""
+        own_files.replace(self.path, text.encode())
+
+    def settle(self, newest: Dreamt | None) -> None:
+        """Go on with what a crash cut off: this version is durable, and perhaps the file lacks it."""
+        if newest is None or (own_files.read(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key:
+            return
+        if self.read() == newest.fact.before:
+            self.write(newest.fact.after)
+        self.settled(newest.key)
+
+    def settled(self, key: str) -> None:
+        """This version has reached the file."""
+        own_files.replace(self._mark, key.encode())
+
+
+class Memory:
+    """All agents'."""
+
+    def __init__(self, store: Store, clock: Clock, directory: Directory) -> None:
+        self._store = store
+        self._clock = clock
+        self._directory = directory
+
+    def _file(self, agent: str) -> MemoryFile:
+        return MemoryFile(self._store.path, self._directory(agent), agent)
+
+    async def recover(self, agent: str) -> None:
+        """Go on with what a crash cut off. Raises OSError, StoreError."""
+        await asyncio.to_thread(self._file(agent).settle, await newest_dream(self._store, agent))
+
+    async def read(self, agent: str) -> str:
+        """All of the file. Empty: there is none. Raises OSError."""
+        return await asyncio.to_thread(self._file(agent).read)
+
+    async def rewrite(self, agent: str, *, before: str, after: str, upto: Seq, reason: str) -> bool:
+        """Have the file say `after`, unless it does not say `before` any more: False, and nothing is done.
+
+        First it is durable in the log. Raises StoreError, or OSError: then a later `recover` goes on with it.
+        """
+        file = self._file(agent)
+        if await asyncio.to_thread(file.read) != before:
+            return False
+        now = self._clock.now()
+        key = f"dream:{new_id(now)}"
+        fact = Dreamed(agent=agent, before=before, after=after, upto=upto, reason=reason)
+        await self._store.append([Entry(fact=fact, at=now, conversation=inner(agent), key=key)])
+        await asyncio.to_thread(file.write, after)
+        await asyncio.to_thread(file.settled, key)
+        return True

@@ -1,0 +1,188 @@
+"""What an agent writes down: durable in the log, then in the journal that people read.
+
+The log is the truth, and the file follows it. Beside the store a mark says which note was the last to reach the file,
+so a start writes what a crash or a full disk kept from it, and nothing that somebody has deleted there since.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, written
+from agent.journal import Entry as Written
+from agent.tools.schema import Refused
+from agent.view import estimate_tokens
+from agent.workspace.text import tidy
+from gateway import own_files
+from gateway.clock import Clock
+from gateway.hands import Whereabouts
+from gateway.ids import new_id
+from gateway.memory import newest_dream
+from gateway.records import Noted, Seq
+from gateway.store import Entry, Store, Stored
+
+logger = logging.getLogger("reverie.notes")
+
+NEWEST: Final = 1_000
+"""Notes that a start looks at."""
+TAIL_BYTES: Final = 4_000_000
+"""Of a journal, in which a start looks for them."""
+_MARK: Final = "journal.mark"
+_KEY: Final = "note:"
+
+
+@dataclass(slots=True)
+class _Desk:
+    """One agent's."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    known: bool = False
+    """What the log holds of it has been looked at."""
+    material: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    """Where each note since the last dream stands, and its tokens."""
+    late: list[Written] = field(default_factory=list)
+    """Durable, and not in the file yet."""
+
+
+class Notes:
+    """Writes down what agents want to keep. `recover` before the first use, `close` at the end."""
+
+    def __init__(self, store: Store, clock: Clock, directory: Callable[[str], Path]) -> None:
+        """`directory`: where an agent's journal is (`own_files.own`)."""
+        self._store = store
+        self._clock = clock
+        self._directory = directory
+        self._desks: dict[str, _Desk] = {}
+        self._writing: set[asyncio.Task[str]] = set()
+
+    async def recover(self, agents: Iterable[str]) -> None:
+        """Write what the last run could not into the journals. Raises StoreError; what a disk refuses is logged."""
+        for agent in agents:
+            await self._known(agent)
+
+    async def journal(self, where: Whereabouts, title: str, text: str) -> str:
+        """Write an entry, and say so to the model. Raises Refused, StoreError.
+
+        When this returns it is durable, and in the file unless the disk refuses. Cancelled, it is written all the same.
+        """
+        title = flat(title, len(title))
+        if len(title) > MAX_TITLE_CHARS:
+            raise Refused(f"A title has at most {MAX_TITLE_CHARS} characters.")
+        await self._write(where, title, text, lasting=False)
+        return "It is in your journal."
+
+    async def remember(self, where: Whereabouts, text: str) -> str:
+        """Keep a fact for good, as `journal` keeps an entry."""
+        await self._write(where, "", text, lasting=True)
+        return "You will remember it."
+
+    def material_tokens(self, agent: str) -> int:
+        """Roughly how much was written down since the last dream; looks at nothing but memory."""
+        return sum(tokens for _, tokens in self._desk(agent).material)
+
+    def dreamt(self, agent: str, upto: Seq) -> None:
+        """What was written down up to here is in the agent's memory now."""
+        desk = self._desk(agent)
+        while desk.material and desk.material[0][0] <= upto:
+            desk.material.popleft()
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        while self._writing:
+            await asyncio.wait(self._writing)
+
+    async def _write(self, where: Whereabouts, title: str, text: str, *, lasting: bool) -> str:
+        text = tidy(text)
+        if not text:
+            raise Refused("There is nothing to write down: the text is blank.")
+        if len(text) > MAX_TEXT_CHARS:
+            raise Refused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
+        noted = Noted(
+            agent=where.agent, scope=where.sight.scope, title=title, text=text, lasting=lasting, turn=where.turn
+        )
+        # On its own: an interrupted turn must not leave a note of which nobody knows whether it was kept.
+        task = asyncio.create_task(self._keep(where, noted))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return await asyncio.shield(task)
+
+    async def _keep(self, where: Whereabouts, noted: Noted) -> str:
+        desk = await self._known(noted.agent)
+        async with desk.lock:  # so that the file has the order of the log
+            now = self._clock.now()
+            note = new_id(now)
+            entry = Entry(fact=noted, at=now, conversation=where.at.conversation, key=f"{_KEY}{note}")
+            (stored,) = await self._store.append([entry])
+            desk.material.append((stored.seq, tokens(noted)))
+            desk.late.append(_entry(noted, entry))
+            await self._put(noted.agent, desk)
+        return note
+
+    async def _known(self, agent: str) -> _Desk:
+        desk = self._desk(agent)
+        async with desk.lock:
+            if not desk.known:
+                found = await self._store.newest(NEWEST, kinds=["noted"])
+                notes = [(one, one.fact) for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
+                dream = await newest_dream(self._store, agent)
+                upto = dream.fact.upto if dream is not None else 0
+                desk.material.extend((one.seq, tokens(noted)) for one, noted in notes if one.seq > upto)
+                desk.late = await self._missing(agent, [_entry(noted, one) for one, noted in notes])
+                desk.known = True
+                await self._put(agent, desk)
+        return desk
+
+    async def _missing(self, agent: str, entries: list[Written]) -> list[Written]:
+        """Those that did not reach the file."""
+        if not entries:
+            return []
+        try:
+            there = await asyncio.to_thread(self._there, agent, entries[-1].note)
+        except OSError as error:
+            logger.warning("the journal of %s cannot be read: %s", agent, error)
+            there = set()
+        last = max((place for place, one in enumerate(entries) if one.note in there), default=-1)
+        return entries[last + 1 :]
+
+    def _there(self, agent: str, newest: str) -> set[str]:
+        mark = own_files.read(self._mark(agent), most=100) or b""
+        if mark.decode("ascii", "replace") == newest:
+            return {newest}
+        end = own_files.tail(self._directory(agent) / own_files.JOURNAL, most=TAIL_BYTES)
+        return {mark.decode("ascii", "replace")} | names(end.decode("utf-8", "replace"))
+
+    async def _put(self, agent: str, desk: _Desk) -> None:
+        """Into the file; what the disk refuses waits for the next note, or the next start."""
+        if not desk.late:
+            return
+        try:
+            await asyncio.to_thread(self._append, agent, desk.late)
+        except OSError as error:
+            logger.warning("the journal of %s cannot be written, the log has what it lacks: %s", agent, error)
+
+    def _append(self, agent: str, late: list[Written]) -> None:
+        while late:
+            own_files.append(self._directory(agent) / own_files.JOURNAL, written(late[0]).encode())
+            own_files.replace(self._mark(agent), late[0].note.encode())
+            del late[0]
+
+    def _mark(self, agent: str) -> Path:
+        return own_files.mind(self._store.path, agent) / _MARK
+
+    def _desk(self, agent: str) -> _Desk:
+        return self._desks.setdefault(agent, _Desk())
+
+
+def tokens(noted: Noted) -> int:
+    """Roughly, of one note."""
+    return estimate_tokens(noted.title + noted.text)
+
+
+def _entry(noted: Noted, of: Entry | Stored) -> Written:
+    note = (of.key or "").removeprefix(_KEY)
+    title = TO_REMEMBER if noted.lasting else noted.title
+    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note=note)
