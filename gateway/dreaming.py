@@ -107,6 +107,8 @@ class Dreaming:
         except OSError as error:
             return Dream(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
         last = await newest_dream(self._store, agent)
+        if last is not None:
+            self._notes.dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
         found = await self._material(agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before))
         if not found:
             return Dream(outcome="unchanged", reason="nothing was written down since the last dream")

@@ -21,7 +21,8 @@ logger = logging.getLogger("reverie.workspace")
 MAX_ENTRIES = 64
 """Bundles kept: agents by scopes by families. One has at most 60,000 characters and their headings."""
 
-Key = tuple[Path, Scope, str]
+Key = tuple[Path, Scope, str, Path | None]
+"""The workspace, the scope, the family, and the agent's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,18 @@ class WorkspaceCache:
         self._told: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
         self._closed = False
 
-    async def get(self, root: Path, *, scope: Scope, family: str, cached: bool = True) -> Bundle:
+    async def get(
+        self, root: Path, *, scope: Scope, family: str, own: Path | None = None, cached: bool = True
+    ) -> Bundle:
         """What the workspace says, for a model of `family`. Does not suspend if it is in memory and watched.
 
+        `own`: as `agent.workspace.files.read`. It is not watched, but compared at every turn that is told of it.
         `cached` false: read now, neither kept nor counted. A directory that is not there gives an empty
         bundle and a warning. Raises OSError if a file cannot be read and there is nothing from before.
         """
-        key = (root, scope, family)
+        key = (root, scope, family, own if scope == "private" and own != root else None)
         if not cached:
-            reading = await asyncio.to_thread(read, root, scope, family)
+            reading = await asyncio.to_thread(read, *key)
             self._tell(key, reading.notes)
             return reading.bundle
         workspace = self._workspaces.setdefault(root, _Workspace())
@@ -180,8 +184,8 @@ class WorkspaceCache:
     def _forget(self) -> None:
         """What was used least lately, and the watchers of directories that nobody asks about any more."""
         while len(self._entries) > MAX_ENTRIES:
-            (root, _, _), _ = self._entries.popitem(last=False)
-            if not any(root == other for other, _, _ in self._entries):
+            (root, *_), _ = self._entries.popitem(last=False)
+            if not any(root == other for other, *_ in self._entries):
                 watcher = self._workspaces.pop(root).watcher
                 if watcher is not None:
                     watcher.stop()

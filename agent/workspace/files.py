@@ -5,7 +5,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.workspace.bundle import Bundle, Scope, compose, sections
+from agent.workspace.bundle import PRIVATE, Bundle, Scope, Section, compose, sections
 
 Marks = tuple[tuple[int, ...] | None, ...]
 """What tells one state of a workspace's files from another without reading them. None: not there."""
@@ -21,7 +21,7 @@ class Reading:
     marks: Marks
     """As they were before the files were read: a change during the reading shows as a difference afterwards."""
     linked: bool
-    """A file is a symbolic link: what it leads to may change without a sound from this directory."""
+    """A file is a symbolic link, or in the agent's own directory: it may change without a sound from this one."""
     missing: bool
     """There is no such directory; the bundle is empty."""
 
@@ -33,23 +33,23 @@ def default_workspace() -> Path:
     return packaged if packaged.is_dir() else here / "config" / "workspace"
 
 
-def read(root: Path, scope: Scope, family: str) -> Reading:
-    """Read what is there. Links that lead out of `root` are not followed; what is not a regular file is not opened.
+def read(root: Path, scope: Scope, family: str, own: Path | None = None) -> Reading:
+    """Read what is there. Links that lead out of their directory are not followed; only regular files are opened.
 
+    `own`: where what is private is looked for first: the agent's own directory, where the workspace is everybody's.
     Raises OSError if a file is there but cannot be read, ValueError for a family that cannot be part of a file's name.
     """
-    before = marks(root, scope, family)
+    before = marks(root, scope, family, own)
     notes: list[str] = []
     found: dict[str, tuple[str, bytes]] = {}
-    linked = False
-    real = root.resolve()
-    missing = not real.is_dir()
+    linked = own is not None and scope == "private"
+    missing = not root.resolve().is_dir()
     for section in () if missing else sections(scope, family):
-        for file in section.files:
-            linked = linked or (root / file).is_symlink()
+        for path in _places(section, root, own):
+            linked = linked or path.is_symlink()
             if section.name in found:
                 continue
-            content = _content(real, file, section.max_bytes, notes)
+            file, content = path.name, _content(path.parent.resolve(), path.name, section.max_bytes, notes)
             if content is not None:
                 found[section.name] = (file, content)
     bundle, told = compose(found)
@@ -61,9 +61,15 @@ def read(root: Path, scope: Scope, family: str) -> Reading:
     return Reading(bundle=bundle, notes=tuple(notes), marks=before, linked=linked, missing=missing)
 
 
-def marks(root: Path, scope: Scope, family: str) -> Marks:
+def marks(root: Path, scope: Scope, family: str, own: Path | None = None) -> Marks:
     """The files' present state. Two within one tick of the file system's clock, some ms, may look the same."""
-    return tuple(_mark(root / file) for section in sections(scope, family) for file in section.files)
+    return tuple(_mark(path) for section in sections(scope, family) for path in _places(section, root, own))
+
+
+def _places(section: Section, root: Path, own: Path | None) -> list[Path]:
+    """Where a section's file may be; the first that is there is taken."""
+    directories = (own, root) if own is not None and section.name in PRIVATE else (root,)
+    return [directory / file for directory in directories for file in section.files]
 
 
 def _mark(path: Path) -> tuple[int, ...] | None:

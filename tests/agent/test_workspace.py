@@ -212,3 +212,27 @@ def test_the_persona_that_ships() -> None:
     assert bundle(default_workspace(), family="local").identity == (
         "You are Reverie, a helpful chat bot. You answer politely, in one short sentence."
     )
+
+
+def test_private_files_are_also_looked_for_in_the_agents_own_directory(tmp_path: Path) -> None:
+    root = write(tmp_path / "everybody's", IDENTITY="I am", USER="from the workspace", MEMORY="from the workspace")
+    own = write(tmp_path / "own", MEMORY="from the dream", IDENTITY="not me", SOUL="nor mine")
+    reading = read(root, "private", "x", own)
+    assert reading.bundle.private == "# USER.md\n\nfrom the workspace\n\n# MEMORY.md\n\nfrom the dream"
+    assert reading.linked, "nobody watches it, so it is compared"
+    assert reading.notes == ()
+    public = read(root, "public", "x", own)
+    assert public.bundle.identity == reading.bundle.identity == "# IDENTITY.md\n\nI am"
+    assert (public.bundle.private, public.linked) == ("", False)
+    assert read(root, "private", "x", tmp_path / "none").bundle.private.endswith("# MEMORY.md\n\nfrom the workspace")
+
+
+def test_a_link_in_the_agents_own_directory_leads_nowhere_else(tmp_path: Path) -> None:
+    root, own = write(tmp_path / "w", IDENTITY="I am"), write(tmp_path / "own", OTHER="x")
+    outside = tmp_path / "outside"
+    outside.write_text("secret")
+    (own / "MEMORY.md").symlink_to(outside)
+    (own / "USER.md").symlink_to(root / "IDENTITY.md")
+    reading = read(root, "private", "x", own)
+    assert reading.bundle.private == ""
+    assert sum("links to a place outside" in note for note in reading.notes) == 2

@@ -390,3 +390,27 @@ async def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogC
         (root / "SOUL.md").write_text("bold")
         await until(cache, root, "bold")
         assert f"{root} has changed and was read again" in caplog.text
+
+
+@story
+async def test_a_dream_is_told_at_the_next_turn_though_nobody_watches_the_agents_own_directory(
+    root: Path, tmp_path: Path
+) -> None:
+    own, other = make(tmp_path / "own", "not this one"), make(tmp_path / "other", "nor this")
+
+    async def memory(where: Path, scope: Scope = "private") -> str:
+        return (await cache.get(root, scope=scope, family="x", own=where)).private
+
+    async with open_cache(root) as (cache, misses):
+        assert await memory(own) == ""
+        put(own, "MEMORY.md", "one")
+        assert await memory(own) == "# MEMORY.md\n\none"
+        put(own, "MEMORY.md", "two")
+        assert await memory(own) == "# MEMORY.md\n\ntwo"
+        assert await memory(other) == "", "agents that share a workspace keep their own memory"
+        read = misses()
+        assert await memory(own) == "# MEMORY.md\n\ntwo"
+        assert await memory(own, "public") == ""
+        assert misses() == read
+        (own / "MEMORY.md").unlink()
+        assert await memory(own) == ""
