@@ -1,6 +1,6 @@
 """The tools for reminders, carried out: in a conversation for that place, in the inner one for the agent itself."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from agent.tools.remind import CancelReminder, ListReminders, Remind
@@ -11,7 +11,7 @@ from gateway.events import Address, SenderId
 from gateway.hands import Whereabouts
 from gateway.records import is_inner
 from gateway.reminders import Reminders
-from gateway.schedules import Cron, zone
+from gateway.schedules import At, BadSchedule, Cron, Schedule, zone
 from gateway.spoken import Spoken
 from gateway.store import Reminder
 
@@ -37,8 +37,7 @@ class RemindHands:
             spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
         )
         ahead = schedules.lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
-        again = schedules.parse(made.schedule)
-        then = f", then {schedules.told(again)}" if not isinstance(again, schedules.At) else ""
+        then = "" if isinstance(_read(made.schedule), At) else f", then {again(made.schedule)}"
         return f"Reminder {made.id} is set for {self._when(made)}, in {ahead}{then}."
 
     async def list_reminders(self, _: ListReminders, where: Whereabouts) -> str:
@@ -66,24 +65,26 @@ class RemindHands:
 
     def _line(self, one: Reminder) -> str:
         asked = f", asked for by {one.asked_by}" if one.asked_by else ""
-        try:
-            again = schedules.told(schedules.parse(one.schedule))
-        except schedules.BadSchedule:
-            again = one.schedule
-        return f"{one.id}: {self._when(one)}, {again}{asked}: {one.text}"
+        return f"{one.id}: {self._when(one)}, {again(one.schedule)}{asked}: {one.text}"
 
     def _when(self, one: Reminder) -> str:
-        return when(one.due, one.schedule, self._reminders.timezone)
+        """On the clocks where its schedule is read, else on the operator's."""
+        read = _read(one.schedule)
+        place = read.timezone if isinstance(read, Cron) else self._reminders.timezone
+        return f"{one.due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
 
 
-def when(due: datetime, schedule: str, timezone: str) -> str:
-    """A time on the clocks where its schedule is read, else in `timezone`."""
+def again(schedule: str) -> str:
+    """How often, in a few words."""
+    read = _read(schedule)
+    return schedules.told(read) if read is not None else schedule
+
+
+def _read(schedule: str) -> Schedule | None:
     try:
-        read = schedules.parse(schedule)
-    except schedules.BadSchedule:
-        read = None
-    place = read.timezone if isinstance(read, Cron) else timezone
-    return f"{due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
+        return schedules.parse(schedule)
+    except BadSchedule:  # e.g. a time zone that exists no more
+        return None
 
 
 def _place(where: Whereabouts) -> Address | None:

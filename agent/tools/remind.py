@@ -21,9 +21,7 @@ class Remind(Arguments):
         description="To repeat by the calendar, without `at` and `every`: minute, hour, day of the month, month and "
         "day of the week, e.g. 0 9 * * 1-5.",
     )
-    timezone: str = Field(
-        default="", description="Where that is local time, e.g. Europe/Zurich; without it where you are."
-    )
+    timezone: str = Field(default="", description="Of `at` or `cron`, e.g. Europe/Zurich; left out: the operator's.")
 
 
 class ListReminders(Arguments):

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent.models.base import ToolSpec
 
@@ -20,6 +20,12 @@ class Arguments(BaseModel):
     """What a tool takes. Each field's description is told to the model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, written: object) -> object:
+        """What is null was left out: models write both."""
+        return {key: one for key, one in written.items() if one is not None} if isinstance(written, dict) else written
 
 
 Taken = TypeVar("Taken", bound=Arguments)
