@@ -1,0 +1,88 @@
+"""Shared by the tests of turns: a model that plays answers in their order, and tools that write down who used them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from agent.brief import Brief, Exchange
+from agent.models.base import Chunk, End, Request, Text, ToolCall, ToolResult, ToolSpec
+from gateway.events import Step, Usage
+
+LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
+JOT = ToolSpec(name="jot", description="Write down.", schema='{"properties":{},"type":"object"}', task=False)
+USAGE = Usage(input_tokens=10, output_tokens=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Say:
+    """One answer."""
+
+    text: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """(id, name)."""
+    refused: bool = False
+    waits: bool = False
+    """It never comes."""
+
+
+class Played:
+    """A `Model`. With no answers left it says `Done.`"""
+
+    name = label = "played"
+    context_tokens = 100_000
+    max_output_tokens = 1_000
+    family = "scripted"
+    takes_tools = True
+    sees = False
+
+    def __init__(self, *answers: Say) -> None:
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+        self.asked = asyncio.Event()
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        self.requests.append(request)
+        self.asked.set()
+        answer = self.answers.pop(0) if self.answers else Say(text="Done.")
+        if answer.waits:
+            await asyncio.Event().wait()
+        if answer.text:
+            yield Text(text=answer.text)
+        for ident, name in answer.calls:
+            yield ToolCall(id=ident, name=name, arguments="{}")
+        yield End(
+            stop="refused" if answer.refused else "tools" if answer.calls else "end", usage=USAGE, model="played-1"
+        )
+
+    async def start(self) -> None:
+        """Nothing takes long here."""
+
+    async def aclose(self) -> None:
+        """Nothing is held here."""
+
+
+@dataclass
+class Drawer:
+    """`Tools`. Each call is told its own name; `meanwhile` happens during the first."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    used: list[ToolCall] = field(default_factory=list)
+    specs: tuple[ToolSpec, ...] = (LOOK_UP, JOT)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.used.append(call)
+        if self.meanwhile is not None:
+            then, self.meanwhile = self.meanwhile, None
+            await then()
+        self.done.set()
+        known = call.name in {spec.name for spec in self.specs}
+        return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", error=not known)
+
+
+def brief(heard: str = "[x] ann (guest): hello", *history: Exchange, now: str = "") -> Brief:
+    return Brief(persona="You are Ana.", card="# Where", history=history, heard=heard, now=now, conversation="irc/#a")
+
+
+def kept(heard: str, reply: str, steps: tuple[Step, ...]) -> Exchange:
+    return Exchange(heard=heard, reply=reply, steps=steps)
