@@ -410,7 +410,7 @@ async def test_a_dream_is_told_at_the_next_turn_though_nobody_watches_the_agents
         assert await memory(other) == "", "agents that share a workspace keep their own memory"
         read = misses()
         assert await memory(own) == "# MEMORY.md\n\ntwo"
-        assert await memory(own, "public") == ""
         assert misses() == read
+        assert await memory(own, "public") == ""
         (own / "MEMORY.md").unlink()
         assert await memory(own) == ""
