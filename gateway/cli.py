@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway import cli_cache, cli_dmn, cli_log, cli_notifications
+from gateway import cli_cache, cli_dmn, cli_log, cli_notifications, cli_reminders
 from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_log.add_parser(commands, _store_path)
     cli_cache.add_parser(commands, _store_path)
     cli_notifications.add_parser(commands, _settings)
+    cli_reminders.add_parser(commands, _store_path)
     cli_dmn.add_parser(commands, _settings)
     cli_log.add_why(commands, _store_path)
     args = parser.parse_args(argv)

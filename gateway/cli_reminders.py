@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gateway.cli_reading import ResolveStore, add_store, reading
-from gateway.hands_remind import again
 from gateway.ops.report import table
+from gateway.schedules import again
 from gateway.store import Reader, Reminder
 from gateway.store.lines import printable
 

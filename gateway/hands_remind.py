@@ -3,15 +3,14 @@
 from datetime import timedelta
 from typing import Final
 
-from agent.tools.remind import CancelReminder, ListReminders, Remind
+from agent.tools.remind import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminder, ListReminders, Remind
 from agent.tools.schema import Refused
-from gateway import schedules
 from gateway.clock import Clock
 from gateway.events import Address, SenderId
-from gateway.hands import Whereabouts
+from gateway.hands import Hand, Whereabouts
 from gateway.records import is_inner
 from gateway.reminders import Reminders
-from gateway.schedules import At, BadSchedule, Cron, Schedule, zone
+from gateway.schedules import At, BadSchedule, Cron, again, lasting, parse, zone
 from gateway.spoken import Spoken
 from gateway.store import Reminder
 
@@ -25,6 +24,15 @@ class RemindHands:
         self._reminders = reminders
         self._clock = clock
 
+    @property
+    def hands(self) -> tuple[Hand, ...]:
+        """All of them, as tools."""
+        return (
+            Hand.of(REMIND, Remind, self.remind),
+            Hand.of(LIST_REMINDERS, ListReminders, self.list_reminders),
+            Hand.of(CANCEL_REMINDER, CancelReminder, self.cancel_reminder),
+        )
+
     async def remind(self, args: Remind, where: Whereabouts) -> str:
         """Set one, asked for by whoever spoke last."""
         asker = where.askers[-1] if where.askers else None
@@ -36,8 +44,8 @@ class RemindHands:
             text=args.text,
             spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
         )
-        ahead = schedules.lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
-        then = "" if isinstance(_read(made.schedule), At) else f", then {again(made.schedule)}"
+        ahead = lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
+        then = "" if isinstance(parse(made.schedule), At) else f", then {again(made.schedule)}"
         return f"Reminder {made.id} is set for {self._when(made)}, in {ahead}{then}."
 
     async def list_reminders(self, _: ListReminders, where: Whereabouts) -> str:
@@ -52,12 +60,11 @@ class RemindHands:
     async def cancel_reminder(self, args: CancelReminder, where: Whereabouts) -> str:
         """End one of this place."""
         place = _place(where)
-        whom = where.askers[-1].name if where.askers else where.agent
         done = await self._reminders.cancel(
             args.id,
             agent=where.agent,
             where=place.conversation if place is not None else None,
-            reason=f"cancelled for {whom}" if where.askers else "cancelled by the agent",
+            reason=f"cancelled for {where.askers[-1].name}" if where.askers else "cancelled by the agent",
         )
         if not done:
             raise Refused("There is no such reminder here; list_reminders names them.")
@@ -69,22 +76,12 @@ class RemindHands:
 
     def _when(self, one: Reminder) -> str:
         """On the clocks where its schedule is read, else on the operator's."""
-        read = _read(one.schedule)
-        place = read.timezone if isinstance(read, Cron) else self._reminders.timezone
+        try:
+            schedule = parse(one.schedule)
+            place = schedule.timezone if isinstance(schedule, Cron) else self._reminders.timezone
+        except BadSchedule:  # e.g. a time zone that is gone
+            place = self._reminders.timezone
         return f"{one.due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
-
-
-def again(schedule: str) -> str:
-    """How often, in a few words."""
-    read = _read(schedule)
-    return schedules.told(read) if read is not None else schedule
-
-
-def _read(schedule: str) -> Schedule | None:
-    try:
-        return schedules.parse(schedule)
-    except BadSchedule:  # e.g. a time zone that exists no more
-        return None
 
 
 def _place(where: Whereabouts) -> Address | None:

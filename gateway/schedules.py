@@ -150,6 +150,14 @@ def told(schedule: Schedule) -> str:
             return written(schedule)
 
 
+def again(text: str) -> str:
+    """The same of what `written` wrote; the text itself if it cannot be read any more."""
+    try:
+        return told(parse(text))
+    except BadSchedule:  # e.g. a time zone that is gone
+        return text
+
+
 def lasting(seconds: int) -> str:
     """How long that is, e.g. `1d 2h`."""
     parts = []

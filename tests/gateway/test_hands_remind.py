@@ -1,0 +1,156 @@
+"""Reminders as the agent sets, lists and cancels them."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent.models.base import ToolCall, ToolResult
+from gateway.clock import ManualClock
+from gateway.events import Address, Alarm, SenderId
+from gateway.hands import Asker, Hands, Whereabouts
+from gateway.hands_remind import RemindHands
+from gateway.records import Reminded, TurnId, inner
+from gateway.reminders import Reminders
+from gateway.scopes import PUBLIC, Sight
+from gateway.store import Entry, Reminder, Store
+from tests.store.kit import place, run
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+ANN = Asker(id=SenderId("42"), name="Ann", role="member", verified=True)
+BOB = Asker(id=SenderId("43"), name="Bob", role="guest", verified=False)
+ROOM = Whereabouts(
+    turn=TurnId("t"), agent="reverie", at=place("#a"), sight=Sight(scope=PUBLIC), autonomous=False, askers=(BOB, ANN)
+)
+OTHER = replace(ROOM, at=place("#b"), askers=(BOB,))
+ALONE = replace(ROOM, autonomous=True, askers=())
+INNER = replace(ALONE, at=Address.parse(inner("reverie")))
+
+
+async def nobody(_: Alarm) -> None:
+    raise AssertionError("nothing is due")
+
+
+class Desk:
+    def __init__(self, store: Store) -> None:
+        clock = ManualClock(START)
+        self.store = store
+        reminders = Reminders(store, clock, timezone="Europe/Zurich", most=60, fire=nobody)
+        self.hands = Hands(RemindHands(reminders, clock).hands)
+
+    async def call(self, where: Whereabouts, name: str, **arguments: str) -> ToolResult:
+        return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)
+
+    async def says(self, where: Whereabouts, name: str, **arguments: str) -> str:
+        result = await self.call(where, name, **arguments)
+        assert not result.error, result.text
+        return result.text
+
+    async def refuses(self, where: Whereabouts, name: str, **arguments: str) -> str:
+        result = await self.call(where, name, **arguments)
+        assert result.error, result.text
+        return result.text
+
+    async def only(self) -> Reminder:
+        [one] = await self.store.reminders()
+        return one
+
+
+@asynccontextmanager
+async def desk(tmp: Path) -> AsyncIterator[Desk]:
+    async with await Store.open(tmp / "s.db", ManualClock(START)) as store:
+        yield Desk(store)
+
+
+def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            told = await here.says(ROOM, "remind", text="tea", at="18:30")
+            one = await here.only()
+            assert told == f"Reminder {one.id} is set for Sat 2026-11-21 18:30 (Europe/Zurich), in 9h 30m."
+            assert (one.agent, one.conversation, one.sender, one.asked_by) == (
+                "reverie",
+                place("#a").conversation,
+                ANN.id,
+                "Ann",
+            )
+
+    run(story())
+
+
+def test_nobody_asked_for_one_of_an_autonomous_turn(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            await here.says(ALONE, "remind", text="tea", every="1h")
+            one = await here.only()
+            assert (one.conversation, one.sender, one.asked_by) == (place("#a").conversation, "", "")
+
+    run(story())
+
+
+def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            told = await here.says(INNER, "remind", text="look", cron="0 9 * * mon", timezone="America/New_York")
+            one = await here.only()
+            assert told == (
+                f"Reminder {one.id} is set for Mon 2026-11-23 09:00 (America/New_York), in 2d 6h, "
+                "then cron 0 9 * * MON America/New_York."
+            )
+            assert one.conversation is None
+            assert await here.says(replace(INNER, agent="other"), "list_reminders") == "There are no reminders here."
+            assert (await here.says(INNER, "list_reminders")).startswith(f"{one.id}: Mon")
+
+    run(story())
+
+
+def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            await here.says(ROOM, "remind", text="secret tea", every="90 min")
+            one = await here.only()
+            line = f"{one.id}: Sat 2026-11-21 10:30 (Europe/Zurich), every 1h 30m, asked for by Ann: secret tea"
+            assert await here.says(ROOM, "list_reminders") == line
+            for where in (OTHER, INNER):
+                assert await here.says(where, "list_reminders") == "There are no reminders here."
+                refused = await here.refuses(where, "cancel_reminder", id=one.id)
+                assert refused == "There is no such reminder here; list_reminders names them."
+            assert await here.says(ROOM, "cancel_reminder", id=one.id.lower()) == "It is cancelled."
+            assert await here.store.reminders() == []
+            assert "no such reminder" in await here.refuses(ROOM, "cancel_reminder", id=one.id)
+            [ended] = await here.store.entries(kinds=["reminder_ended"])
+            assert ended.conversation == place("#a").conversation
+
+    run(story())
+
+
+def test_what_cannot_be_is_said_with_what_to_write(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            assert (await here.refuses(ROOM, "remind", text="tea")).startswith("Say when: `at`, `every` or `cron`")
+            assert (await here.refuses(ROOM, "remind", at="in 1h")) == "text: Field required"
+            assert (await here.refuses(ROOM, "remind", text="tea", at="9 o'clock")).startswith("That is no time")
+            assert await here.store.reminders() == []
+
+    run(story())
+
+
+def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk(tmp_path) as here:
+            lost = Reminded(
+                reminder="LOST", agent="reverie", at=place("#a"), text="x", by=ANN.id, asked_by="Ann",
+                schedule="cron 0 9 * * * Mars/Olympus", due=START,
+            )  # fmt: skip
+            await here.store.append([Entry(fact=lost, at=START)])
+            for number in range(52):
+                await here.says(ROOM, "remind", text=f"tea {number}", at=f"in {number + 1} min")
+            lines = (await here.says(ROOM, "list_reminders")).splitlines()
+            assert lines[0] == (
+                "LOST: Sat 2026-11-21 09:00 (Europe/Zurich), cron 0 9 * * * Mars/Olympus, asked for by Ann: x"
+            )
+            assert (len(lines), lines[-1]) == (51, "(and 3 later ones)")
+
+    run(story())
