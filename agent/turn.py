@@ -89,7 +89,7 @@ async def take_turn(
     `Malformed` if it holds images (leave them out, then call again). Every other model failure is an outcome.
     Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
     """
-    turn = _Turn(_request(brief, model, tools, key), model, tools, progress or Progress(), max_tool_rounds)
+    turn = _Turn(_request(brief, model, tools.specs, key), model, tools, progress or Progress(), max_tool_rounds)
     progress = turn.progress
     while afford(turn.request):
         try:
@@ -177,16 +177,16 @@ def _result(call: ToolCall, task: asyncio.Task[ToolResult]) -> ToolResult:
     return task.result()
 
 
-def beginning(persona: str, skills: str, model: Model, tools: Tools, *, key: str) -> Request:
+def beginning(persona: str, skills: str, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
     """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
     brief = Brief(persona=persona, skills=skills, card="", history=(), heard="")
-    whole = _request(brief, model, tools, key)
+    whole = _request(brief, model, specs, key)
     blocks = tuple(block for block in whole.blocks if block.name in SHARED)
     return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
 
 
-def _request(brief: Brief, model: Model, tools: Tools, key: str) -> Request:
-    specs = (*TOOLS, *tools.specs) if model.takes_tools else ()
+def _request(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
+    specs = (*TOOLS, *specs) if model.takes_tools else ()
     plain = model.family == "local"
     return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
 

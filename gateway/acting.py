@@ -26,7 +26,7 @@ MOST_PLACES = 20
 """Told of by name."""
 
 
-class Doors:
+class Rooms:
     """One turn at a time in a place, also of those that come from elsewhere."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Acting:
         places: Places,
         who: access.Policy,
         channels: Collection[ChannelName],
-        doors: Doors,
+        doors: Rooms,
         digests: Digests,
         post: Callable[[OutboxPost], None],
         forget: Callable[[ConversationId], None],

@@ -6,29 +6,30 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 
-from agent import dmn
 from agent.models.base import Model, ModelError
+from agent.signals import Level, State
 from channels.base import Channel, Denied
 from gateway import access, policies
+from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
 from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
 from gateway.equipment import Equipment, equip
-from gateway.events import ChannelName
-from gateway.inbox import Inbox
+from gateway.events import Alarm, ChannelName
+from gateway.inbox import Arrival, Inbox
 from gateway.intake import Doors
+from gateway.life import Ears, Life
 from gateway.live import Live
-from gateway.loop import Loop
 from gateway.media import Media
-from gateway.minds import Minds, Shared
+from gateway.mind import Shared
+from gateway.minds import Minds, restored
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
 from gateway.preview import Signs
 from gateway.reception import Invitations, Parts, intakes, space_of
-from gateway.records import LOW
 from gateway.settings import Settings
 from gateway.store import Store
 
@@ -79,7 +80,7 @@ async def run(
                 clock=clock,
                 channels=channels,
                 equipment=equipment,
-                saved=await store.dmn_state(),
+                states=await restored(store, [agent.id for agent in settings.agents], clock.now()),
                 spawn=tasks.create_task,
             )
             await gateway.serve(stop)
@@ -93,14 +94,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _restored(saved: str | None) -> dmn.State:
-    try:
-        return dmn.restore(saved) if saved else dmn.State()
-    except ValueError:  # another version's
-        logger.warning("the saved state of the DMN cannot be read; it begins at rest")
-        return dmn.State()
-
-
 class _Gateway:
     """Everything of one run, wired."""
 
@@ -112,10 +105,10 @@ class _Gateway:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         equipment: Equipment,
-        saved: str | None,
+        states: Mapping[str, State],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`saved`: the DMN's state from the last run; None: there was none."""
+        """`states`: of each agent's DMN, from the last run."""
         self.store = store
         self.clock = clock
         self.channels = channels
@@ -124,20 +117,14 @@ class _Gateway:
         self.spawn = spawn
         who = replace(policies.access_policy(settings), space_of=space_of(channels))
         bindings = policies.bindings(settings)
-        self.outbox = Outbox(store, channels, clock, spawn)
         self.signs = Signs(store, clock, channels, spawn)
         self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
-        self.minds = Minds(self._shared(settings, who, bindings), equipment)
-        self.loop = Loop(
-            store=store,
-            clock=clock,
-            turns=self.minds,
-            policy=policies.dmn_policy(settings),
-            state=_restored(saved),
-            spawn=spawn,
-        )
-        self.inbox = Inbox(clock, settings.attention.coalesce, self.loop.notice)
+        self.inbox = Inbox(clock, settings.attention.coalesce, self._notice)
+        ears = Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near)
+        self.life = Life(settings=settings, store=store, clock=clock, who=who, bindings=bindings, ears=ears)
+        self.outbox = Outbox(store, channels, clock, spawn, judge=self.life.inward.judge, arrived=self.inbox.arrived)
+        self.minds = Minds(self._shared(settings, who, bindings), equipment, states)
         self.invitations = Invitations(channels, spawn)
         self.stats = Stats({name: channel.capabilities.platform for name, channel in channels.items()}, clock.now())
         self.watch = self._watch(settings)
@@ -150,16 +137,32 @@ class _Gateway:
             bindings=bindings,
             stats=self.stats,
             model=lambda: self.thinking,
-            mode=lambda: self.loop.state.mode.value,
+            mode=lambda: self.minds.mode,
         )
-        put, join = self.outbox.put, self.invitations.accept
-        self.intakes = intakes(parts, Doors(arrived=self.inbox.arrived, link=self.outbox.link, post=put, join=join))
+        doors = Doors(
+            arrived=self.inbox.arrived,
+            link=self.outbox.link,
+            post=self.outbox.put,
+            join=self.invitations.accept,
+            heard=self.life.following.heard,
+            level=lambda: self.life.following.level,
+        )
+        self.intakes = intakes(parts, doors)
 
     def _watch(self, settings: Settings) -> Watch:
         host, port = settings.ops.host, settings.ops.port
         return Watch(
             self.store, self.clock, self.stats, host=host, port=port, version=version("reverie-gateway"), llm=self.llm
         )
+
+    def _notice(self, arrival: Arrival) -> None:
+        self.minds.notice(arrival)
+
+    def _rang(self, alarm: Alarm) -> None:
+        self.minds.rang(alarm)
+
+    def _near(self, level: Level) -> None:
+        self.minds.presence(level)
 
     def _shared(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Shared:
         able = {name: channel.capabilities for name, channel in self.channels.items()}
@@ -172,8 +175,13 @@ class _Gateway:
             cards=Cards(self.store, self.clock, able, who),
             media=self.media,
             signs=self.signs,
+            doors=Rooms(),
+            channels=frozenset(self.channels),
+            life=self.life,
             post=self.outbox.put,
             answered=self.llm.answered,
+            waits=self.inbox.waits,
+            spawn=self.spawn,
         )
 
     @property
@@ -191,9 +199,11 @@ class _Gateway:
         background.append(self.spawn(self.equipment.keep_warm.run(self.llm.answered)))
         await self.signs.recover()
         await self.outbox.recover()
-        for conversation, urgency in await self.store.due(LOW):
-            self.inbox.arrived(conversation, urgency)
-        self.loop.start()
+        await self.life.begin()
+        for arrival in await self.minds.due():
+            self.inbox.arrived(arrival)
+        self.minds.start()
+        background += [self.spawn(self.life.reminders.run()), self.spawn(self.life.following.run())]
         running = [self.spawn(self._run_channel(channel)) for channel in self.channels.values()]
         asked = asyncio.create_task(stop.wait())
         ended = asyncio.create_task(asyncio.wait(running))
@@ -204,7 +214,8 @@ class _Gateway:
             ended.cancel()
         logger.info("stopping")
         await self.inbox.close()
-        await self.loop.stop(TURN_GRACE_S)
+        await self.minds.stop(TURN_GRACE_S)
+        await self.life.notes.close()
         await self.signs.close()
         await self.outbox.drain(SEND_GRACE_S)
         for task in (*running, *background):

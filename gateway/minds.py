@@ -1,129 +1,144 @@
-"""The agents of a gateway: which of them takes a conversation's turns, and what each is made of."""
+"""All agents as one: which of them a conversation belongs to, and where what is noticed goes."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 from agent.models.base import ModelError
-from agent.turn import NoTools, beginning
-from agent.workspace import default_workspace
-from agent.workspace.bundle import Bundle, Scope
-from gateway import access
-from gateway.bindings import Bindings
-from gateway.briefing import Briefing
-from gateway.cards import Cards
-from gateway.clock import Clock
+from agent.signals import Directive, Level, Presence, State, restore
+from agent.turn import beginning
 from gateway.equipment import Equipment
-from gateway.events import Account, Address, ConversationId
-from gateway.hearing import Hearing
-from gateway.media import Media
-from gateway.preview import Signs
-from gateway.settings import AgentConfig, Settings
-from gateway.store import OutboxPost, Store
-from gateway.turns import Report, Turns
+from gateway.events import Address, Alarm, ConversationId
+from gateway.inbox import Arrival
+from gateway.mind import Mind, Shared
+from gateway.records import LOW, URGENT, Directed, inner, is_inner
+from gateway.store import Entry, Store
 
 logger = logging.getLogger("reverie.minds")
 
-_TOOLS = NoTools()
-Me = Callable[[Scope], Awaitable[Bundle]]
-"""Who an agent is by now."""
+LOOKED_AT: Final = 50
+"""Unread entries of a place among which a reminder is looked for at the start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all agents have in common."""
-
-    settings: Settings
-    store: Store
-    clock: Clock
-    bindings: Bindings
-    who: access.Policy
-    cards: Cards
-    media: Media
-    signs: Signs
-    post: Callable[[OutboxPost], None]
-    """Called with every reply, after it is durable."""
-    answered: Callable[[str, Account], None]
-    """Called with the agent and each model request that was answered."""
+async def restored(store: Store, agents: Sequence[str], now: datetime) -> dict[str, State]:
+    """The state of each agent's DMN as it was saved last, with what the log says that it did today."""
+    states, today = {}, now.astimezone(UTC).date().isoformat()
+    for place, agent in enumerate(agents):
+        saved = await store.dmn_state(agent) or (await store.dmn_state("") if place == 0 else None)
+        try:
+            state = restore(saved) if saved else State()
+        except ValueError:  # another version's
+            logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
+            state = State()
+        turns, cost_usd = await store.autonomous(agent, today)
+        known = state.turns_today if state.day == today else 0
+        spent_up = state.spent_up and state.day == today
+        states[agent] = replace(
+            state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
+        )
+    return states
 
 
 class Minds:
-    """All agents as one: a turn is taken by the agent whose binding the conversation matches."""
+    """Every agent of a gateway."""
 
-    def __init__(self, shared: Shared, equipment: Equipment) -> None:
-        self._live = equipment.live
-        self._bindings = shared.bindings
-        agents = shared.settings.agents
-        self._models = equipment.models
-        self._me = {agent.id: _self(agent, equipment) for agent in agents}
-        self._turns = {agent.id: _turns(agent.id, self._me[agent.id], shared, equipment) for agent in agents}
-        self._first = self._turns[agents[0].id]
+    def __init__(self, shared: Shared, equipment: Equipment, states: Mapping[str, State]) -> None:
+        self._shared = shared
+        self.minds = {
+            agent.id: Mind(agent, shared, equipment, states.get(agent.id, State()), owns=partial(self._owns, agent.id))
+            for agent in shared.settings.agents
+        }
+        self._first = next(iter(self.minds.values()))
 
-    def _of(self, conversation: ConversationId) -> Turns:
+    def of(self, conversation: ConversationId) -> Mind:
+        """Whose it is."""
+        place = Address.parse(conversation)
         # What no binding matches any more may still hold what was said while one did.
-        return self._turns.get(self._bindings.of(Address.parse(conversation)).agent, self._first)
+        name = place.room if is_inner(conversation) else self._shared.bindings.of(place).agent
+        return self.minds.get(name, self._first)
+
+    def _owns(self, agent: str, conversation: ConversationId) -> bool:
+        return self.of(conversation).id == agent
+
+    @property
+    def mode(self) -> str:
+        """What they are doing, for people."""
+        modes = {mind.id: mind.loop.state.mode.value for mind in self.minds.values()}
+        if len(modes) == 1:
+            return next(iter(modes.values()))
+        return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
+
+    def start(self) -> None:
+        """Arm every loop's timer. A start fires nothing by itself."""
+        for mind in self.minds.values():
+            mind.loop.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """As `Loop.stop`, all at once."""
+        await asyncio.gather(*(mind.loop.stop(grace_s) for mind in self.minds.values()))
+
+    async def due(self) -> list[Arrival]:
+        """What an earlier process left undone, as it would arrive now."""
+        found = []
+        for place, urgency in await self._shared.store.due(LOW):
+            own = False
+            if urgency < URGENT and not is_inner(place):
+                unread = await self._shared.store.unread(place, most=LOOKED_AT)
+                own = any(isinstance(one.fact, Alarm) for one in unread.messages)
+            direct = None if is_inner(place) else await self._shared.life.places.direct(place)
+            found.append(Arrival(conversation=place, urgency=urgency, direct=direct, own=own))
+        return found
+
+    def notice(self, arrival: Arrival) -> None:
+        """Something is ripe. Urgent: a turn there; else one of the inner conversation, if it is of a public room."""
+        place = arrival.conversation
+        if arrival.direct is not None:
+            self._shared.life.places.heard(place, direct=arrival.direct)
+        if arrival.urgency >= URGENT or arrival.own or arrival.direct or is_inner(place):
+            self._notice(arrival, place)
+        else:
+            self._shared.spawn(self._route(arrival))
+
+    async def _route(self, arrival: Arrival) -> None:
+        place = arrival.conversation
+        private = await self._shared.life.places.private(place)
+        self._notice(arrival, place if private else inner(self.of(place).id))
+
+    def _notice(self, arrival: Arrival, target: ConversationId) -> None:
+        arrivals = self._shared.bindings.of(Address.parse(arrival.conversation)).arrivals
+        self.of(target).loop.notice(target, arrival.urgency, dotted=arrival.type, arrivals=arrivals)
+
+    def rang(self, alarm: Alarm) -> None:
+        """A reminder has come, and is noticed: whoever asked for it does not wait for the next tick."""
+        place = alarm.at.conversation if alarm.at is not None else inner(alarm.agent)
+        self.of(place).loop.tick()
+
+    def presence(self, level: Level) -> None:
+        """The people came nearer, or went."""
+        for mind in self.minds.values():
+            mind.loop.send(Presence(at=self._shared.clock.now(), level=level))
+
+    async def direct(self, agent: str, directive: Directive, told: Directed) -> None:
+        """Somebody tells an agent's DMN what to do: written down first, then done."""
+        await self._shared.store.append([Entry(fact=told, at=directive.at)])
+        self.minds[agent].loop.send(directive)
 
     async def warm_up(self) -> None:
         """Have local models read in what all conversations begin with, so that nobody's first message pays for it."""
-        for agent, model in self._models.items():
+        for mind in self.minds.values():
+            model = mind.model
             if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
                 continue
             try:
-                me = await self._me[agent]("public")
-                request = beginning(me.identity, "", model, _TOOLS, key=agent)
+                me = await mind.me("public")
+                request = beginning(me.identity, "", model, mind.hands.specs, key=mind.id)
                 async with aclosing(model.stream(request)) as chunks:
                     async for _ in chunks:
                         pass
             except (ModelError, OSError) as error:  # whoever speaks first will wait for it, or be told
-                logger.debug("what %s begins with is not read in ahead of time: %s", agent, error)
-
-    async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:
-        """As `gateway.loop.Taker`. What the operator has changed meanwhile counts already."""
-        await self._live.refresh()
-        return await self._of(conversation).take(conversation, autonomous=autonomous)
-
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
-        """As `gateway.loop.Taker`."""
-        return await self._of(conversation).give_up(conversation, reason, autonomous=autonomous)
-
-    async def left(self, conversation: ConversationId) -> int:
-        """As `gateway.loop.Taker`."""
-        return await self._of(conversation).left(conversation)
-
-
-def _turns(agent: str, me: Me, shared: Shared, equipment: Equipment) -> Turns:
-    model = equipment.models[agent]
-    peers = tuple(sorted(other.id for other in shared.settings.agents if other.id != agent))
-    briefing = Briefing(
-        me=me,
-        peers=peers,
-        bindings=shared.bindings,
-        who=shared.who,
-        cards=shared.cards,
-        kept=partial(equipment.keep_warm.kept, agent),
-    )
-    return Turns(
-        store=shared.store,
-        clock=shared.clock,
-        model=model,
-        tools=_TOOLS,
-        agent_id=agent,
-        briefing=briefing,
-        hearing=Hearing(shared.store, shared.who, shared.media),
-        media=shared.media,
-        signs=shared.signs,
-        post=shared.post,
-        answered=shared.answered,
-    )
-
-
-def _self(agent: AgentConfig, equipment: Equipment) -> Me:
-    root, family = agent.workspace or default_workspace(), equipment.models[agent.id].family
-
-    async def me(scope: Scope) -> Bundle:
-        cached = equipment.live.switches(agent.id).workspace_cache
-        return await equipment.workspaces.get(root, scope=scope, family=family, cached=cached)
-
-    return me
+                logger.debug("what %s begins with is not read in ahead of time: %s", mind.id, error)

@@ -13,22 +13,15 @@ from pydantic import Field, TypeAdapter
 from gateway.events import (
     Account,
     Address,
-    Alarm,
     ChannelName,
     Command,
     ConversationId,
-    Deleted,
-    Delivery,
-    Edited,
-    Finished,
     Link,
-    Membership,
     Message,
     MessageId,
     Notification,
     Post,
     PostKey,
-    Reacted,
     RoomId,
     SenderId,
     Step,
@@ -352,9 +345,7 @@ def key_of(event: Notification) -> str:
     """The deduplication key of a notification: equal exactly for the same event seen twice."""
     place = address_of(event)
     where = place.conversation if place else event.channel if isinstance(event, Link) else ConversationId("")
-    match event:
-        case Message() | Command(origin="text"):
-            family = "message"  # one line is one entry, however a later version or another moment reads it
-        case Edited() | Deleted() | Reacted() | Membership() | Command() | Link() | Delivery() | Alarm() | Finished():
-            family = event.kind
+    # One line is one entry, however a later version or another moment reads it.
+    line = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
+    family = "message" if line else event.kind
     return f"{family}:{where}:{event.id}"

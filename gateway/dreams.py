@@ -1,0 +1,114 @@
+"""A dream as a turn of the inner conversation: written down with what it cost, and told of in numbers alone."""
+
+from collections.abc import Awaitable, Callable
+
+from agent.brief import Brief
+from agent.models.base import Model, Request
+from agent.turn import Tools
+from gateway.briefing import Briefing
+from gateway.clock import Clock
+from gateway.dreaming import Dream, Dreaming
+from gateway.events import Account, Address, ConversationId, EventId, Finished
+from gateway.hands import Whereabouts
+from gateway.ids import new_id
+from gateway.lane import Interrupted, Lane
+from gateway.records import Seq, TurnEnded, TurnId
+from gateway.scopes import PUBLIC, Sight
+from gateway.store import Entry, Store, Unread
+from gateway.turns import Report
+
+_NOTHING = Unread(messages=(), omitted=0, upto=Seq(0))
+
+
+class Dreams:
+    """One agent's."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        model: Model,
+        dreaming: Dreaming,
+        briefing: Briefing,
+        hands: Callable[[Whereabouts], Tools],
+        memory_chars: int,
+        afford: Callable[[Request], bool],
+        answered: Callable[[str, Account], None],
+        finished: Callable[[Finished], Awaitable[None]],
+        forget: Callable[[ConversationId], None],
+    ) -> None:
+        """`memory_chars`: MEMORY.md is kept below this. `finished` makes the end of a dream known."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._model = model
+        self._dreaming = dreaming
+        self._briefing = briefing
+        self._hands = hands
+        self._memory_chars = memory_chars
+        self._afford = afford
+        self._answered = answered
+        self._finished = finished
+        self._forget = forget
+
+    async def take(self, place: Address, lane: Lane) -> Report:
+        """Dream. Interrupted, nothing is changed, or all is: see `Dreaming.dream`."""
+        turn = TurnId(new_id(self._clock.now()))
+        setting = await self._briefing.setting(place, _NOTHING, ())
+        brief = Brief(
+            persona=setting.persona,
+            binding=setting.binding,
+            card=setting.card,
+            history=(),
+            heard="",
+            conversation=place.conversation,
+        )
+        sight = Sight(scope=PUBLIC)
+        tools = self._hands(Whereabouts(turn=turn, agent=self._agent, at=place, sight=sight, autonomous=True))
+        dream = self._dreaming.dream(
+            brief, self._model, tools, agent=self._agent, memory_chars=self._memory_chars, afford=self._afford
+        )
+        try:
+            came = await lane.run(dream)
+        except Interrupted:
+            return Report(interrupted=True, autonomous=True)
+        await self._write(turn, place, came)
+        for account in came.accounts:
+            self._answered(self._agent, account)
+        return Report(
+            failed=came.outcome == "failed",
+            yielded=True,
+            autonomous=True,
+            cost_usd=sum(account.cost_usd or 0.0 for account in came.accounts),
+        )
+
+    async def _write(self, turn: TurnId, place: Address, came: Dream) -> None:
+        if not came.requests and came.outcome != "failed":  # there was nothing to dream of
+            return
+        now, failed = self._clock.now(), came.outcome == "failed"
+        ended = TurnEnded(
+            turn=turn,
+            covers=(),
+            omitted=0,
+            heard="",
+            upto=Seq(0),
+            outcome="failed" if failed else "silent",
+            text="",
+            reason=came.reason,
+            model=came.model,
+            usage=came.usage,
+            requests=came.requests,
+            autonomous=True,
+            accounts=came.accounts,
+            agent=self._agent,
+            cause="dream",
+        )
+        await self._store.append([Entry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
+        self._forget(place.conversation)
+        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in came.diff.splitlines() if line)
+        text = came.reason if failed else f"MEMORY.md has changed in {changed} lines"
+        await self._finished(
+            Finished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
+        )

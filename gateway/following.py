@@ -1,0 +1,86 @@
+"""Follows how near the agents' people are, and says when that changes."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from agent.signals import Level
+from channels.tasks import within
+from gateway import access
+from gateway.clock import Clock
+from gateway.events import Message
+from gateway.places import MESSAGES
+from gateway.presence import Habits, Watcher, counts, times
+from gateway.store import Reader
+
+NEWEST: Final = 300
+"""Messages from before the start that are looked at."""
+LOOK_AGAIN_S: Final = 600.0
+"""The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
+
+
+class Following:
+    """One for all agents: they serve the same people."""
+
+    def __init__(self, habits: Habits, clock: Clock, who: access.Policy, changed: Callable[[Level], None]) -> None:
+        """`changed` is called on the event loop with each new level."""
+        self._watcher = Watcher(habits)
+        self._clock = clock
+        self._who = who
+        self._named = any(role in ("owner", "admin") for role in who.roles.values())
+        self._changed = changed
+        self._told: Level = "present"
+        self._news = asyncio.Event()
+
+    @property
+    def level(self) -> Level:
+        """By now."""
+        return self._watcher.level(self._clock.now())
+
+    def heard(self, message: Message, role: access.Role) -> None:
+        """Somebody may have spoken to the agent."""
+        if counts(message, role, named=self._named):
+            self._watcher.heard(min(message.sent, self._clock.now()))
+            self._look()
+            self._news.set()
+
+    def ordered(self, level: Level | None) -> None:
+        """From now on they are what somebody says they are. None: what their words show."""
+        self._watcher.ordered(level)
+        self._look()
+        self._news.set()
+
+    def returned(self) -> timedelta | None:
+        """How long they were away until just now; told once."""
+        return self._watcher.since_last()
+
+    async def begin(self, reader: Reader) -> None:
+        """Learn from the log when they spoke last. Nobody comes back by that."""
+        said = [one.fact for one in await reader.newest(NEWEST, kinds=MESSAGES)]
+        told = [
+            (one, access.role_of(self._who, one.at.channel, one.sender)) for one in said if isinstance(one, Message)
+        ]
+        self._watcher.recount(times(told, self._clock.now(), named=self._named))
+        self._look()
+
+    async def run(self) -> None:
+        """Notice what the passing of time changes, until cancelled."""
+        while True:
+            self._news.clear()
+            now = self._clock.now()
+            change = self._watcher.next_change(now)
+            wait_s = LOOK_AGAIN_S if change is None else min(LOOK_AGAIN_S, (change - now).total_seconds())
+            if change is None:
+                await self._news.wait()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await within(self._clock, wait_s, self._news.wait())
+            self._look()
+
+    def _look(self) -> None:
+        level = self.level
+        if level != self._told:
+            self._told = level
+            self._changed(level)

@@ -1,0 +1,113 @@
+"""What goes on beside the turns, wired: notes, reminders, who is near, and what happens inside."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.signals import Level
+from agent.tools import notes as noting
+from agent.tools import remind as reminding
+from gateway import access, own_files, policies
+from gateway.bindings import Bindings
+from gateway.clock import Clock
+from gateway.dreaming import Dreaming
+from gateway.events import Alarm, ConversationId
+from gateway.following import Following
+from gateway.hands import Hand, Whereabouts
+from gateway.hands_remind import RemindHands
+from gateway.inbox import Arrival
+from gateway.inward import Inward
+from gateway.memory import Memory
+from gateway.notes import Notes
+from gateway.places import Places
+from gateway.presence import away_note
+from gateway.recall import Recall
+from gateway.reminders import Reminders
+from gateway.settings import Settings
+from gateway.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ears:
+    """Who is told what, on the event loop."""
+
+    arrived: Callable[[Arrival], None]
+    """Something is unread."""
+    rang: Callable[[Alarm], None]
+    """A reminder has come, and is unread."""
+    presence: Callable[[Level], None]
+    """The people came nearer, or went."""
+
+
+class Life:
+    """Everything of it, for all agents."""
+
+    def __init__(
+        self, *, settings: Settings, store: Store, clock: Clock, who: access.Policy, bindings: Bindings, ears: Ears
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._who = who
+        self._ears = ears
+        self._agents = {agent.id: agent for agent in settings.agents}
+        self.places = Places(store, bindings)
+        self.following = Following(policies.habits(settings), clock, who, ears.presence)
+        attention = policies.attention_policy(settings)
+        self.inward = Inward(
+            store, clock, attention, bindings, arrived=ears.arrived, level=lambda: self.following.level
+        )
+        self.notes = Notes(store, clock, self.directory)
+        self.memory = Memory(store, clock, self.directory)
+        self.dreaming = Dreaming(store, self.notes, self.memory)
+        said = settings.dmn
+        self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
+        self._recall = Recall(store, self.places, self.memory.read)
+        self._remind = RemindHands(self.reminders, clock)
+
+    def directory(self, agent: str) -> Path:
+        """Where an agent's own files are."""
+        return own_files.own(self._agents[agent].workspace, self._store.path, agent)
+
+    @property
+    def hands(self) -> Sequence[Hand]:
+        """The tools by which agents write down, look up and have themselves reminded."""
+
+        async def journal(asked: noting.Journal, where: Whereabouts) -> str:
+            return await self.notes.journal(where, asked.title, asked.text)
+
+        async def remember(asked: noting.Remember, where: Whereabouts) -> str:
+            return await self.notes.remember(where, asked.text)
+
+        async def recall(asked: noting.Recall, where: Whereabouts) -> str:
+            return await self._recall(where, asked.query)
+
+        return (
+            Hand.of(noting.JOURNAL, noting.Journal, journal),
+            Hand.of(noting.REMEMBER, noting.Remember, remember),
+            Hand.of(noting.RECALL, noting.Recall, recall),
+            Hand.of(reminding.REMIND, reminding.Remind, self._remind.remind),
+            Hand.of(reminding.LIST_REMINDERS, reminding.ListReminders, self._remind.list_reminders),
+            Hand.of(reminding.CANCEL_REMINDER, reminding.CancelReminder, self._remind.cancel_reminder),
+        )
+
+    async def begin(self) -> None:
+        """Take up what an earlier process left. Call once, before the first turn."""
+        await self.notes.recover(self._agents)
+        for agent in self._agents:
+            await self.memory.recover(agent)
+        await self.following.begin(self._store)
+
+    async def returned(self, conversation: ConversationId) -> str:
+        """What an owner alone with the agent is told who was away until now, in numbers. Empty: nothing."""
+        newest = await self.places.newest(conversation) if self.places.known_direct(conversation) else None
+        if newest is None or access.role_of(self._who, newest.at.channel, newest.sender) != "owner":
+            return ""
+        gone = self.following.returned()
+        if gone is None:
+            return ""
+        pending = [one for one in await self._store.pending() if one.conversation != conversation]
+        return away_note(gone, [one for one in pending if not await self.places.private(one.conversation)])
+
+    async def _ring(self, alarm: Alarm) -> None:
+        await self.inward.tell(alarm)
+        self._ears.rang(alarm)

@@ -1,0 +1,224 @@
+"""One agent: what takes its turns, what it can do, and its outer loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import dataclass
+from datetime import UTC
+from functools import partial
+
+from agent.signals import State
+from agent.tools import mind as tools
+from agent.workspace import default_workspace
+from agent.workspace.bundle import Bundle, Scope
+from gateway import access, policies
+from gateway.acting import Acting, Rooms
+from gateway.bindings import Bindings
+from gateway.briefing import Briefing
+from gateway.cards import Cards
+from gateway.clock import Clock
+from gateway.digest import Digests
+from gateway.dreams import Dreams
+from gateway.equipment import Equipment
+from gateway.events import Account, Address, ChannelName, ConversationId
+from gateway.guidance import Guidance
+from gateway.hands import Hand, Hands
+from gateway.hearing import Hearing
+from gateway.lane import Lane
+from gateway.life import Life
+from gateway.loop import Loop
+from gateway.media import Media
+from gateway.preview import Signs
+from gateway.purse import Purse
+from gateway.records import is_inner
+from gateway.repose import Repose
+from gateway.settings import AgentConfig, Settings
+from gateway.store import OutboxPost, Store
+from gateway.turns import Report, Turns
+
+Me = Callable[[Scope], Awaitable[Bundle]]
+"""Who an agent is by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all agents have in common."""
+
+    settings: Settings
+    store: Store
+    clock: Clock
+    bindings: Bindings
+    who: access.Policy
+    cards: Cards
+    media: Media
+    signs: Signs
+    doors: Rooms
+    channels: Collection[ChannelName]
+    life: Life
+    post: Callable[[OutboxPost], None]
+    """Called with every reply, after it is durable."""
+    answered: Callable[[str, Account], None]
+    """Called with the agent and each model request that was answered."""
+    waits: Callable[[ConversationId], bool]
+    """Whether something there is noticed soon."""
+    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    """Starts a task whose failure stops the gateway."""
+
+
+class Mind:
+    """One agent. As `gateway.taker.Taker` it takes the turns that its loop starts."""
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        shared: Shared,
+        equipment: Equipment,
+        state: State,
+        *,
+        owns: Callable[[ConversationId], bool],
+    ) -> None:
+        """`state`: of its DMN, from the last run. `owns`: whether the turns somewhere are this agent's."""
+        self.id = agent.id
+        self._shared = shared
+        self._live = equipment.live
+        self.model = equipment.models[agent.id]
+        self.me = _self(agent, equipment)
+        policy = policies.dmn_policy(shared.settings, agent.id)
+        self.loop = Loop(
+            agent=agent.id,
+            store=shared.store,
+            clock=shared.clock,
+            turns=self,
+            policy=policy,
+            state=state,
+            spawn=shared.spawn,
+            waits=shared.waits,
+        )
+        self._purse = Purse(ceiling_usd=equipment.ceilings[agent.id], left_usd=self._left_usd)
+        hearing = Hearing(shared.store, shared.who, shared.media)
+        self._digests = Digests(
+            agent=agent.id,
+            store=shared.store,
+            bindings=shared.bindings,
+            places=shared.life.places,
+            hearing=hearing,
+            plain=self.model.family == "local",
+            mine=owns,
+            busy=shared.doors.busy,
+        )
+        acting = Acting(
+            agent=agent.id,
+            store=shared.store,
+            clock=shared.clock,
+            bindings=shared.bindings,
+            places=shared.life.places,
+            who=shared.who,
+            channels=shared.channels,
+            doors=shared.doors,
+            digests=self._digests,
+            post=shared.post,
+            forget=self._forget,
+        )
+        self.hands = self._hands(acting)
+        briefing = self._briefing(equipment)
+        self._dreams = Dreams(
+            agent=agent.id,
+            store=shared.store,
+            clock=shared.clock,
+            model=self.model,
+            dreaming=shared.life.dreaming,
+            briefing=briefing,
+            hands=self.hands.at,
+            memory_chars=shared.settings.dmn.memory_chars,
+            afford=self._purse.afford,
+            answered=shared.answered,
+            finished=shared.life.inward.tell,
+            forget=self._forget,
+        )
+        self._turns = Turns(
+            store=shared.store,
+            clock=shared.clock,
+            model=self.model,
+            hands=self.hands.at,
+            agent_id=agent.id,
+            briefing=briefing,
+            hearing=hearing,
+            digests=self._digests,
+            guidance=Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned),
+            afford=lambda _agent, request: self._purse.afford(request),
+            media=shared.media,
+            signs=shared.signs,
+            post=shared.post,
+            answered=shared.answered,
+        )
+
+    def _hands(self, acting: Acting) -> Hands:
+        shared = self._shared
+        repose = Repose(
+            agent=self.id,
+            store=shared.store,
+            clock=shared.clock,
+            timezone=shared.settings.dmn.timezone,
+            send=self.loop.send,
+        )
+        own = (
+            Hand.of(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message),
+            Hand.of(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
+            Hand.of(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
+            Hand.of(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),
+        )
+        return Hands((*own, *shared.life.hands))
+
+    def _briefing(self, equipment: Equipment) -> Briefing:
+        shared = self._shared
+        return Briefing(
+            me=self.me,
+            peers=tuple(sorted(other.id for other in shared.settings.agents if other.id != self.id)),
+            bindings=shared.bindings,
+            who=shared.who,
+            cards=shared.cards,
+            places=shared.life.places,
+            kept=partial(equipment.keep_warm.kept, self.id),
+        )
+
+    def _forget(self, conversation: ConversationId) -> None:
+        self._turns.forget(conversation)
+
+    def _left_usd(self) -> float:
+        state, policy = self.loop.state, self.loop.policy
+        today = self._shared.clock.now().astimezone(UTC).date().isoformat()
+        return policy.daily_cost_usd - (state.spent_today_usd if state.day == today else 0.0)
+
+    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+        await self._live.refresh()  # what the operator has changed meanwhile counts already
+        async with self._shared.doors.of(conversation):
+            return await self._turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+
+    async def dream(self, lane: Lane) -> Report:
+        place = Address.parse(self.loop.policy.inner)
+        async with self._shared.doors.of(place.conversation):
+            return await self._dreams.take(place, lane)
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+        return await self._turns.give_up(conversation, reason, autonomous=autonomous)
+
+    async def left(self, conversation: ConversationId) -> int:
+        return await (self._digests.left() if is_inner(conversation) else self._turns.left(conversation))
+
+    def direct(self, conversation: ConversationId) -> bool:
+        return self._shared.life.places.known_direct(conversation)
+
+    def settled(self, conversation: ConversationId) -> None:
+        self._purse.settle(conversation)
+
+    def material_tokens(self) -> int:
+        return self._shared.life.notes.material_tokens(self.id)
+
+
+def _self(agent: AgentConfig, equipment: Equipment) -> Me:
+    root, family = agent.workspace or default_workspace(), equipment.models[agent.id].family
+
+    async def me(scope: Scope) -> Bundle:
+        cached = equipment.live.switches(agent.id).workspace_cache
+        return await equipment.workspaces.get(root, scope=scope, family=family, cached=cached)
+
+    return me
