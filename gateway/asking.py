@@ -225,6 +225,7 @@ def _askers(standing: Sequence[Standing], lines: Sequence[Heard], told: Told) ->
     """Who said to the agent what is told, oldest first."""
     roles = {one.seq: one.line.role for one in lines if one.line.addressed and one.seq in told.covers}
     asking: dict[SenderId, Asker] = {}
-    for sender, role in [(one.message.sender, roles[one.seq]) for one in standing if one.seq in roles]:
+    spoke = [one for one in standing if one.seq in roles and not one.happened]
+    for sender, role in [(one.message.sender, roles[one.seq]) for one in spoke]:
         asking.setdefault(sender.id, Asker(id=sender.id, name=sender.name, role=role, verified=sender.verified))
     return tuple(asking.values())

@@ -6,17 +6,38 @@ from typing import NamedTuple
 
 from agent.brief import Line
 from gateway import access
-from gateway.events import Deleted, Edited, Membership, Message, MessageId, SenderId
+from gateway.events import (
+    Address,
+    Alarm,
+    Deleted,
+    Delivery,
+    Edited,
+    EventId,
+    Membership,
+    Message,
+    MessageId,
+    Post,
+    Reacted,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.happened import HAPPENED, Happened, Pieces, asks, tale
 from gateway.media import Media
-from gateway.records import Fact, MediaRef, Seq
+from gateway.records import INNER, Fact, MediaRef, Queued, Seq, address_of
 from gateway.store import Store, Unread
 
 NEWEST_CHANGES = 1_000
 """Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
 NEWEST_REPLIES = 20
 """Lines whose reply is looked up, each with a question to the store or two."""
+NEWEST_REACTIONS = 20
+"""Messages that were reacted to and are looked up, to tell ours from others. Reactions to older ones are not told."""
 SNIPPET_CHARS = 200
 """Of a message replied to, before the prompt shortens it further."""
+
+NOBODY = Sender(id=SenderId(""), name="")
+NOWHERE = Address(channel=INNER, room=RoomId("nowhere"))
 
 
 class Standing(NamedTuple):
@@ -24,10 +45,12 @@ class Standing(NamedTuple):
 
     seq: Seq
     message: Message
-    """With its newest text."""
+    """With its newest text. What is none is put as one that `NOBODY` said."""
     edited: bool
     topic: bool = False
     """It is no message, but a change of the topic, put as one."""
+    happened: Pieces = ()
+    """It is no message, but something else that happened, put as one. Empty: it is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +73,42 @@ class Hearing:
 
     async def standing(self, unread: Unread) -> tuple[Standing, ...]:
         """What is left of the unread messages, with their newest words. Oldest first."""
-        topics = tuple(
+        said = await self._standing(unread)
+        others = [
             Standing(stored.seq, _announced(stored.fact), edited=False, topic=True)
             for stored in unread.messages
             if isinstance(stored.fact, Membership)
-        )
-        said = await self._standing(unread)
-        return tuple(sorted((*said, *topics), key=lambda one: one.seq)) if topics else said
+        ]
+        others += await self._happened(unread)
+        return tuple(sorted((*said, *others), key=lambda one: one.seq)) if others else said
+
+    async def _happened(self, unread: Unread) -> list[Standing]:
+        """What is no message. Of reactions and deliveries, those of what a turn said."""
+        found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, HAPPENED)]
+        said = await self._said([fact for _, fact in found])
+        return [
+            Standing(seq, _put(fact), edited=False, happened=tale(fact, said.get(fact.id, "")))
+            for seq, fact in found
+            if fact.id in said or not isinstance(fact, Reacted | Delivery)
+        ]
+
+    async def _said(self, events: Sequence[Happened]) -> dict[EventId, str]:
+        """What of ours they are about, by their ids."""
+        said, posts = dict[EventId, str](), dict[MessageId, Post | None]()
+        for event in reversed(events):
+            if isinstance(event, Reacted) and (event.message in posts or len(posts) < NEWEST_REACTIONS):
+                if event.message not in posts:
+                    posts[event.message] = await self._store.ours(event.at.conversation, event.message)
+                post = posts[event.message]
+                if post is not None:
+                    said[event.id] = post.text
+            elif isinstance(event, Delivery):
+                queued = await self._store.by_key(f"post:{event.post}")
+                turn = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
+                # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
+                if queued is not None and isinstance(queued.fact, Queued) and turn and turn.kind == "turn_ended":
+                    said[event.id] = queued.fact.post.text
+        return said
 
     async def _standing(self, unread: Unread) -> tuple[Standing, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
@@ -84,12 +136,14 @@ class Hearing:
         return same and access.role_of(self._access, edit.at.channel, edit.sender) != "blocked"
 
     async def owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
-        """Whether anybody still wants an answer: not if all that did was deleted."""
-        if unread.omitted or len(standing) == len(unread.messages):
+        """Whether anybody still wants an answer: not if all that did was deleted, and not what only reports."""
+        asking = {stored.seq for stored in unread.messages if asks(stored.fact)}
+        left = [one for one in standing if one.seq in asking]
+        if not asking:
+            return False  # what asks is told first, so there is none among what was left out
+        if unread.omitted or len(left) == len(asking) or any(addressed(one.message) for one in left):
             return True
-        if any(addressed(one.message) for one in standing):
-            return True
-        judgements = [await self._store.judgement(one.seq) for one in standing]
+        judgements = [await self._store.judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
 
     async def tell(self, standing: Sequence[Standing], *, sees: bool) -> tuple[Heard, ...]:
@@ -111,6 +165,9 @@ class Hearing:
 
     def _line(self, one: Standing, answers: tuple[str, str] | None, attached: tuple[str, ...]) -> Line:
         message = one.message
+        if one.happened:
+            said = addressed(message)
+            return Line(sender="", role="", sent=message.sent, text="", addressed=said, happened=one.happened)
         return Line(
             sender=message.sender.name,
             role=access.role_of(self._access, message.at.channel, message.sender),
@@ -162,13 +219,25 @@ def _announced(change: Membership) -> Message:
     )
 
 
+def _put(event: Happened) -> Message:
+    """What nobody said, put as something that nobody said."""
+    return Message(
+        id=MessageId(event.id),
+        at=address_of(event) or NOWHERE,
+        sender=NOBODY,
+        text="",
+        sent=event.sent,
+        kind="mention" if addressed(event) else "room",
+    )
+
+
 def addressed(fact: Fact) -> bool:
-    """Whether it was said to the agent, and not only within its hearing."""
-    return isinstance(fact, Message) and fact.kind != "room"
+    """Whether it was said to the agent, and not only within its hearing. A reminder is."""
+    return isinstance(fact, Alarm) or (isinstance(fact, Message) and fact.kind != "room")
 
 
 def answered(standing: Sequence[Standing]) -> MessageId | None:
     """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
-    messages = [one.message for one in standing if not one.topic]  # nobody can reply to that
+    messages = [one.message for one in standing if not (one.topic or one.happened)]  # nobody can reply to those
     said = [message for message in messages if addressed(message)] or messages
     return said[-1].id if said else None

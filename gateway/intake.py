@@ -2,17 +2,30 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from agent.signals import Level
 from gateway import access, attention, exchanges
 from gateway.attention import Listen
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.commands.desk import Desk, Handled
-from gateway.events import Address, ChannelName, Command, ConversationId, Link, Membership, Message, Notification, Post
+from gateway.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    Link,
+    Membership,
+    Message,
+    Notification,
+    Post,
+    Reacted,
+)
 from gateway.exchanges import LOOK_BACK, Exchanges
+from gateway.inbox import Arrival
 from gateway.ops.stats import Stats
-from gateway.records import CursorMoved, Judged, Queued, address_of, key_of
+from gateway.records import CursorMoved, Judged, Queued, address_of, inner, key_of
 from gateway.salience import Salient
 from gateway.store import Entry, OutboxPost, Store
 
@@ -25,20 +38,26 @@ MESSAGES = ("direct", "mention", "reply", "room")
 class Doors:
     """Where an event goes once it is durable. Each is called on the event loop, and returns at once."""
 
-    arrived: Callable[[ConversationId, int], None]
-    """Something is due there, with its urgency."""
+    arrived: Callable[[Arrival], None]
+    """Something is due."""
     link: Callable[[ChannelName, bool], None]
     """A channel came up (True) or went down."""
     post: Callable[[OutboxPost], None]
     """An answer is to be delivered."""
     join: Callable[[Address], None]
     """Somebody who may has invited us there."""
+    heard: Callable[[Message, access.Role], None] = lambda _message, _role: None
+    """Somebody who may be heard said something, and has this role."""
+    level: Callable[[], Level] = lambda: "present"
+    """How near people are: asked as each event comes in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
     event: Notification
     judged: Judged
+    conversation: ConversationId | None
+    """Where it is unread, if it is due; else where it happened."""
     post: Post | None
     entries: tuple[Entry, ...]
     """The event, its judgement, and the answer if there is one."""
@@ -100,31 +119,45 @@ class Intake:
             handled = Handled(judged=await self._judge_message(event))
         else:
             handled = Handled(judged=self._judge(event))
-        now, place = self._clock.now(), address_of(event)
-        conversation = place.conversation if place else None
-        noticed = Entry(fact=event, at=now, conversation=conversation, key=key_of(event))
-        entries = [noticed, Entry(fact=handled.judged, at=now, conversation=conversation, cause=noticed)]
+        at = address_of(event)
+        place = at.conversation if at is not None else None
+        if isinstance(event, Link):
+            handled, place = await self._linked(event, handled.judged)
+        now = self._clock.now()
+        noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
+        entries = [noticed, Entry(fact=handled.judged, at=now, conversation=place, cause=noticed)]
         if handled.post is not None:
             queued = Queued(post=handled.post)
             key = f"post:{handled.post.key}"
-            entries.append(Entry(fact=queued, at=now, conversation=conversation, key=key, cause=noticed))
-        return _Taken(event=event, judged=handled.judged, post=handled.post, entries=tuple(entries))
+            entries.append(Entry(fact=queued, at=now, conversation=place, key=key, cause=noticed))
+        return _Taken(event=event, judged=handled.judged, conversation=place, post=handled.post, entries=tuple(entries))
+
+    async def _linked(self, link: Link, judged: Judged) -> tuple[Handled, ConversationId | None]:
+        """A link that came up or went down is told to whose account it is. What only says so again is noted."""
+        if judged.fate not in ("due", "context"):
+            return Handled(judged=judged), None
+        agent = self._bindings.agent_of(link.channel)
+        before = next((one.up for one in await self._store.links() if one.channel == link.channel), True)
+        if link.up != before and agent:
+            return Handled(judged=judged), inner(agent)
+        rule = "no agent is bound to this account" if link.up != before else "it was known"
+        return Handled(judged=replace(judged, fate="noted", rule=rule)), None
 
     def _listen(self, event: Notification) -> Listen:
         place = address_of(event)
         return "all" if place is None else self._bindings.of(place).listen
 
     def _judge(self, event: Notification) -> Judged:
-        return attention.judge(self._attention, event, access.decide(self._access, event), self._listen(event))
+        decision = access.decide(self._access, event)
+        return attention.judge(self._attention, event, decision, self._listen(event), level=self._doors.level())
 
     async def _judge_message(self, message: Message) -> Judged:
         """As policy says, unless two bots have been talking for too long.
 
         A repeat counts again: at worst such a talk ends, or a person is taken to have spoken, one message late.
         """
-        judged = attention.judge(
-            self._attention, message, access.decide(self._access, message), self._listen(message), self._lift
-        )
+        decision, level = access.decide(self._access, message), self._doors.level()
+        judged = attention.judge(self._attention, message, decision, self._listen(message), self._lift, level=level)
         conversation = message.at.conversation
         if message.sender.is_bot and judged.fate != "due":
             return judged
@@ -142,14 +175,36 @@ class Intake:
         return self._salient.lift(message, self._clock.now())
 
     def _announce(self, one: _Taken) -> None:
-        event, judged, place = one.event, one.judged, address_of(one.event)
+        event, judged, place = one.event, one.judged, one.conversation
         if isinstance(event, Link):
             reason = f": {event.reason}" if event.reason else ""
             logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
             self._doors.link(event.channel, event.up)
         if judged.fate == "refused":
             logger.info("refused %s: %s", judged.type, judged.rule)
-        elif isinstance(event, Membership) and event.change == "invite":
+            return
+        if isinstance(event, Message):
+            self._doors.heard(event, self._role(event))
+        if isinstance(event, Membership) and event.change == "invite":
             self._doors.join(event.at)
-        elif place is not None and judged.fate == "due":
-            self._doors.arrived(place.conversation, judged.urgency)
+        elif place is not None and judged.fate == "due" and not isinstance(event, Reacted):
+            self._doors.arrived(
+                Arrival(
+                    conversation=place,
+                    urgency=judged.urgency,
+                    type=judged.type,
+                    direct=_is_direct(event),
+                    talk=event.kind == "room",
+                )
+            )
+
+    def _role(self, message: Message) -> access.Role:
+        return access.role_of(self._access, message.at.channel, message.sender)
+
+
+def _is_direct(event: Notification) -> bool | None:
+    """Whether it came in a direct chat. None: it does not tell."""
+    if isinstance(event, Message):
+        # What is said in a direct chat is `direct`, whatever else it is.
+        return event.kind == "direct"
+    return getattr(event, "direct", None)

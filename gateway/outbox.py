@@ -18,7 +18,8 @@ from gateway import retry
 from gateway.attempt import Attempt
 from gateway.clock import Clock
 from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
-from gateway.records import Fact, PartEnded, key_of
+from gateway.inbox import Arrival
+from gateway.records import Fact, Judged, PartEnded, key_of
 from gateway.store import Entry, OutboxPart, OutboxPost, Store, StoreError
 
 logger = logging.getLogger("reverie.outbox")
@@ -37,12 +38,21 @@ class Outbox:
         channels: Mapping[ChannelName, Channel],
         clock: Clock,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        *,
+        judge: Callable[[Delivery], Judged | None] = lambda _: None,
+        arrived: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen."""
+        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
+
+        `judge` says what becomes of a delivery that did not go well (None: nothing), which is written down with it;
+        `arrived` is called if it is due. Notices and private answers are the machine's own, and nobody is told.
+        """
         self._store = store
         self._channels = channels
         self._clock = clock
         self._spawn = spawn
+        self._judged = judge
+        self._arrived = arrived
         self._up = {name: asyncio.Event() for name in channels}
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
@@ -190,18 +200,19 @@ class Outbox:
         )
 
     async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
-        now = self._clock.now()
-        await self._store.append(
-            [
-                Entry(
-                    fact=fact,
-                    at=now,
-                    conversation=post.to.conversation,
-                    key=key_of(fact) if isinstance(fact, Delivery) else None,
-                )
-                for fact in facts
-            ]
-        )
+        now, place = self._clock.now(), post.to.conversation
+        entries, told = list[Entry](), list[Entry]()
+        for fact in facts:
+            key = key_of(fact) if isinstance(fact, Delivery) else None
+            entries.append(entry := Entry(fact=fact, at=now, conversation=place, key=key))
+            if isinstance(fact, Delivery) and fact.state != "sent" and post.style == "message" and not post.private:
+                judged = self._judged(fact)
+                if judged is not None:
+                    told.append(Entry(fact=judged, at=now, conversation=place, cause=entry))
+        written = await self._store.append([*entries, *told])
+        for one, entry in zip(written[len(entries) :], told, strict=True):
+            if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.fresh:
+                self._arrived(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
 
 def _bug(error: Exception) -> str:

@@ -21,26 +21,34 @@ DUE = (
 )
 DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
 
+_SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
 UNREAD = f"""
 WITH spoken AS (
     SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind <> 'room'
+    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind IN ({_SPOKEN})
     ORDER BY unread.seq LIMIT ?2 + 1
 ), edge AS (
     SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET ?2 - 1), 0)
     ELSE {LAST} END AS seq FROM spoken
+), beside AS MATERIALIZED (
+    SELECT unread.seq, unread.urgency, log.kind = 'reacted' AS reacted
+    FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
+    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
+        AND log.kind NOT IN ({_SPOKEN}) AND unread.seq < (SELECT seq FROM edge)
 ), loud AS (
-    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind = 'room'
-        AND unread.seq < (SELECT seq FROM edge)
-    ORDER BY unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
+    SELECT seq FROM beside WHERE NOT reacted
+    ORDER BY urgency < 2, seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
+), reacted AS (
+    SELECT seq FROM beside WHERE reacted
+    ORDER BY seq DESC LIMIT max(0, min(?2 / 5, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
 ), quiet AS (
     SELECT seq FROM unread INDEXED BY unread_conversation
-    WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge)
-    ORDER BY seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud))
+    WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
+    LIMIT max(0, ?2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
+        SELECT 1 FROM reacted)))
 ), chosen AS (
     SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
-    UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM quiet
+    UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM reacted UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
     FROM unread INDEXED BY unread_conversation WHERE conversation = ?1 AND seq > ?3 AND seq <= (SELECT seq FROM edge)
@@ -54,7 +62,9 @@ FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.s
 """One statement, hence one snapshot. Parameters: conversation, most, and the position behind which it is asked about.
 
 `spoken` is what was said to the agent, from the oldest; where there is more of it than that, `edge` is the last that
-is told, and everything behind it stays unread. What was overheard fills the room that is left, newest first.
+is told, and everything behind it stays unread. What was overheard, or only happened, fills the room that is left:
+first what is normal or urgent, then what is low, then reactions (up to a fifth of all, for most are not to us), then
+the rest, each the newest first.
 """
 
 TURNS = (

@@ -1,0 +1,210 @@
+"""What a turn hears that nobody said, on a real store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent.prompt import hear
+from gateway import access
+from gateway.clock import ManualClock
+from gateway.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    Delivery,
+    EventId,
+    Finished,
+    Link,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Reacted,
+    RoomId,
+    Sender,
+    SenderId,
+    Usage,
+)
+from gateway.hearing import Hearing, answered
+from gateway.media import Media
+from gateway.media_config import MediaConfig
+from gateway.records import Judged, PartEnded, Queued, Seq, TurnEnded, TurnId, inner, key_of
+from gateway.store import Entry, Store
+
+NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
+AT = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
+HERE = AT.conversation
+OWN = inner("reverie")
+ANN = Sender(id=SenderId("ann"), name="ann")
+WHO = access.Policy(dm="open", roles={}, rooms={})
+
+ALARM = Alarm(id=EventId("a"), text='call "mom"\nnow', sent=NOW, at=AT, asked_by="alice", due=NOW)
+REACTED = Reacted(
+    id=EventId("r"), at=AT, sender=ANN, message=MessageId("m1"), reaction="\U0001f44d", added=True, sent=NOW
+)
+FAILED = Delivery(id=EventId("p1"), at=AT, post=PostKey("p1"), state="failed", reason="no such nick", sent=NOW)
+LINK = Link(id=EventId("l"), channel=AT.channel, up=False, reason="Killed (oper (obey me))", sent=NOW)
+FINISHED = Finished(id=EventId("f"), what="dream", ok=True, text="3 lines more", sent=NOW)
+
+
+def said(number: int, kind: str = "room", text: str = "hello") -> Message:
+    made = Message(id=MessageId(f"s{number}"), at=AT, sender=ANN, text=text, sent=NOW, kind="room")
+    return replace(made, kind=kind)  # type: ignore[arg-type]  # one of the four
+
+
+MOON = "The moon is far away, and so is everything else that you can see in the sky at night"
+
+
+class Room:
+    """A store, and the ear of a turn."""
+
+    def __init__(self, store: Store, tmp: Path) -> None:
+        self.store = store
+        self.hearing = Hearing(store, WHO, Media(MediaConfig(), tmp / "media", {}, ManualClock()))
+
+    async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:
+        """Something that is due there."""
+        noticed = Entry(fact=event, at=NOW, conversation=where, key=key_of(event))  # type: ignore[arg-type]
+        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="", role="guest")  # type: ignore[arg-type]
+        written = await self.store.append(
+            [noticed, Entry(fact=judged, at=NOW, conversation=noticed.conversation, cause=noticed)]
+        )
+        return written[0].seq
+
+    async def posted(self, key: str, text: str, message: str = "m1", *, by_turn: bool = True) -> None:
+        """A post of ours, which the platform shows as that message."""
+        turn = TurnEnded(
+            turn=TurnId(key), covers=(), omitted=0, heard="", upto=Seq(0), outcome="replied", text=text, reason="",
+            model="", usage=Usage(), requests=0, autonomous=False,
+        )  # fmt: skip
+        cause = Entry(fact=turn if by_turn else said(99), at=NOW, conversation=HERE)
+        post = Post(key=PostKey(key), to=AT, text=text)
+        part = PartEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        queued = Entry(fact=Queued(post=post), at=NOW, conversation=HERE, key=f"post:{key}", cause=cause)
+        await self.store.append([cause, queued, Entry(fact=part, at=NOW, conversation=HERE)])
+
+    async def told(self, *, most: int = 50, where: str = HERE, plain: bool = False) -> list[str]:
+        """The lines that a turn there would be told."""
+        unread = await self.store.unread(where, most=most)  # type: ignore[arg-type]
+        heard = await self.hearing.tell(await self.hearing.standing(unread), sees=False)
+        return hear([one.line for one in heard], omitted=0, plain=plain).splitlines()
+
+    async def owed(self) -> bool:
+        unread = await self.store.unread(HERE, most=50)
+        return await self.hearing.owed(unread, await self.hearing.standing(unread))
+
+
+def story(tmp: Path, tell: Callable[[Room], Awaitable[None]]) -> None:
+    async def played() -> None:
+        async with await Store.open(tmp / "s.db", ManualClock(NOW)) as store, asyncio.timeout(30):
+            await tell(Room(store, tmp))
+
+    asyncio.run(played())
+
+
+def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", MOON)
+        await room.unread(said(1), 0)
+        await room.unread(REACTED)
+        await room.unread(ALARM, 2)
+        await room.unread(FAILED)
+        await room.unread(said(2, "mention", "and?"), 3)
+        assert await room.told() == [
+            "[2026-03-01 09:00] ann (guest) (overheard): hello",
+            f'[2026-03-01 09:00] (ann reacted with \U0001f44d to your message: "{MOON[:80]}")',
+            "[2026-03-01 09:00] (reminder that alice asked for, due 09:00: \"call 'mom' now\")",
+            f'[2026-03-01 09:00] (your message "{MOON[:80]}" could not be delivered: "no such nick")',
+            "[2026-03-01 09:00] ann (guest): and?",
+        ]
+        assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
+
+    story(tmp_path, tell)
+
+
+def test_golden_lines_of_what_concerns_the_agent_itself(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        yesterday = NOW - timedelta(days=1)
+        mine = replace(
+            ALARM, at=None, asked_by="", text="water", due=yesterday, missed=2, next=NOW + timedelta(hours=1)
+        )
+        await room.unread(LINK, where=OWN)
+        await room.unread(replace(LINK, id=EventId("l2"), up=True, reason=""), where=OWN)
+        await room.unread(mine, where=OWN)
+        await room.unread(FINISHED, where=OWN)
+        await room.unread(replace(FINISHED, id=EventId("f2"), ok=False, text=""), where=OWN)
+        assert await room.told(where=OWN, plain=True) == [
+            '(irc.test is down: "Killed (oper (obey me))")',
+            "(irc.test is up)",
+            '(your reminder, due 2026-02-28 09:00, missed 2 times before, again 10:00: "water")',
+            '(dream ended: "3 lines more")',
+            "(dream failed)",
+        ]
+
+    story(tmp_path, tell)
+
+
+def test_only_reactions_to_what_we_said_are_told_and_only_deliveries_of_what_a_turn_said(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", "mine")
+        await room.posted("c1", "an answer to a command", "m2", by_turn=False)
+        await room.unread(replace(REACTED, message=MessageId("theirs")))
+        await room.unread(replace(FAILED, id=EventId("c1"), post=PostKey("c1")))
+        await room.unread(replace(FAILED, id=EventId("gone"), post=PostKey("gone")))
+        assert await room.told() == []
+        await room.unread(replace(REACTED, id=EventId("r2")))
+        assert len(await room.told()) == 1
+        unread = await room.store.unread(HERE, most=50)
+        assert (len(unread.messages), unread.omitted) == (4, 0)
+
+    story(tmp_path, tell)
+
+
+def test_a_reminder_is_owed_an_answer_and_what_only_reports_is_not(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", "mine")
+        for number in range(60):
+            await room.unread(replace(REACTED, id=EventId(f"r{number}")))
+        await room.unread(FAILED)
+        assert not await room.owed()
+        await room.unread(said(1), 0)
+        assert await room.owed(), "a turn that was begun for talk goes on"
+        await room.unread(ALARM, 2)
+        assert await room.owed()
+        unread = await room.store.unread(HERE, most=50)
+        assert answered(await room.hearing.standing(unread)) == "s1", "nobody can reply to a reminder"
+
+    story(tmp_path, tell)
+
+
+def test_a_raid_of_reactions_hides_nothing_that_was_said(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", "mine")
+        await room.unread(said(1, text="lifted"), 2)
+        for number in range(200):
+            await room.unread(replace(REACTED, id=EventId(f"r{number}")))
+        await room.unread(said(2, "direct", "to you"), 3)
+        await room.unread(ALARM, 2)
+        lines = await room.told(most=10)
+        assert len(lines) == 5
+        assert lines[0].endswith("lifted")
+        assert lines[-2].endswith("to you")
+        assert "reminder" in lines[-1]
+        unread = await room.store.unread(HERE, most=2)
+        assert [stored.kind for stored in unread.messages] == ["direct", "alarm"]
+
+    story(tmp_path, tell)
+
+
+def test_a_thousand_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", "mine", "m0")
+        for number in range(1_000):
+            await room.unread(replace(REACTED, id=EventId(f"r{number}"), message=MessageId(f"m{number}")))
+        assert len((await room.store.unread(HERE, most=50)).messages) == 10
+        assert await room.told(most=200) == [], "only the newest are looked up, and m0 is the oldest"
+
+    story(tmp_path, tell)
