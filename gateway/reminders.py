@@ -129,7 +129,7 @@ class Reminders:
 
     async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""
-        rows = await self._store.reminders()
+        rows = await self._store.reminders(where)
         return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
 
     async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is

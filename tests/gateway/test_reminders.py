@@ -171,6 +171,32 @@ def test_a_cancelled_one_is_not_told(tmp_path: Path) -> None:
     run(story())
 
 
+def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+            first, second = await here.remind("1", at="in 1 min"), await here.remind("2", at="in 2 min")
+            await here.remind("3", at="in 3 min")
+            done = asyncio.Event()
+
+            async def cancels(alarm: Alarm) -> None:
+                await here.fire(alarm)
+                if alarm.reminder == first.id:
+                    await reminders.cancel(second.id, agent="reverie", where=HERE.conversation, reason="")
+                if alarm.text == "3":
+                    done.set()
+
+            reminders = Reminders(here.store, here.clock, timezone="UTC", most=9, fire=cancels)
+            here.clock.advance(600)
+            task = asyncio.create_task(reminders.run())
+            await done.wait()
+            assert [alarm.text for alarm in here.told] == ["1", "3"]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    run(story())
+
+
 def test_nobody_wakes_while_there_are_none(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path) as here:

@@ -217,6 +217,13 @@ def brute(schedule: Schedule, due: datetime, now: datetime) -> Passed:
 
 
 @given(st.one_of(crons(), EVERYS, ATS), MOMENTS, st.integers(0, 200_000))
+@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED - 1)
+@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED)
+@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED + 59)
+@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED + 60)
+@example(cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400)
+@example(cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400)
+@example(every(60), START, 60 * MOST_MISSED + 60)
 def test_what_passed_is_one_time(schedule: Schedule, due: datetime, late_s: int) -> None:
     due = schedule.time if isinstance(schedule, At) else coming(schedule, due) or due
     now = due + timedelta(seconds=late_s)
