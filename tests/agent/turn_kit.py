@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agent.brief import Brief, Exchange
 from agent.models.base import Chunk, End, Request, Text, ToolCall, ToolResult, ToolSpec
-from gateway.events import Step, Usage
+from gateway.events import Account, Step, Usage
 
 LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
 JOT = ToolSpec(name="jot", description="Write down.", schema='{"properties":{},"type":"object"}', task=False)
 USAGE = Usage(input_tokens=10, output_tokens=1)
+ACCOUNT = Account(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,8 @@ class Played:
             yield Text(text=answer.text)
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments="{}")
-        yield End(
-            stop="refused" if answer.refused else "tools" if answer.calls else "end", usage=USAGE, model="played-1"
-        )
+        stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
+        yield End(stop=stop, usage=USAGE, model="played-1", account=ACCOUNT)
 
     async def start(self) -> None:
         """Nothing takes long here."""

@@ -1,0 +1,178 @@
+"""Turns of one agent on a real store: what they are handed is in the test's hands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from agent.models.base import Request, Text
+from agent.turn import Tools
+from agent.workspace.bundle import Bundle, Scope
+from gateway import access
+from gateway.bindings import Bindings, Bound, Pattern
+from gateway.briefing import Briefing
+from gateway.cards import Cards
+from gateway.clock import ManualClock
+from gateway.digest import Digest
+from gateway.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Deleted,
+    EventId,
+    Message,
+    MessageId,
+    Notification,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.hands import Whereabouts
+from gateway.hearing import Hearing
+from gateway.lane import Lane
+from gateway.media import Media
+from gateway.media_config import MediaConfig
+from gateway.places import Places
+from gateway.preview import Signs
+from gateway.records import URGENT, Judged, Seq, TurnEnded, inner, key_of
+from gateway.store import Entry, OutboxPost, Store
+from gateway.turns import Report, Turns
+from tests.agent.turn_kit import Drawer, Played, Say
+
+ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
+INNER = inner("ana")
+WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+WHO = access.Policy(dm="open", roles={}, rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
+ANYWHERE = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana"))
+
+
+@dataclass
+class Desk:
+    """What the turns are handed, and what they hand out."""
+
+    store: Store
+    model: Played
+    clock: ManualClock = field(default_factory=lambda: ManualClock(WHEN))
+    drawer: Drawer = field(default_factory=Drawer)
+    digest: Digest | None = None
+    guidance: str = ""
+    afford: int = 1_000
+    posts: list[OutboxPost] = field(default_factory=list)
+    where: list[Whereabouts] = field(default_factory=list)
+    lane: Lane = field(default_factory=Lane)
+    before: Callable[[], Awaitable[None]] | None = None
+    """Happens while a turn is prepared."""
+    after: Callable[[], None] | None = None
+    """Happens once the model has answered, before that is written down."""
+    said: int = 0
+
+    def __post_init__(self) -> None:
+        media = Media(MediaConfig(), Path("/nonexistent"), {}, self.clock)
+        bindings = Bindings((ANYWHERE,))
+        briefing = Briefing(
+            me=self._me,
+            peers=(),
+            bindings=bindings,
+            who=WHO,
+            cards=Cards(self.store, self.clock, {}, WHO),
+            places=Places(self.store, bindings),
+        )
+        self.turns = Turns(
+            store=self.store,
+            clock=self.clock,
+            model=self.model,
+            agent_id="ana",
+            briefing=briefing,
+            hearing=Hearing(self.store, WHO, media),
+            media=media,
+            signs=Signs(self.store, self.clock, {}, asyncio.create_task),
+            digests=self,
+            hands=self._hands,
+            guidance=self._guide,
+            afford=self._afford,
+            post=self.posts.append,
+            answered=lambda _agent, _account: self.after() if self.after is not None else None,
+        )
+
+    async def _me(self, _: Scope) -> Bundle:
+        return Bundle(identity="You are Ana.", private="")
+
+    async def gather(self) -> Digest | None:
+        return self.digest
+
+    def _hands(self, where: Whereabouts) -> Tools:
+        self.where.append(where)
+        return self.drawer
+
+    async def _guide(self, _: ConversationId, _autonomous: bool, _continuing: bool) -> str:
+        if self.before is not None:
+            await self.before()
+        return self.guidance
+
+    def _afford(self, agent: str, _: Request) -> bool:
+        assert agent == "ana"
+        self.afford -= 1
+        return self.afford >= 0
+
+    async def say(
+        self, name: str, text: str, *, kind: Literal["direct", "mention", "room"] = "mention", urgency: int = URGENT
+    ) -> Message:
+        self.said += 1
+        message = Message(
+            id=MessageId(f"m{self.said}"),
+            at=ROOM,
+            sender=Sender(id=SenderId(name), name=name),
+            text=text,
+            sent=self.clock.now(),
+            kind=kind,
+        )
+        await self.tell(message, ROOM.conversation, urgency)
+        return message
+
+    async def delete(self, message: Message) -> None:
+        gone = Deleted(id=EventId(f"d{message.id}"), at=ROOM, message=message.id, sent=self.clock.now())
+        await self.store.append(
+            [Entry(fact=gone, at=self.clock.now(), conversation=ROOM.conversation, key=key_of(gone))]
+        )
+
+    async def tell(self, event: Notification, place: ConversationId, urgency: int) -> None:
+        """Make something unread there."""
+        came = Entry(fact=event, at=self.clock.now(), conversation=place, key=key_of(event))
+        assert urgency in (0, 1, 2, 3)
+        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")  # type: ignore[arg-type]
+        await self.store.append([came, Entry(fact=judged, at=self.clock.now(), conversation=place, cause=came)])
+
+    async def take(
+        self, place: ConversationId = ROOM.conversation, *, autonomous: bool = False, continuing: bool = False
+    ) -> Report:
+        self.lane = Lane()
+        self.model.asked.clear()
+        async with asyncio.timeout(10):
+            return await self.turns.take(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
+
+    async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnEnded]:
+        found = await self.store.entries(kinds=["turn_ended"], conversation=place)
+        return [stored.fact for stored in found if isinstance(stored.fact, TurnEnded)]
+
+    async def unread(self, place: ConversationId = ROOM.conversation) -> list[Seq]:
+        return [stored.seq for stored in (await self.store.unread(place, most=100)).messages]
+
+    def told(self, number: int = -1) -> str:
+        """The last side of a request."""
+        parts = self.model.requests[number].conversation[-1].parts
+        return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+def at_desk(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], *answers: Say) -> None:
+    """Run a story with these answers."""
+
+    async def run() -> None:
+        store = await Store.open(tmp_path / "reverie.db", ManualClock(WHEN))
+        try:
+            await story(Desk(store, Played(*answers)))
+        finally:
+            await store.close()
+
+    asyncio.run(run())
