@@ -10,9 +10,25 @@ _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
 BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
-TURN_OVER = (
+_DEALT_WITH = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
+DEALT_WITH = (
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_DEALT_WITH}) UNION ALL "  # noqa: S608 - constants only
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_DEALT_WITH}) "
+    "ORDER BY 1 LIMIT 1"
+)
+"""Parameters: a conversation, where the judgement stands, and the event's own position."""
+LOOKED_AT = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_turn "  # noqa: S608 - constants only
+    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
+    "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
+    "WHERE json_extract(value, '$[0]') = ?2 AND json_extract(value, '$[1]') >= ?3) ORDER BY seq LIMIT 1"
+)
+"""Parameters: where the judgement stands, the conversation, and the event's own position. Inner conversations are those
+whose names begin with `agent/`; behind the slash comes the 0."""
+WENT_ON = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
-    "AND json_extract(body, '$.upto') >= ? ORDER BY seq LIMIT 1"
+    "AND json_extract(body, '$.outcome') <> 'interrupted' "
+    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers')) ORDER BY seq LIMIT 1"
 )
 
 DUE = (

@@ -131,9 +131,26 @@ class Reader:
         """What this entry led to directly, oldest first."""
         return [Stored.read(row) for row in await self._rows(queries.CAUSED_BY, seq)]
 
-    async def turn_over(self, entry: Stored) -> Stored | None:
-        """The turn that dealt with what was unread at this entry, shown or not; None if none has yet."""
-        return self._one(await self._rows(queries.TURN_OVER, entry.conversation, entry.seq, entry.seq))
+    async def dealt_with(self, judgement: Stored) -> Stored | None:
+        """The turn, or the decision, that dealt with what this entry judged, shown or not; None if none has yet."""
+        return self._one(
+            await self._rows(
+                queries.DEALT_WITH, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
+            )
+        )
+
+    async def looked_at(self, judgement: Stored) -> Stored | None:
+        """The turn of an inner conversation that was the first to look at what this entry judged; None if none was.
+
+        Reads what came of every inner turn since: it takes longer the longer that is ago.
+        """
+        return self._one(
+            await self._rows(queries.LOOKED_AT, judgement.seq, judgement.conversation, judgement.cause or judgement.seq)
+        )
+
+    async def went_on(self, turn: Stored) -> Stored | None:
+        """The next turn in its conversation that dealt with something and was not interrupted; None if none has yet."""
+        return self._one(await self._rows(queries.WENT_ON, turn.conversation, turn.seq))
 
     async def due(self, urgency: int) -> list[tuple[ConversationId, int]]:
         """Conversations with something unread of at least this urgency, and their highest one; by name."""

@@ -128,15 +128,15 @@ def test_a_turn_deals_with_everything_up_to_its_upto(tmp_path: Path) -> None:
             for number in range(4):
                 await store.append(heard(number, urgency=AMBIENT if number % 2 else URGENT))
             await store.append(heard(9, room="#b"))
-            assert await store.turn_over(await _entry(store, 5)) is None
+            assert await store.dealt_with(await _entry(store, 6)) is None
             await store.append([turn(A, 1, 5, upto=5)])
             unread = await store.unread(A, most=9)
             assert [one.seq for one in unread.messages] == [7]
             assert (await store.unread(B, most=9)).upto == 9
-            over = await store.turn_over(await _entry(store, 3))
+            over = await store.dealt_with(await _entry(store, 4))
             assert over is not None
             assert over.seq == 11
-            assert await store.turn_over(await _entry(store, 7)) is None
+            assert await store.dealt_with(await _entry(store, 8)) is None
 
     run(story())
 

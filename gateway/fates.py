@@ -1,0 +1,154 @@
+"""What became of every event, as the log tells it: exactly one fate each. Pure.
+
+The same rules count a whole log (`fates`, or `Fates` one entry after the other) and tell one event's story
+(`gateway.why`, which hands over the few entries that concern it). They follow `gateway.store.projections`: what a turn
+or a decision deals with is what that takes out of the table of unread events.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.events import Command, ConversationId
+from gateway.records import Handled, Judged, Seq, TurnEnded
+from gateway.store import Stored
+
+
+class Fate(StrEnum):
+    """What became of an event. The first four are not the last word: see `OPEN`."""
+
+    WAITING = "waiting"
+    """Due for a turn, and none has come yet."""
+    OVERHEARD = "overheard"
+    """Context for the next turn in its conversation, and none has come yet."""
+    LOOKED_AT = "looked at"
+    """The agent looked at its conversation by itself, and did nothing yet: it is context for the next turn there."""
+    INTERRUPTED = "interrupted"
+    """Heard by a turn that was interrupted; the next one there will answer it."""
+    REFUSED = "refused"
+    """By access: never shown to the model."""
+    NOTED = "noted"
+    """It needs no turn."""
+    COMMAND = "command"
+    """Answered without the model."""
+    CONTEXT = "context"
+    """Told to a turn that was about something else."""
+    COUNTED = "counted"
+    """A turn was told how many such there were, for newer ones filled its prompt."""
+    ANSWERED = "answered"
+    SILENT = "silent"
+    YIELDED = "yielded"
+    FAILED = "failed"
+    """By the turn that was told it."""
+    ANSWERED_ELSEWHERE = "answered elsewhere"
+    """The agent answered it out of its inner conversation."""
+    HANDLED = "handled"
+    """The agent decided there that nothing is to be done."""
+
+
+OPEN = frozenset({Fate.WAITING, Fate.OVERHEARD, Fate.LOOKED_AT, Fate.INTERRUPTED})
+"""What may still become something else."""
+
+_OUTCOMES = {
+    "replied": Fate.ANSWERED,
+    "silent": Fate.SILENT,
+    "yielded": Fate.YIELDED,
+    "failed": Fate.FAILED,
+    "interrupted": Fate.INTERRUPTED,
+}
+
+
+@dataclass(slots=True)
+class _Unread:
+    seq: Seq
+    conversation: ConversationId
+    due: bool
+    looked_at: bool = False
+
+    @property
+    def fate(self) -> Fate:
+        if not self.due:
+            return Fate.OVERHEARD
+        return Fate.LOOKED_AT if self.looked_at else Fate.WAITING
+
+
+class Fates:
+    """Reads a log from its beginning. What it remembers grows only with what is unread."""
+
+    def __init__(self) -> None:
+        self._commands: set[Seq] = set()
+        """Not judged yet: their judgements come with the same append."""
+        self._unread: dict[Seq, _Unread] = {}
+        self._places: dict[ConversationId, dict[Seq, _Unread]] = {}
+        self._heard: dict[ConversationId, list[Seq]] = {}
+        """Due, and heard by a turn that was interrupted."""
+
+    def take(self, entry: Stored) -> list[tuple[Seq, Fate]]:
+        """The events whose fate this entry, the next one of the log, seals. Each event is named once."""
+        match entry.fact:
+            case Command():
+                self._commands.add(entry.seq)
+            case Judged() if entry.cause is not None:
+                return self._judged(entry.fact, entry.cause, entry.conversation)
+            case TurnEnded() if entry.conversation is not None:
+                return list(self._ended(entry.fact, entry.conversation))
+            case Handled() if entry.conversation is not None:
+                return [(one.seq, Fate.HANDLED) for one in self._read(entry.conversation, entry.fact.upto)]
+            case _:
+                pass
+        return []
+
+    def open(self) -> Iterator[tuple[Seq, Fate]]:
+        """The events that have been judged and whose fate is not sealed, with the one that they have until then."""
+        yield from ((seq, one.fate) for seq, one in self._unread.items())
+        yield from ((seq, Fate.INTERRUPTED) for heard in self._heard.values() for seq in heard)
+
+    def _judged(self, judged: Judged, event: Seq, conversation: ConversationId | None) -> list[tuple[Seq, Fate]]:
+        command = event in self._commands
+        self._commands.discard(event)
+        if judged.fate == "refused":
+            return [(event, Fate.REFUSED)]
+        if judged.fate == "noted" or conversation is None:
+            return [(event, Fate.COMMAND if command else Fate.NOTED)]
+        one = _Unread(event, conversation, judged.fate == "due")
+        self._unread[event] = one
+        self._places.setdefault(conversation, {})[event] = one
+        return []
+
+    def _ended(self, turn: TurnEnded, conversation: ConversationId) -> Iterator[tuple[Seq, Fate]]:
+        outcome = _OUTCOMES[turn.outcome]
+        if turn.within is not None and outcome is Fate.ANSWERED:
+            outcome = Fate.ANSWERED_ELSEWHERE
+        if outcome is not Fate.INTERRUPTED and (turn.within is None or turn.covers):
+            yield from ((seq, outcome) for seq in self._heard.pop(conversation, ()))
+        shown = frozenset(turn.covers)
+        for one in self._read(conversation, turn.upto):
+            if one.seq not in shown:
+                yield one.seq, Fate.COUNTED
+            elif not one.due or one.looked_at:
+                yield one.seq, Fate.CONTEXT
+            elif outcome is Fate.INTERRUPTED:
+                self._heard.setdefault(conversation, []).append(one.seq)
+            else:
+                yield one.seq, outcome
+        for place, upto in turn.looked:
+            for one in self._places.get(place, {}).values():
+                one.looked_at |= one.seq <= upto
+
+    def _read(self, conversation: ConversationId, upto: Seq) -> list[_Unread]:
+        there = self._places.get(conversation, {})
+        read = [one for one in there.values() if one.seq <= upto]
+        for one in read:
+            del there[one.seq], self._unread[one.seq]
+        if not there:
+            self._places.pop(conversation, None)
+        return read
+
+
+def fates(entries: Iterable[Stored]) -> dict[Seq, Fate]:
+    """What became of each event that was judged. `entries`: the log, or what of it concerns some, oldest first."""
+    told, found = Fates(), dict[Seq, Fate]()
+    for entry in entries:
+        found.update(told.take(entry))
+    found.update(told.open())
+    return found
