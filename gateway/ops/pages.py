@@ -6,14 +6,17 @@ from http import HTTPStatus
 from gateway.clock import Clock
 from gateway.ops import metrics
 from gateway.ops.llm_stats import LlmStats
+from gateway.ops.mind_stats import MindStats
 from gateway.ops.server import Page, Pages
 from gateway.ops.stats import Stats
 
 
-def pages(stats: Stats, clock: Clock, version: str, llm: LlmStats | None = None) -> Pages:
+def pages(
+    stats: Stats, clock: Clock, version: str, llm: LlmStats | None = None, minds: MindStats | None = None
+) -> Pages:
     """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus.
 
-    `llm`: what the models' metrics are taken from; None: there are none.
+    `llm`, `minds`: what the metrics of models and agents are taken from; None: there are none.
     """
 
     def health() -> Page:
@@ -31,7 +34,8 @@ def pages(stats: Stats, clock: Clock, version: str, llm: LlmStats | None = None)
         )
 
     def metric() -> Page:
-        text = metrics.render(stats.snapshot(), clock.now(), version, llm.families() if llm else ())
+        more = [family for source in (llm, minds) if source is not None for family in source.families()]
+        text = metrics.render(stats.snapshot(), clock.now(), version, more)
         return Page(body=text, content_type=metrics.CONTENT_TYPE)
 
     return {"/health": health, "/ready": ready, "/metrics": metric}

@@ -5,6 +5,7 @@ import asyncio
 from gateway.clock import Clock
 from gateway.ops.health import beat
 from gateway.ops.llm_stats import LlmStats
+from gateway.ops.mind_stats import MindStats
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
 from gateway.ops.stats import Stats
@@ -24,12 +25,13 @@ class Watch:
         port: int,
         version: str,
         llm: LlmStats | None = None,
+        minds: MindStats | None = None,
     ) -> None:
-        """`llm`: None: there are no metrics of models."""
+        """`llm`, `minds`: None: there are no metrics of models, or of agents."""
         self._store = store
         self._clock = clock
         self._stats = stats
-        self._server = OpsServer(host, port, pages(stats, clock, version, llm))
+        self._server = OpsServer(host, port, pages(stats, clock, version, llm, minds))
         self._news = asyncio.Event()
         stats.changed = self._news.set
 
