@@ -186,12 +186,13 @@ def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rul
         async with running(tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace) as gateway:
             await gateway.console.say("nice weather", sender="ann", room="lobby")
             await gateway.console.say("anybody here?", sender="ann", room="lobby")
-            await gateway.screen.until(1)
+            await gateway.took(1)
             await gateway.console.say("still nobody?", sender="ann", room="lobby")
             await gateway.console.say("nice weather", sender="bob", room="cellar")
-            await gateway.screen.until(2)
+            await gateway.took(2)
         lobby, cellar = await gateway.turns()
         assert (len(lobby.covers), len(cellar.covers)) == (2, 1)
+        assert (lobby.cause, cellar.cause) == ("digest", "digest")
         async with await Store.open_readonly(gateway.path) as reader:
             told = [(await why(reader, entry.seq) or [])[2] for entry in await reader.entries(kinds=["room"])]
         assert told == [

@@ -1,0 +1,234 @@
+"""What comes in, from outside and from inside: where it is unread, and who is told. On a real store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.signals import Level
+from channels.console import ConsoleChannel
+from gateway import access, policies
+from gateway.clock import ManualClock
+from gateway.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    EventId,
+    Finished,
+    Link,
+    Message,
+    MessageId,
+    Notification,
+    Reacted,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.inbox import Arrival
+from gateway.intake import Doors, Intake
+from gateway.inward import Inward
+from gateway.ops.stats import Stats
+from gateway.reception import Parts, intakes
+from gateway.records import Judged, inner
+from gateway.store import Store, rebuild
+from tests.gateway.kit import CONSOLE, settings
+
+NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
+AT = Address(channel=CONSOLE, room=RoomId("lobby"))
+ANN = Sender(id=SenderId("ann"), name="ann", verified=True)
+BOT = replace(ANN, id=SenderId("bot"), is_bot=True)
+OWN = inner("reverie")
+LINK = Link(id=EventId("1"), channel=CONSOLE, up=False, reason="cable", sent=NOW)
+REACTED = Reacted(id=EventId("r"), at=AT, sender=ANN, message=MessageId("m"), reaction="+1", added=True, sent=NOW)
+ALARM = Alarm(id=EventId("a:1"), text="tea", sent=NOW, at=AT, agent="reverie")
+
+ELSEWHERE = [{"id": "reverie", "bindings": [{"match": {"channel": "irc"}}]}]
+
+
+def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
+    return Message(id=MessageId(str(number)), at=AT, sender=sender, text="hi", sent=NOW, kind=kind)
+
+
+class House:
+    """The ways in of one channel and of what happens inside."""
+
+    def __init__(self, store: Store, tmp: Path, **more: Any) -> None:
+        self.store = store
+        self.arrived: list[Arrival] = []
+        self.heard: list[tuple[MessageId, access.Role]] = []
+        self.links: list[bool] = []
+        self.level: Level = "present"
+        made, clock = settings(tmp, **more), ManualClock(NOW)
+        bindings = policies.bindings(made)
+        parts = Parts(
+            settings=made,
+            store=store,
+            clock=clock,
+            channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
+            who=policies.access_policy(made),
+            bindings=bindings,
+            stats=Stats({CONSOLE: "console"}, NOW),
+            model=lambda: "",
+            mode=lambda: "",
+        )
+        doors = Doors(
+            arrived=self.arrived.append,
+            link=lambda _, up: self.links.append(up),
+            post=lambda _: None,
+            join=lambda _: None,
+            heard=lambda message, role: self.heard.append((message.id, role)),
+            level=lambda: self.level,
+        )
+        self.intake: Intake = intakes(parts, doors)[CONSOLE]
+        self.inward = Inward(
+            store,
+            clock,
+            policies.attention_policy(made),
+            bindings,
+            arrived=self.arrived.append,
+            level=lambda: self.level,
+        )
+
+    async def judged(self, event: Notification) -> Judged:
+        """What was said of what came in last, after this came in."""
+        await self.intake([event])
+        (newest,) = await self.store.newest(1, kinds=["judged"])
+        assert isinstance(newest.fact, Judged)
+        return newest.fact
+
+
+def story(tmp: Path, tell: Callable[[House], Awaitable[None]], **more: Any) -> None:
+    async def played() -> None:
+        async with await Store.open(tmp / "reverie.db", ManualClock(NOW)) as store, asyncio.timeout(30):
+            await tell(House(store, tmp, **more))
+        assert await rebuild(tmp / "reverie.db") == []
+
+    asyncio.run(played())
+
+
+def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        at = Address(channel=CONSOLE, room=RoomId("ann"))
+        await house.intake([said(1, "mention"), replace(said(2, "direct"), at=at), said(3, "room")])
+        assert house.arrived == [
+            Arrival(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
+            Arrival(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
+            Arrival(conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, talk=True),
+        ]
+        await house.intake([said(1, "mention")])
+        assert len(house.arrived) == 3, "a repeat is none"
+
+    story(tmp_path, tell, agents=[{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}])
+
+
+def test_a_link_that_changes_is_told_to_whose_account_it_is(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        known = await house.judged(replace(LINK, id=EventId("0"), up=True))
+        assert (known.fate, known.urgency, known.rule) == ("noted", 1, "it was known")
+        assert (await house.judged(LINK)).fate == "due"
+        assert (await house.judged(replace(LINK, id=EventId("2")))).rule == "it was known"
+        assert (await house.judged(replace(LINK, id=EventId("3"), up=True))).fate == "due"
+        low = Arrival(conversation=OWN, urgency=1, type="console.link")
+        assert house.arrived == [low, low]
+        unread = await house.store.unread(OWN, most=10)
+        assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, Link)] == ["1", "3"]
+        assert house.links == [True, False, False, True], "the outbox is told each time"
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ({"attention": {"rules": [{"type": "*.link", "urgency": "ambient"}]}}, "attention.rules[0]"),
+        ({"attention": {"thresholds": {"console.link": "normal"}}}, "attention.thresholds.console.link is 2"),
+        ({"agents": ELSEWHERE}, "no agent is bound to this account"),
+    ],
+)
+def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[str, Any], rule: str) -> None:
+    async def tell(house: House) -> None:
+        judged = await house.judged(LINK)
+        assert (judged.fate, judged.rule) == ("noted", rule)
+        assert not house.arrived
+        assert await house.store.pending() == []
+
+    story(tmp_path, tell, **more)
+
+
+def test_a_reaction_waits_for_a_turn_and_starts_none(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        assert (await house.judged(REACTED)).fate == "due"
+        gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
+        assert gone.fate == "noted"
+        (pending,) = await house.store.pending()
+        assert (pending.conversation, pending.low) == (AT.conversation, 1)
+        assert not house.arrived
+
+    story(tmp_path, tell)
+
+
+def test_who_may_be_heard_is_told_with_their_role(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.intake([said(1, "mention"), said(2, "room", BOT), said(3, "direct", replace(ANN, verified=False))])
+        await house.intake([said(1, "mention"), REACTED])
+        assert house.heard == [("1", "owner"), ("3", "member")]
+
+    story(tmp_path, tell, access={"dm": "open", "roles": {"owner": ["console:ann"]}})
+
+
+def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        link = replace(LINK, up=False)
+        assert (await house.judged(link)).fate == "noted"
+        house.level = "idle"
+        assert (await house.judged(replace(REACTED, id=EventId("r1")))).fate == "due"
+        house.level = "focused"
+        judged = await house.judged(said(1, "mention"))
+        assert (judged.fate, judged.rule) == ("context", "attention.thresholds.console is 2, and people are focused")
+        assert not house.arrived
+        await house.inward.tell(ALARM)
+        assert not house.arrived, "it is context, too"
+        assert [stored.kind for stored in (await house.store.unread(AT.conversation, most=9)).messages] == [
+            "reacted",
+            "mention",
+            "alarm",
+        ]
+
+    rules = [{"type": "*.mention.*", "urgency": "normal"}]
+    story(tmp_path, tell, attention={"coalesce": 0, "rules": rules, "thresholds": {"console": 2}})
+
+
+def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        alone = replace(ALARM, at=None)
+        finished = Finished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
+        for event in (ALARM, ALARM, alone, alone, finished, replace(finished, id=EventId("f2"), at=AT)):
+            await house.inward.tell(event)
+        assert house.arrived == [
+            Arrival(conversation=AT.conversation, urgency=2, type="console.alarm.lobby", own=True),
+            Arrival(conversation=OWN, urgency=2, type="agent.alarm"),
+            Arrival(conversation=OWN, urgency=1, type="agent.finished"),
+            Arrival(conversation=AT.conversation, urgency=1, type="console.finished.lobby", own=True),
+        ]
+        pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending()}
+        assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
+        with pytest.raises(ValueError, match="concerns nobody"):
+            await house.inward.tell(replace(alone, agent=""))
+
+    story(tmp_path, tell)
+
+
+def test_where_nothing_is_listened_to_a_reminder_is_noted(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.inward.tell(replace(ALARM, at=replace(AT, channel=ChannelName("gone"))))
+        assert not house.arrived
+        (judged,) = await house.store.newest(1, kinds=["judged"])
+        assert isinstance(judged.fact, Judged)
+        assert (judged.fact.fate, judged.fact.rule) == ("noted", "listen: off")
+
+    bindings = [{"match": {"channel": "console"}}]
+    story(tmp_path, tell, agents=[{"id": "reverie", "bindings": bindings}])
