@@ -54,7 +54,12 @@ SNAP_S = 10.0
 """So long before a cached prompt dies its next reading begins at the latest."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
-WIND_DOWN = {Mode.ENGAGED: Mode.FORAGING, Mode.WORKING: Mode.FORAGING, Mode.FORAGING: Mode.RESTING}
+WIND_DOWN = {
+    Mode.ENGAGED: Mode.FORAGING,
+    Mode.WORKING: Mode.FORAGING,
+    Mode.FORAGING: Mode.RESTING,
+    Mode.DREAMING: Mode.RESTING,
+}
 """What follows where nothing happens. Every other mode stays."""
 STILL = frozenset({Mode.STORED, Mode.PAUSED, Mode.OFF})
 """Nothing is started here that nobody asked for, and no turn's end leads out."""
@@ -90,6 +95,7 @@ def held(state: State, policy: Policy, at: datetime) -> tuple[str, ...]:
         (state.mode is Mode.OFF, "it is off"),
         (state.mode is Mode.PAUSED, "it is paused"),
         (state.mode is Mode.STORED and not _woken(state, at), f"it rests until {_until(state)}"),
+        (state.mode is Mode.DREAMING, "it is dreaming"),
         (quiet, f"it is quiet until {_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
@@ -154,12 +160,14 @@ def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
                 "interrupt": (Interrupt(conversation=place),),
             }
             return state, told.get(signal.arrivals, ())
+        at_once = _fits(state, policy, direct=signal.direct)
         state = _owe(state, place, URGENT, direct=signal.direct)
-        if policy.inner in state.running and (not state.spared or len(state.running) >= policy.lanes):
+        if policy.inner in state.running and not (state.spared and at_once):
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
     if state.mode is Mode.STORED and any(_below(signal.type, kind) for kind in state.wake_on):
         state = replace(state, mode=Mode.FORAGING, stored_until=None, wake_on=())
+        return _owe(state, place, max(signal.urgency, NORMAL)), ()  # it asked to be told, however low that is
     return _owe(state, place, signal.urgency), ()
 
 
@@ -193,29 +201,26 @@ def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> Stat
     place = signal.conversation
     if place not in state.running:
         return state
-    running = tuple(other for other in state.running if other != place)
-    spent_usd = signal.cost_usd if signal.autonomous else 0.0
-    state = replace(state, running=running, spent_today_usd=state.spent_today_usd + max(0.0, spent_usd))
+    spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
+    running, chats = (tuple(other for other in places if other != place) for places in (state.running, state.chats))
+    state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd)
+    fixed = state.mode in STILL
     goes_on = False
     if isinstance(signal, TurnFailed):
-        state = replace(state, mode=_calmer(state, signal.conversation, policy), errors=state.errors + 1)
-    elif not signal.interrupted:
-        goes_on = signal.used_tools and not signal.yielded
-        mode = Mode.RESTING if signal.yielded else Mode.WORKING if goes_on else _calmer(state, place, policy)
-        state = replace(state, mode=state.mode if state.mode in STILL else mode, errors=0)
-        state = replace(state, spared=state.spared and place != policy.inner)
-    if signal.left >= URGENT and state.mode is not Mode.OFF:
+        state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
+    elif signal.interrupted:
+        state = replace(state, mode=Mode.RESTING if state.mode is Mode.DREAMING else state.mode)
+    else:
+        goes_on = signal.used_tools and not signal.yielded and not fixed and state.mode is not Mode.DREAMING
+        calmer = WIND_DOWN.get(state.mode, state.mode)
+        mode = state.mode if fixed else Mode.RESTING if signal.yielded else Mode.WORKING if goes_on else calmer
+        state = replace(state, mode=mode, errors=0, spared=state.spared and place != policy.inner)
+    if signal.left >= URGENT and not fixed:
         state = replace(state, mode=Mode.ENGAGED)
     state = _owe(state, place, signal.left, direct=signal.direct)
     if goes_on and signal.left < URGENT and not state.stopping and place not in state.continuing:
         state = replace(state, continuing=(*state.continuing, place))
     return state
-
-
-def _calmer(state: State, ended: ConversationId, policy: Policy) -> Mode:
-    if state.mode is Mode.DREAMING:
-        return Mode.RESTING if ended == policy.inner else Mode.DREAMING
-    return WIND_DOWN.get(state.mode, state.mode)
 
 
 def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
@@ -230,7 +235,8 @@ def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
     if due:
         return _start(state, due, policy)
     if _may_dream(state, signal, policy):
-        state = _counted(replace(state, mode=Mode.DREAMING, dreamt=signal.at), policy.inner)
+        state = replace(_forget(state, policy.inner), mode=Mode.DREAMING, dreamt=signal.at, spared=False)
+        state = _counted(state, policy.inner)
         return state, (Dream(),)
     return calmer, ()
 
@@ -262,8 +268,17 @@ def _may_dream(state: State, signal: Tick, policy: Policy) -> bool:
 
 
 def _room(state: State, policy: Policy) -> int:
-    """Lanes that are left for turns other than those of direct chats."""
+    """Lanes that are left for turns that nobody asked for: never the last one."""
     return max(1, policy.lanes - 1) - len(state.running) - len(state.waiting)
+
+
+def _fits(state: State, policy: Policy, *, direct: bool) -> bool:
+    """Whether a lane is free. One is for direct chats alone, so that no room keeps one waiting.
+
+    It is counted by who has the lanes, not by how many are free: else a busy direct chat would shut out every room.
+    """
+    others = len(state.running) - len(state.chats)
+    return len(state.running) < policy.lanes and (direct or others < max(1, policy.lanes - 1))
 
 
 def _directed(state: State, signal: Directive, policy: Policy) -> Decided:
@@ -281,9 +296,10 @@ def _directed(state: State, signal: Directive, policy: Policy) -> Decided:
             ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         case "rest" | "store" if state.mode not in {Mode.OFF, Mode.PAUSED}:
             stored = signal.order == "store"
-            state = replace(state, mode=Mode.STORED if stored else Mode.RESTING, continuing=())
-            if stored:
-                state = replace(state, stored_until=signal.until, wake_on=signal.on)
+            until, kinds = (signal.until, signal.on) if stored else (None, ())
+            ends = (Interrupt(conversation=policy.inner),) if state.mode is Mode.DREAMING else ()
+            mode = Mode.STORED if stored else Mode.RESTING
+            state = replace(state, mode=mode, continuing=(), stored_until=until, wake_on=kinds)
         case _:
             pass
     return state, ends
@@ -311,15 +327,15 @@ def _of_today(state: State, at: datetime) -> State:
 
 
 def _dispatch(state: State, policy: Policy) -> Decided:
-    """Give the free lanes to those who wait. The last one is for a direct chat, so that no room keeps one waiting."""
+    """Give the free lanes to those who wait, in their order."""
     starts = []
     for owed in state.waiting:
-        lanes = policy.lanes if owed.direct else max(1, policy.lanes - 1)
-        if len(state.running) >= lanes:
+        if not _fits(state, policy, direct=owed.direct):
             continue
         place = owed.conversation
         waiting = tuple(other for other in state.waiting if other != owed)
-        state = replace(state, waiting=waiting, running=(*state.running, place))
+        chats = (*state.chats, place) if owed.direct else state.chats
+        state = replace(state, waiting=waiting, running=(*state.running, place), chats=chats)
         starts.append(StartTurn(conversation=place, autonomous=False))
     return state, tuple(starts)
 

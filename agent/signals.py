@@ -2,6 +2,7 @@
 
 Pure, and frozen: a state is a value. Times are aware and in UTC; they come with the signals.
 """
+# size: the vocabulary of one page
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -58,7 +59,7 @@ class Policy:
     forage: bool = False
     """True: a foraging agent also takes up low notifications."""
     lanes: int = 8
-    """Turns side by side. With more than one, rooms leave the last to direct chats."""
+    """Turns side by side. With more than one, one of them is for direct chats alone."""
     dream_every_s: float = 64_800.0
     """At most so often does it dream. 0: never."""
     dream_tokens: int = 500
@@ -82,6 +83,8 @@ class State:
     mode: Mode = Mode.RESTING
     running: tuple[ConversationId, ...] = ()
     """A turn is under way here."""
+    chats: tuple[ConversationId, ...] = ()
+    """Of these, the direct chats that somebody wrote in."""
     waiting: tuple[Owed, ...] = ()
     """Somebody is owed a turn here; oldest first."""
     pending: tuple[ConversationId, ...] = ()
@@ -119,9 +122,8 @@ class State:
     def lasting(self) -> "State":
         """What outlives the process. Nobody is owed anything: what is unread is noticed anew."""
         begun = Mode.RESTING if self.mode is Mode.DREAMING else self.mode
-        return replace(
-            self, mode=begun, running=(), waiting=(), pending=(), continuing=(), low=(), spared=False, stopping=False
-        )
+        kept = replace(self, mode=begun, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
+        return replace(kept, spared=False, stopping=False)
 
 
 _STATE: TypeAdapter[State] = TypeAdapter(State)

@@ -1,0 +1,150 @@
+"""The laws of the network, in any run of a small shell: see `dmn_shell` for what each is."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import cast, get_args
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from agent import dmn, signals
+from agent.signals import Policy, SetTimer, Signal, State
+from tests.agent.dmn_shell import INNER, PLACES, Core, Shell
+
+Move = Callable[[Shell], None]
+
+SECONDS = st.sampled_from([0.5, 4.0, 31.0, 291.0, 4000.0, 90_000.0])
+COSTS = st.sampled_from([0.0, 0.1, 0.6])
+POLICIES = st.builds(
+    Policy,
+    inner=st.just(INNER),
+    lanes=st.sampled_from([3, 4, 2, 1]),
+    max_autonomous_turns=st.sampled_from([3, 20, 1]),
+    daily_turns=st.sampled_from([4, 7, 1, 0]),
+    daily_cost_usd=st.sampled_from([0.5, 100.0, 0.0]),
+    forage=st.booleans(),
+    dream_tokens=st.just(10),
+)
+
+
+def says() -> st.SearchStrategy[Move]:
+    return st.builds(
+        lambda place, urgency, arrivals: lambda shell: shell.say(place, urgency, arrivals),
+        st.sampled_from(PLACES),
+        st.sampled_from([1, 2, 2, 3, 3]),
+        st.sampled_from(get_args(signals.Arrivals)),
+    )
+
+
+def ends() -> st.SearchStrategy[Move]:
+    return st.builds(
+        lambda which, tools, yielded, failed, cost: (
+            lambda shell: shell.end(which, tools=tools, yielded=yielded, failed=failed, cost_usd=cost)
+        ),
+        st.integers(0, 3),
+        st.booleans(),
+        st.sampled_from([False, False, True]),
+        st.sampled_from([False, False, False, True]),
+        COSTS,
+    )
+
+
+def orders() -> st.SearchStrategy[Move]:
+    return st.builds(
+        lambda order, seconds: lambda shell: shell.order(order, seconds),
+        st.sampled_from(["wake", "wake", "wake", "quiet", "quiet", "rest", "store", "pause", "off"]),
+        st.none() | SECONDS,
+    )
+
+
+MOVES: st.SearchStrategy[Move] = st.one_of(
+    says(),
+    says(),
+    says(),
+    ends(),
+    ends(),
+    SECONDS.map(lambda seconds: lambda shell: shell.wait(seconds)),
+    st.just(lambda shell: shell.tick()),
+    orders(),
+    st.sampled_from(["present", "present", "idle", "sleeping"]).map(lambda level: lambda shell: shell.level(level)),
+    st.sampled_from([5, 20]).map(lambda tokens: lambda shell: shell.write_down(tokens)),
+    st.just(lambda shell: shell.refuse()),
+    st.just(lambda shell: shell.restart()),
+)
+"""Those that free what waits more often than those that hold it, or most of a run would be silence."""
+
+
+def check_laws(core: Core, *, examples: int, shrink: bool = True) -> None:
+    """Raises AssertionError if a law does not hold in some run of `core`. `shrink`: look for the shortest such run."""
+    phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, phases=phases, report_multiple_bugs=False)
+    @given(POLICIES, st.lists(MOVES, min_size=20, max_size=80), st.booleans())
+    def run(policy: Policy, moves: list[Move], stops: bool) -> None:
+        shell = Shell(core, policy)
+        for move in moves:
+            move(shell)
+        if stops:
+            shell.stop()
+        shell.drain()
+
+    run()
+
+
+def test_laws_hold_in_any_run() -> None:
+    check_laws(cast("Core", dmn), examples=150)
+
+
+@pytest.mark.slow
+def test_laws_hold_in_many_runs() -> None:
+    check_laws(cast("Core", dmn), examples=3000)
+
+
+times = st.datetimes(timezones=st.just(UTC))
+places = st.sampled_from(PLACES)
+several = st.lists(places, max_size=3).map(tuple)
+amounts = st.floats(0, 1e9)
+for_until = st.none() | times
+ANY_STATE = st.builds(
+    State,
+    running=several,
+    chats=several,
+    waiting=st.lists(st.builds(signals.Owed, conversation=places), max_size=3).map(tuple),
+    pending=several,
+    continuing=several,
+    low=several,
+    autonomous=st.integers(0, 10**6),
+    turns_today=st.integers(0, 10**6),
+    spent_today_usd=amounts,
+    errors=st.integers(0, 10**6),
+    quiet_until=for_until,
+    stored_until=for_until,
+    dreamt=for_until,
+)
+ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
+    st.builds(signals.Noticed, at=times, conversation=places, urgency=st.integers(-1, 9)),
+    st.builds(signals.TurnEnded, at=times, conversation=places, cost_usd=st.floats(-1, 9), left=st.integers(0, 3)),
+    st.builds(signals.TurnFailed, at=times, conversation=places, cost_usd=st.floats(-1, 9), left=st.integers(0, 3)),
+    st.builds(signals.Tick, at=times, material_tokens=st.integers(0, 10**6)),
+    st.builds(signals.Presence, at=times),
+    st.builds(signals.Directive, at=times, until=for_until, on=st.just(("x",))),
+    st.builds(signals.BudgetSpent, at=times),
+    st.builds(signals.Stopping, at=times),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(ANY_STATE, ANY_SIGNAL, POLICIES)
+def test_any_signal_in_any_state_gives_a_next_state(state: State, signal: Signal, policy: Policy) -> None:
+    after, effects = dmn.step(state, signal, policy)
+    assert all(effect.delay_s > 0 for effect in effects if isinstance(effect, SetTimer))
+    assert signals.restore(signals.save(after)) == after.lasting
+    assert all(reason for reason in dmn.held(after, policy, signal.at))
+
+
+@given(ANY_STATE, POLICIES, times)
+def test_no_tick_comes_just_after_a_cache_died(state: State, policy: Policy, now: datetime) -> None:
+    wait_s = dmn.interval_s(state, policy, now)
+    for lifetime_s in policy.lifetimes_s:
+        assert not lifetime_s - dmn.SNAP_S < wait_s <= lifetime_s * 1.1
