@@ -59,9 +59,9 @@ class Office:
         self.store = store
         self.clock = clock
         self.tasks: set[asyncio.Task[None]] = set()
-        self.outbox = Outbox(store, {NAME: postman}, clock, self._spawn)
+        self.outbox = Outbox(store, {NAME: postman}, clock, self.spawn)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         return task

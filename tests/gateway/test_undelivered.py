@@ -1,0 +1,73 @@
+"""A post that was not delivered is told where it was said, in the same append, and by nobody else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.base import Rejected, SendError, Uncertain
+from gateway import attention
+from gateway.bindings import Bindings, Bound, Pattern
+from gateway.events import Address, ChannelName, Delivery, Post, PostKey, RoomId
+from gateway.inbox import Arrival
+from gateway.inward import Inward
+from gateway.outbox import Outbox
+from gateway.records import Judged, Queued
+from gateway.store import Entry, OutboxPost, rebuild
+from tests.gateway.outbox_kit import NAME, Office, Postman, office, play
+
+AT = Address(channel=NAME, room=RoomId("#a"))
+POST = Post(key=PostKey("p"), to=AT, text="hello")
+EVERYWHERE = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="mention", agent="reverie"))])
+
+
+def telling(work: Office, postman: Postman, arrived: list[Arrival]) -> Outbox:
+    """An outbox whose failures are judged."""
+    policy = attention.Policy(thresholds={})
+    inward = Inward(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
+    outbox = Outbox(work.store, {NAME: postman}, work.clock, work.spawn, judge=inward.judge, arrived=arrived.append)
+    outbox.link(NAME, up=True)
+    return outbox
+
+
+@pytest.mark.parametrize(
+    ("end", "post", "state", "told"),
+    [
+        (Rejected("no such nick"), POST, "failed", True),
+        (Uncertain("cut"), POST, "uncertain", True),
+        (None, POST, "sent", False),
+        (Rejected("no such nick"), replace(POST, style="notice"), "failed", False),
+        (Rejected("too old"), replace(POST, private=True), "failed", False),
+        (None, replace(POST, to=replace(AT, channel=ChannelName("gone"))), "failed", True),
+    ],
+)
+def test_what_did_not_go_well_is_unread_where_it_was_said(
+    tmp_path: Path, end: SendError | None, post: Post, state: str, *, told: bool
+) -> None:
+    postman, arrived = Postman(*([end] if end else [])), list[Arrival]()
+
+    async def story() -> None:
+        async with office(tmp_path, Postman()) as work:
+            outbox, now = telling(work, postman, arrived), work.clock.now()
+            place = post.to.conversation
+            (at,) = await work.store.append([Entry(fact=Queued(post=post), at=now, conversation=place)])
+            outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+            (delivery,) = await work.ended(1)
+            assert delivery.state == state
+            await outbox.drain(1)
+            await outbox.close()
+            (stored,) = await work.store.entries(kinds=["delivery"])
+            judged = [one.fact for one in await work.store.caused_by(stored.seq)]
+            unread = await work.store.unread(place, most=9)
+            if told:
+                kind = f"{post.to.channel}.delivery.#a"
+                rule = "a delivery report is low"
+                assert judged == [Judged(type=kind, urgency=1, fate="due", rule=rule, role="guest")]
+                assert arrived == [Arrival(conversation=place, urgency=1, type=kind)]
+                assert [one.seq for one in unread.messages] == [stored.seq]
+                assert isinstance(unread.messages[0].fact, Delivery)
+            else:
+                assert (judged, arrived, unread.messages) == ([], [], ())
+        assert await rebuild(tmp_path / "s.db") == []
+
+    play(story)
