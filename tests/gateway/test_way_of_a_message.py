@@ -263,9 +263,13 @@ def test_a_normal_notice_is_taken_up_by_the_next_tick(tmp_path: Path) -> None:
         rules = [{"type": "console.room.lobby", "urgency": "normal"}]
         async with running(tmp_path, attention={"coalesce": 0, "rules": rules}, dmn={"resting": "50ms"}) as gateway:
             await gateway.console.say("anybody?", sender="ann", room="lobby")
+            await gateway.took(1)
+            assert gateway.screen.parts == []  # in a room that is no reason to speak: the agent looks at it by itself
+            await gateway.console.say("reverie?", sender="ann", room="lobby")
             await gateway.screen.until(1)
-        (turn,) = await gateway.turns()
-        assert turn.autonomous
+        looked, answered = await gateway.turns()
+        assert (looked.autonomous, looked.cause, len(looked.looked)) == (True, "digest", 1)
+        assert (answered.autonomous, "anybody?" in answered.heard) == (False, True)
 
     asyncio.run(story())
 
