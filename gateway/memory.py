@@ -7,6 +7,7 @@ to reach the file, so that a start goes on with what a crash cut off; what peopl
 import asyncio
 import difflib
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,17 +34,20 @@ class Dreamt(NamedTuple):
     """A dream as the log has it."""
 
     key: str
+    at: datetime
     fact: Dreamed
 
 
-async def dreams(reader: Reader, agent: str) -> list[Dreamt]:
-    """An agent's, the newest first; of the newest of all agents'."""
+async def dreams(reader: Reader, agent: str, most: int | None = None) -> list[Dreamt]:
+    """An agent's, the newest first, at most so many; of the newest of all agents'."""
     found, before = list[Dreamt](), None
     for _ in range(_PAGES):
         page = await reader.newest(_PAGE, before=before, kinds=["dreamed"])
         for one in reversed(page):
             if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
-                found.append(Dreamt(one.key or "", one.fact))
+                found.append(Dreamt(one.key or "", one.at, one.fact))
+            if len(found) == most:
+                return found
         if len(page) < _PAGE:
             break
         before = page[0].seq
@@ -52,16 +56,7 @@ async def dreams(reader: Reader, agent: str) -> list[Dreamt]:
 
 async def newest_dream(reader: Reader, agent: str) -> Dreamt | None:
     """The last version that was written of an agent's memory, whoever changed the file since."""
-    before = None
-    for _ in range(_PAGES):
-        page = await reader.newest(_PAGE, before=before, kinds=["dreamed"])
-        for one in reversed(page):
-            if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
-                return Dreamt(one.key or "", one.fact)
-        if len(page) < _PAGE:
-            break
-        before = page[0].seq
-    return None
+    return next(iter(await dreams(reader, agent, 1)), None)
 
 
 def standing(newest_first: list[Dreamt]) -> Dreamt | None:
