@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.events import Command, ConversationId
-from gateway.records import Handled, Judged, Seq, TurnEnded
+from gateway.records import Handled, Judged, Seq, TurnEnded, is_inner
 from gateway.store import Stored
 
 
@@ -40,6 +40,8 @@ class Fate(StrEnum):
     YIELDED = "yielded"
     FAILED = "failed"
     """By the turn that was told it."""
+    TAKEN_UP = "taken up"
+    """It was told to the agent by itself, in its inner conversation, and what the agent did then is in that turn."""
     ANSWERED_ELSEWHERE = "answered elsewhere"
     """The agent answered it out of its inner conversation."""
     HANDLED = "handled"
@@ -117,7 +119,9 @@ class Fates:
 
     def _ended(self, turn: TurnEnded, conversation: ConversationId) -> Iterator[tuple[Seq, Fate]]:
         outcome = _OUTCOMES[turn.outcome]
-        if turn.within is not None and outcome is Fate.ANSWERED:
+        if outcome is Fate.ANSWERED and is_inner(conversation):
+            outcome = Fate.TAKEN_UP
+        elif outcome is Fate.ANSWERED and turn.within is not None:
             outcome = Fate.ANSWERED_ELSEWHERE
         if outcome is not Fate.INTERRUPTED and (turn.within is None or turn.covers):
             yield from ((seq, outcome) for seq in self._heard.pop(conversation, ()))

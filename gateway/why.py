@@ -119,7 +119,9 @@ def _looked_at(found: Trail) -> list[str]:
 
 
 async def _turn(reader: Reader, found: Trail, over: Stored, turn: TurnEnded) -> str:
-    ended = ENDED[turn.outcome] + (f": {turn.reason}" if turn.reason else "")
+    inside = over.conversation is not None and is_inner(over.conversation)
+    ended = "ended" if inside and turn.outcome == "replied" else ENDED[turn.outcome]
+    ended += f": {turn.reason}" if turn.reason else ""
     if found.event.seq not in turn.covers:
         return f"only counted, for newer lines filled the prompt, in {_name(over)}, which {ended}"
     if turn.within is not None:

@@ -133,7 +133,7 @@ TABLE = [
     (steps(heard(), took(where=ANA), Decided(A, 0)), Fate.HANDLED),
     (steps(heard(), took(within=True), took(where=ANA)), Fate.ANSWERED_ELSEWHERE),
     (steps(heard(), took(where=ANA), took(within=True)), Fate.CONTEXT),
-    (steps(heard(ANA), took(where=ANA)), Fate.ANSWERED),
+    (steps(heard(ANA), took(where=ANA)), Fate.TAKEN_UP),
     (steps(heard(ANA), took(where=BOB)), Fate.LOOKED_AT),
     (steps(heard(ANA), took("interrupted", ANA), took("yielded", ANA)), Fate.YIELDED),
 ]
