@@ -82,6 +82,8 @@ def interval_s(state: State, policy: Policy, at: datetime) -> float:
     for until in (state.quiet_until, state.stored_until):
         if until is not None and until > at:
             wait_s = min(wait_s, (until - at).total_seconds())
+    if state.mode is Mode.DREAMING and (left_s := _dreams_s(state, policy, at)) > 0:
+        wait_s = min(wait_s, left_s)
     return wait_s
 
 
@@ -95,7 +97,6 @@ def held(state: State, policy: Policy, at: datetime) -> tuple[str, ...]:
         (state.mode is Mode.OFF, "it is off"),
         (state.mode is Mode.PAUSED, "it is paused"),
         (state.mode is Mode.STORED and not _woken(state, at), f"it rests until {_until(state)}"),
-        (state.mode is Mode.DREAMING, "it is dreaming"),
         (quiet, f"it is quiet until {_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
@@ -225,20 +226,24 @@ def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> Stat
 
 def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
     state = _over(state, signal.at)
-    if state.mode is Mode.DREAMING:  # it takes too long
+    ends: tuple[Effect, ...] = ()
+    if state.mode is Mode.DREAMING:
+        if _dreams_s(state, policy, signal.at) > 0 and not wanted(state, policy):
+            return state, ()
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
-        return replace(state, mode=Mode.RESTING), ends
+        state = replace(state, mode=Mode.RESTING)
     calmer = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
     if held(state, policy, signal.at):
-        return calmer, ()
+        return calmer, ends
     due = wanted(state, policy)
     if due:
-        return _start(state, due, policy)
+        state, starts = _start(state, due, policy)
+        return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
         state = replace(_forget(state, policy.inner), mode=Mode.DREAMING, dreamt=signal.at, spared=False)
         state = _counted(state, policy.inner)
         return state, (Dream(),)
-    return calmer, ()
+    return calmer, ends
 
 
 def _start(state: State, due: tuple[ConversationId, ...], policy: Policy) -> Decided:
@@ -265,6 +270,11 @@ def _may_dream(state: State, signal: Tick, policy: Policy) -> bool:
         return False
     rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
     return rested and signal.material_tokens >= policy.dream_tokens
+
+
+def _dreams_s(state: State, policy: Policy, at: datetime) -> float:
+    """How long the dream may still take."""
+    return policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
 
 
 def _room(state: State, policy: Policy) -> int:

@@ -312,7 +312,7 @@ class Shell:
 
     def _check_autonomous(self, signal: Signal, before: State) -> None:
         assert isinstance(signal, Tick), "only a tick begins what nobody asked for"
-        assert before.mode not in {Mode.OFF, Mode.PAUSED, Mode.DREAMING}
+        assert before.mode not in {Mode.OFF, Mode.PAUSED}
         assert before.mode is not Mode.STORED or (before.stored_until is not None and before.stored_until <= self.now)
         assert self.quiet_until is None or self.quiet_until <= self.now, "quiet"
         assert before.presence != "sleeping"

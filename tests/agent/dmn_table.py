@@ -599,6 +599,20 @@ ROWS: list[Row] = [
         (CUT, timer(290)),
     ),
     (
+        "a tick that comes early leaves it the rest of its time",
+        replace(DREAMING, running=(INNER,), dreamt=NOW - timedelta(minutes=4)),
+        TICK,
+        replace(DREAMING, running=(INNER,), dreamt=NOW - timedelta(minutes=4)),
+        (timer(360),),
+    ),
+    (
+        "unless something is pending elsewhere, such as a reminder: that does not wait, and the dream gives way",
+        replace(DREAMING, running=(INNER,), pending=(A,), dreamt=NOW),
+        TICK,
+        replace(R, running=(INNER, A), dreamt=NOW, autonomous=1, turns_today=1),
+        (CUT, start(A, autonomous=True), timer(290), SAVE),
+    ),
+    (
         "a person speaks: the dream gives way",
         replace(DREAMING, running=(INNER,)),
         URGENT_A,

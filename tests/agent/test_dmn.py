@@ -84,7 +84,6 @@ HELD = [
     ("it rests until it is woken", in_mode(Mode.STORED)),
     ("it rests until 2026-03-01 12:02 UTC", replace(in_mode(Mode.STORED), stored_until=LATER)),
     ("it rests until it is woken or x.link, y comes", replace(in_mode(Mode.STORED), wake_on=("x.link", "y"))),
-    ("it is dreaming", replace(in_mode(Mode.DREAMING), running=(INNER,))),
     ("it is quiet until 2026-03-01 12:02 UTC", replace(R, quiet_until=LATER)),
     ("it is quiet until it is woken", replace(R, quiet_until=dmn.FOREVER)),
     ("the people are asleep", replace(R, presence="sleeping")),
