@@ -97,12 +97,12 @@ class Dreaming:
 
         `tools`, `afford` and `progress` as `agent.turn.take_turn`; no tool is carried out. A failure changes nothing,
         and what was noted is there for the next one. Raises StoreError. Cancelled, `progress` says what it cost, and
-        the file is as before, or its new version is durable and `Memory.recover` goes on with it.
+        the file is as before, or its new version is durable and `Memory.settle` goes on with it.
         """
         if not memory_chars:
             return Dream(outcome="unchanged", reason="dmn.memory_chars is 0")
         try:
-            await self._memory.recover(agent)
+            await self._memory.settle(agent)
             before = await self._memory.read(agent)
         except OSError as error:
             return Dream(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")

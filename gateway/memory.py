@@ -6,6 +6,7 @@ to reach the file, so that a start goes on with what a crash cut off; what peopl
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from gateway.clock import Clock
 from gateway.ids import new_id
 from gateway.records import Dreamed, Seq, inner
 from gateway.store import Entry, Reader, Store
+
+logger = logging.getLogger("reverie.memory")
 
 MAX_BYTES: Final = 250_000
 """Of a file that is read: as much as a workspace's."""
@@ -122,6 +125,13 @@ class Memory:
         return MemoryFile(self._store.path, self._directory(agent), agent)
 
     async def recover(self, agent: str) -> None:
+        """`settle` at a start, which must not fail for a file: what a disk refuses is logged. Raises StoreError."""
+        try:
+            await self.settle(agent)
+        except OSError as error:
+            logger.warning("the memory of %s cannot be written or read: %s", agent, error)
+
+    async def settle(self, agent: str) -> None:
         """Go on with what a crash cut off. Raises OSError, StoreError."""
         await asyncio.to_thread(self._file(agent).settle, await newest_dream(self._store, agent))
 
@@ -132,7 +142,7 @@ class Memory:
     async def rewrite(self, agent: str, *, before: str, after: str, upto: Seq, reason: str) -> bool:
         """Have the file say `after`, unless it does not say `before` any more: False, and nothing is done.
 
-        First it is durable in the log. Raises StoreError, or OSError: then a later `recover` goes on with it.
+        First it is durable in the log. Raises StoreError, or OSError: then a later `settle` goes on with it.
         """
         file = self._file(agent)
         if await asyncio.to_thread(file.read) != before:

@@ -356,6 +356,26 @@ async def test_a_crash_does_not_undo_what_somebody_wrote_since(tmp_path: Path) -
 
 
 @story
+async def test_a_start_does_not_fail_for_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with noted(tmp_path, "x") as kit:
+        await dream(kit, model("- secret"))
+        for name in ("memory.mark", "journal.mark"):
+            (kit.directory / name).unlink()
+        for path in (file(kit), kit.journal):
+            path.unlink()
+            path.mkdir()
+    async with papers(tmp_path) as kit:
+        assert "the memory of reverie cannot be written or read" in caplog.text
+        assert "the journal of reverie cannot be" in caplog.text
+        assert "secret" not in caplog.text
+        for path in (file(kit), kit.journal):
+            path.rmdir()
+    async with papers(tmp_path) as kit:
+        assert file(kit).read_text() == "- secret\n"
+        assert kit.journal.exists()
+
+
+@story
 async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         (kit.directory / ".MEMORY.md.new").mkdir()
