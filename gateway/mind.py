@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
+from pathlib import Path
 
 from agent.signals import State
 from agent.tools import mind as tools
@@ -81,7 +82,7 @@ class Mind:
         self._shared = shared
         self._live = equipment.live
         self.model = equipment.models[agent.id]
-        self.me = _self(agent, equipment)
+        self.me = _self(agent, equipment, shared.life.directory(agent.id))
         policy = policies.dmn_policy(shared.settings, agent.id)
         self.loop = Loop(
             agent=agent.id,
@@ -214,11 +215,11 @@ class Mind:
         return self._shared.life.notes.material_tokens(self.id)
 
 
-def _self(agent: AgentConfig, equipment: Equipment) -> Me:
+def _self(agent: AgentConfig, equipment: Equipment, own: Path) -> Me:
     root, family = agent.workspace or default_workspace(), equipment.models[agent.id].family
 
     async def me(scope: Scope) -> Bundle:
         cached = equipment.live.switches(agent.id).workspace_cache
-        return await equipment.workspaces.get(root, scope=scope, family=family, cached=cached)
+        return await equipment.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
 
     return me
