@@ -23,13 +23,14 @@ from gateway.life import Ears, Life
 from gateway.live import Live
 from gateway.media import Media
 from gateway.mind import Shared
-from gateway.minds import Minds, restored
+from gateway.minds import Minds
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
 from gateway.preview import Signs
 from gateway.reception import Invitations, Parts, intakes, space_of
+from gateway.restored import restored
 from gateway.settings import Settings
 from gateway.store import Store
 

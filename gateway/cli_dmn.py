@@ -27,6 +27,7 @@ from gateway.notifications import WORDS
 from gateway.ops.health import STALE_S, last_sign
 from gateway.orders import ANSWER, Answer, DmnOrder, What
 from gateway.records import NORMAL, DmnSaved, inner
+from gateway.restored import restored
 from gateway.settings import Settings
 from gateway.store import Entry, Missing, Reader, Store, StoreError
 from gateway.store.lines import printable
@@ -105,10 +106,10 @@ async def _saved(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
     path = settings.store.path
     try:
         async with await Store.open_readonly(path) as reader:
-            minds = await _minds(settings, reader)
+            minds = await _minds(settings, reader, now)
             waits = [f"{place} ({WORDS[urgency]})" for place, urgency in await reader.due(NORMAL)]
     except Missing:
-        minds, waits = await _minds(settings, None), []
+        minds, waits = await _minds(settings, None, now), []
     answer, _ = mindctl.answer(order, minds, now)
     head = [f"no gateway is running with the store {path}; this was saved"]
     unread = [f"unread, for the next start: {', '.join(waits)}"] if waits else []
@@ -119,7 +120,7 @@ async def _saved(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
 async def _directed(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
     """Change what was saved, by the same function as a running gateway, under the store's lock."""
     async with await Store.open(settings.store.path, SystemClock()) as store:
-        minds = {mind.agent: mind for mind in await _minds(settings, store)}
+        minds = {mind.agent: mind for mind in await _minds(settings, store, now)}
         answer, told = mindctl.answer(order, list(minds.values()), now)
         entries = list[Entry]()
         for agent, directive, directed in told:
@@ -132,22 +133,13 @@ async def _directed(settings: Settings, order: DmnOrder, now: datetime) -> Answe
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
 
 
-async def _minds(settings: Settings, reader: Reader | None) -> list[Saved]:
-    minds = []
-    for place, agent in enumerate(settings.agents):
-        saved = await reader.dmn_state(agent.id) if reader is not None else None
-        if saved is None and place == 0 and reader is not None:
-            saved = await reader.dmn_state()  # from before each agent had its own
-        policy = policies.dmn_policy(settings, agent.id)
-        minds.append(Saved(agent=agent.id, state=_restored(saved), policy=policy))
-    return minds
-
-
-def _restored(saved: str | None) -> signals.State:
-    try:
-        return signals.restore(saved) if saved else signals.State()
-    except ValueError:  # another version's: as the gateway itself would begin
-        return signals.State()
+async def _minds(settings: Settings, reader: Reader | None, now: datetime) -> list[Saved]:
+    ids = [agent.id for agent in settings.agents]
+    states = await restored(reader, ids, now) if reader is not None else {}
+    return [
+        Saved(agent=agent, state=states.get(agent, signals.State()), policy=policies.dmn_policy(settings, agent))
+        for agent in ids
+    ]
 
 
 def _user() -> str:

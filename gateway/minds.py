@@ -2,46 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from agent.models.base import ModelError
-from agent.signals import Directive, Level, Presence, State, restore
+from agent.signals import Directive, Level, Presence, State
 from agent.turn import beginning
 from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.mind import Mind, Shared
 from gateway.records import LOW, URGENT, Directed, inner, is_inner
-from gateway.store import Entry, Store
+from gateway.store import Entry
 
 logger = logging.getLogger("reverie.minds")
 
 LOOKED_AT: Final = 50
 """Unread entries of a place among which a reminder is looked for at the start."""
-
-
-async def restored(store: Store, agents: Sequence[str], now: datetime) -> dict[str, State]:
-    """The state of each agent's DMN as it was saved last, with what the log says that it did today."""
-    states, today = {}, now.astimezone(UTC).date().isoformat()
-    for place, agent in enumerate(agents):
-        saved = await store.dmn_state(agent) or (await store.dmn_state("") if place == 0 else None)
-        try:
-            state = restore(saved) if saved else State()
-        except ValueError:  # another version's
-            logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
-            state = State()
-        turns, cost_usd = await store.autonomous(agent, today)
-        known = state.turns_today if state.day == today else 0
-        spent_up = state.spent_up and state.day == today
-        states[agent] = replace(
-            state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
-        )
-    return states
 
 
 class Minds:
