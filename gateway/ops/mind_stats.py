@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from agent.signals import Mode
+from gateway.events import Address, Link
 from gateway.ops.metrics import Family, Sample
 from gateway.orders import MindSeen
+from gateway.records import INNER, Fact, Judged, TurnEnded
+from gateway.store import Appended, Entry
 
 
 class MindStats:
@@ -24,6 +27,17 @@ class MindStats:
     def noticed(self, channel: str, kind: str, fate: str) -> None:
         """A notification was new, and this was decided about it (`Judged.fate`)."""
         self._notifications[channel, kind, fate] += 1
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log: the turns and the judgements among them are counted."""
+        for entry, done in zip(entries, written, strict=True):
+            if not done.fresh:
+                continue
+            if isinstance(entry.fact, Judged) and isinstance(entry.cause, Entry):
+                event = entry.cause.fact
+                self.noticed(_channel(event), event.kind, entry.fact.fate)
+            elif isinstance(entry.fact, TurnEnded) and entry.fact.within is None:  # else it is part of that one
+                self.turned(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
 
     def families(self) -> list[Family]:
         """All of it, ready to be shown."""
@@ -70,6 +84,13 @@ _GAUGES: tuple[tuple[str, str, Callable[[MindSeen], float]], ...] = (
     ("autonomous_cost_usd_today", "What these cost in US dollars.", lambda one: one.spent_today_usd),
 )
 """A name, what it is, and where it stands."""
+
+
+def _channel(event: Fact) -> str:
+    if isinstance(event, Link):
+        return event.channel
+    at: Address | None = getattr(event, "at", None)
+    return at.channel if at is not None else INNER
 
 
 def _samples(counts: Counter[tuple[str, str, str]], names: tuple[str, str, str]) -> list[Sample]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +27,8 @@ class Store(Reader):
         self._writing = writing
         self._writer = writer
         self._lock = lock
+        self.appended: Callable[[Sequence[Entry], Sequence[Appended]], None] = lambda _entries, _written: None
+        """Called after each append with its entries and what became of them."""
 
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> Self:
@@ -75,7 +77,9 @@ class Store(Reader):
         (disk full, ...): nothing of this append is written, others are not harmed, and it may be tried
         again; Closed after `close`. Cancelled, the entries are wholly written or not at all.
         """
-        return await self._writer.append(entries)
+        written = await self._writer.append(entries)
+        self.appended(entries, written)
+        return written
 
     async def close(self) -> None:
         """Write what is queued, then let go of the file and the lock. More than once is as good as once."""

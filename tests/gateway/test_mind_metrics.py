@@ -2,20 +2,24 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 
 from agent.signals import Mode, Owed, Policy, State
 from gateway.clock import ManualClock
-from gateway.events import ChannelName, ConversationId
+from gateway.events import ChannelName, ConversationId, EventId, Finished, Link
 from gateway.mindctl import Saved, look
 from gateway.ops.mind_stats import MindStats
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
 from gateway.ops.stats import Stats
 from gateway.orders import MindSeen
-from gateway.records import inner
+from gateway.records import Judged, TurnEnded, TurnId, inner
+from gateway.store import Entry
+from tests.store.kit import delivered, judged, opened, place, run, said, turn
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 A, B = ConversationId("irc.x/#a"), ConversationId("irc.x/#b")
@@ -106,4 +110,34 @@ def test_turns_and_notifications_are_counted_by_what_came_of_them() -> None:
         'reverie_turns_total{agent="ana",cause="digest",outcome="yielded"}': 1,
         'reverie_notifications_total{channel="irc.x",kind="room",fate="context"}': 2,
         'reverie_notifications_total{channel="irc.x",kind="mention",fate="due"}': 1,
+    }
+
+
+def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
+    stats = MindStats()
+    link = Entry(fact=Link(id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW), at=NOW)
+    done = Entry(fact=Finished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="ana"), at=NOW)
+    ended = turn(place().conversation, 1)
+    assert isinstance(ended.fact, TurnEnded)
+    within = replace(ended, fact=replace(ended.fact, within=TurnId("i")))
+
+    def verdict(event: Entry) -> Entry:
+        fact = Judged(type="x", urgency=1, fate="noted", rule="r", role="guest")
+        return Entry(fact=fact, at=NOW, cause=event)
+
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            store.appended = stats.wrote
+            for _ in range(2):  # the second time it is known
+                message = said(1, kind="mention")
+                await store.append([message, judged(message, 3, "due")])
+            await store.append([link, verdict(link), done, verdict(done), delivered("p")])
+            await store.append([ended, within])
+
+    run(story())
+    assert scraped(stats)[1] == {
+        'reverie_turns_total{agent="",cause="addressed",outcome="replied"}': 1,
+        'reverie_notifications_total{channel="agent",kind="finished",fate="noted"}': 1,
+        'reverie_notifications_total{channel="irc.test",kind="link",fate="noted"}': 1,
+        'reverie_notifications_total{channel="irc.test",kind="mention",fate="due"}': 1,
     }
