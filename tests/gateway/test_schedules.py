@@ -104,6 +104,25 @@ def test_anything_else_is_said_to_be_none(text: str) -> None:
         assert parse(written(schedule)) == schedule
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "every 59",
+        "every 157766401",
+        "at 2026-11-22T09:00:00",
+        "at 2026-11-22T09:00:00.5+01:00",
+        f"cron {','.join(map(str, range(60)))} * * * * UTC",
+        "cron * * * * * * UTC",
+        "cron 0 9 * * 1-5",
+        "in 3600",
+        "",
+    ],
+)
+def test_what_could_never_be_written_is_refused(text: str) -> None:
+    with pytest.raises(BadSchedule):
+        parse(text)
+
+
 @given(st.lists(st.text("0123456789*/,-L#W MONJAN", max_size=12), min_size=5, max_size=5), MOMENTS)
 def test_no_fields_of_cron_break_anything(parts: list[str], after: datetime) -> None:
     try:

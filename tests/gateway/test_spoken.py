@@ -76,6 +76,14 @@ def test_clocks_change(now: str, at: str, schedule: str) -> None:
     assert meant({"at": at}, datetime.fromisoformat(now))[0] == schedule
 
 
+def test_this_very_moment_is_past() -> None:
+    now = NOW.replace(second=0, microsecond=0)
+    assert meant({"at": "20:45"}, now)[0] == "at 2026-11-22T20:45:00+01:00"
+    assert meant({"at": "2026-11-21T20:45:01"}, now)[0] == "at 2026-11-21T20:45:01+01:00"
+    with pytest.raises(BadSchedule, match="That is past"):
+        meant({"at": "2026-11-21T20:45"}, now)
+
+
 @pytest.mark.parametrize(
     ("spoken", "said"),
     [
