@@ -153,6 +153,16 @@ class Control:
             return _refused("that broke; the gateway's log says how")
 
 
+async def listen(store: Path, handler: Callable[[Order], Awaitable[Answer]]) -> None:
+    """Let the gateway with this store be steered, until cancelled. Where no socket can be made, it only warns."""
+    try:
+        path = socket_path(store)
+    except PathTooLong as error:
+        logger.warning("%s", error)
+        return
+    await Control(path, handler).run()
+
+
 async def ask(path: Path, order: Order) -> Answer:
     """Ask the gateway that listens there. Raises NotRunning or NoAnswer."""
     try:
