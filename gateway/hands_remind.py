@@ -3,11 +3,11 @@
 from datetime import timedelta
 from typing import Final
 
-from agent.tools.remind import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminder, ListReminders, Remind
+from agent.tools.remind import CancelReminder, ListReminders, Remind
 from agent.tools.schema import Refused
 from gateway.clock import Clock
 from gateway.events import Address, SenderId
-from gateway.hands import Hand, Whereabouts
+from gateway.hands import Whereabouts
 from gateway.records import is_inner
 from gateway.reminders import Reminders
 from gateway.schedules import At, BadSchedule, Cron, again, lasting, parse, zone
@@ -23,15 +23,6 @@ class RemindHands:
     def __init__(self, reminders: Reminders, clock: Clock) -> None:
         self._reminders = reminders
         self._clock = clock
-
-    @property
-    def hands(self) -> tuple[Hand, ...]:
-        """All of them, as tools."""
-        return (
-            Hand.of(REMIND, Remind, self.remind),
-            Hand.of(LIST_REMINDERS, ListReminders, self.list_reminders),
-            Hand.of(CANCEL_REMINDER, CancelReminder, self.cancel_reminder),
-        )
 
     async def remind(self, args: Remind, where: Whereabouts) -> str:
         """Set one, asked for by whoever spoke last."""

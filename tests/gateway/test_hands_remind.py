@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.models.base import ToolCall, ToolResult
+from agent.tools.remind import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminder, ListReminders, Remind
 from gateway.clock import ManualClock
 from gateway.events import Address, Alarm, SenderId
-from gateway.hands import Asker, Hands, Whereabouts
+from gateway.hands import Asker, Hand, Hands, Whereabouts
 from gateway.hands_remind import RemindHands
 from gateway.records import Reminded, TurnId, inner
 from gateway.reminders import Reminders
@@ -38,7 +39,14 @@ class Desk:
         clock = ManualClock(START)
         self.store = store
         reminders = Reminders(store, clock, timezone="Europe/Zurich", most=60, fire=nobody)
-        self.hands = Hands(RemindHands(reminders, clock).hands)
+        does = RemindHands(reminders, clock)
+        self.hands = Hands(
+            [
+                Hand.of(REMIND, Remind, does.remind),
+                Hand.of(LIST_REMINDERS, ListReminders, does.list_reminders),
+                Hand.of(CANCEL_REMINDER, CancelReminder, does.cancel_reminder),
+            ]
+        )
 
     async def call(self, where: Whereabouts, name: str, **arguments: str) -> ToolResult:
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)
