@@ -123,6 +123,8 @@ class Intake:
         place = at.conversation if at is not None else None
         if isinstance(event, Link):
             handled, place = await self._linked(event, handled.judged)
+        elif isinstance(event, Reacted):
+            handled = await self._reacted(event, handled.judged)
         now = self._clock.now()
         noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
         entries = [noticed, Entry(fact=handled.judged, at=now, conversation=place, cause=noticed)]
@@ -142,6 +144,14 @@ class Intake:
             return Handled(judged=judged), inner(agent)
         rule = "no agent is bound to this account" if link.up != before else "it was known"
         return Handled(judged=replace(judged, fate="noted", rule=rule)), None
+
+    async def _reacted(self, reaction: Reacted, judged: Judged) -> Handled:
+        """A reaction is told if it is to something that the agent said: one look into an index tells."""
+        if judged.fate in ("due", "context"):
+            ours = await self._store.ours(reaction.at.conversation, reaction.message)
+            if ours is None:
+                judged = replace(judged, fate="noted", rule="a reaction to what somebody else said")
+        return Handled(judged=judged)
 
     def _listen(self, event: Notification) -> Listen:
         place = address_of(event)

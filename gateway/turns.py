@@ -34,7 +34,7 @@ from gateway.views import Views
 
 logger = logging.getLogger("reverie.turns")
 
-DELETED = "all that wanted an answer was deleted before it was heard"
+DELETED = "nothing asks for an answer: what did was deleted, or it only tells what happened"
 
 
 class Digests(Protocol):

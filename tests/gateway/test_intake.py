@@ -23,6 +23,8 @@ from gateway.events import (
     Message,
     MessageId,
     Notification,
+    Post,
+    PostKey,
     Reacted,
     RoomId,
     Sender,
@@ -33,8 +35,8 @@ from gateway.intake import Doors, Intake
 from gateway.inward import Inward
 from gateway.ops.stats import Stats
 from gateway.reception import Parts, intakes
-from gateway.records import Judged, inner
-from gateway.store import Store, rebuild
+from gateway.records import Fact, Judged, PartEnded, Queued, inner
+from gateway.store import Entry, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
@@ -91,6 +93,15 @@ class House:
             bindings,
             arrived=self.arrived.append,
             level=lambda: self.level,
+        )
+
+    async def posted(self, message: str) -> None:
+        """Something of ours, which the platform shows as that message."""
+        post = Post(key=PostKey("p"), to=AT, text="hello")
+        part = PartEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        facts: list[tuple[Fact, str | None]] = [(Queued(post=post), "post:p"), (part, None)]
+        await self.store.append(
+            [Entry(fact=fact, at=NOW, conversation=AT.conversation, key=key) for fact, key in facts]
         )
 
     async def judged(self, event: Notification) -> Judged:
@@ -159,8 +170,13 @@ def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[st
     story(tmp_path, tell, **more)
 
 
-def test_a_reaction_waits_for_a_turn_and_starts_none(tmp_path: Path) -> None:
+def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(tmp_path: Path) -> None:
     async def tell(house: House) -> None:
+        await house.posted("m")
+        theirs = await house.judged(replace(REACTED, id=EventId("r0"), message=MessageId("n")))
+        assert (theirs.fate, theirs.urgency, theirs.rule) == ("noted", 1, "a reaction to what somebody else said")
+        elsewhere = replace(REACTED, id=EventId("r9"), at=replace(AT, room=RoomId("cellar")))
+        assert (await house.judged(elsewhere)).fate == "refused"
         assert (await house.judged(REACTED)).fate == "due"
         gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
         assert gone.fate == "noted"
@@ -184,6 +200,7 @@ def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> N
     async def tell(house: House) -> None:
         link = replace(LINK, up=False)
         assert (await house.judged(link)).fate == "noted"
+        await house.posted("m")
         house.level = "idle"
         assert (await house.judged(replace(REACTED, id=EventId("r1")))).fate == "due"
         house.level = "focused"
