@@ -27,13 +27,15 @@ class Watch:
         llm: LlmStats | None = None,
         minds: MindStats | None = None,
     ) -> None:
-        """`llm`, `minds`: None: there are no metrics of models, or of agents."""
+        """`llm`, `minds`: None: there are no metrics of models, or of agents. `minds` is told what the store writes."""
         self._store = store
         self._clock = clock
         self._stats = stats
         self._server = OpsServer(host, port, pages(stats, clock, version, llm, minds))
         self._news = asyncio.Event()
         stats.changed = self._news.set
+        if minds is not None:
+            store.appended = minds.wrote
 
     async def run(self) -> None:
         """Until cancelled. A port that is taken is only a warning."""
