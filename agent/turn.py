@@ -1,20 +1,18 @@
 """One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
+from agent.answer import Answer, ask
 from agent.brief import Brief
 from agent.models.base import (
-    End,
     Image,
     Malformed,
     Model,
     ModelError,
-    Partial,
     Request,
-    Text,
     ToolCall,
     TooLong,
     ToolResult,
@@ -54,13 +52,6 @@ class NoTools:
         return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
 
 
-@dataclass(slots=True)
-class _Answer:
-    text: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    end: End | None = None
-
-
 async def no_news() -> str:
     """Nothing arrives."""
     return ""
@@ -93,7 +84,7 @@ async def take_turn(
     progress = turn.progress
     while afford(turn.request):
         try:
-            answer = await _ask(model, turn.request, glimpse)
+            answer = await ask(model, turn.request, glimpse, progress)
         except ModelError as error:
             mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(turn.request))
             if mendable and progress.done.requests == 0:
@@ -118,11 +109,11 @@ class _Turn:
         self._rounds = 0
         self._nudged = False
 
-    async def take(self, answer: _Answer, news: Callable[[], Awaitable[str]]) -> Outcome | None:
+    async def take(self, answer: Answer, news: Callable[[], Awaitable[str]]) -> Outcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
         self.progress.answered(answer.end, self._model)
-        answer.calls = named_apart(_clean(answer.calls), self.request.conversation)
+        answer.calls = named_apart(answer.calls, self.request.conversation)
         ended = _ended(answer)
         if answer.calls and (ended is None or ended.outcome != "failed"):
             await self._use(answer)
@@ -144,7 +135,7 @@ class _Turn:
             self.request = _with_hint(self.request, ENOUGH)
         return None
 
-    async def _use(self, answer: _Answer) -> None:
+    async def _use(self, answer: Answer) -> None:
         """Carry out the calls of an answer side by side. The step is written down also if that is cut off."""
         enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if call.name not in ENDING]
@@ -195,38 +186,7 @@ def _shows(request: Request) -> bool:
     return any(isinstance(part, Image) for said in request.conversation for part in said.parts)
 
 
-async def _ask(model: Model, request: Request, glimpse: Callable[[str], None] | None) -> _Answer:
-    answer = _Answer()
-    show = glimpse
-    stream = model.stream(request)
-    try:
-        async for chunk in stream:
-            match chunk:
-                case Partial(text=text):
-                    if glimpse is not None:
-                        glimpse(text)
-                    show = None  # the model says itself how the answer grows, and then says it whole
-                case Text(text=text):
-                    answer.text += text
-                    if show is not None:
-                        show(answer.text)
-                case ToolCall():
-                    answer.calls = (*answer.calls, chunk)
-                case End():
-                    answer.end = chunk
-    finally:
-        await stream.aclose()
-    return answer
-
-
-def _clean(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """As they can be written down."""
-    return tuple(
-        [replace(call, id=whole(call.id), name=whole(call.name), arguments=whole(call.arguments)) for call in calls]
-    )
-
-
-def _ended(answer: _Answer) -> Outcome | None:
+def _ended(answer: Answer) -> Outcome | None:
     """What this answer makes of the turn, once its calls are carried out; None if it goes on."""
     text = whole(answer.text).strip()
     names = {call.name for call in answer.calls}

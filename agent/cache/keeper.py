@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from agent.cache.ask import Ask, scaled, why
@@ -122,13 +123,14 @@ class Keeper:
                     if not begun.is_set():
                         self._began(ask)
                         self._flights.end(ask.writing, begun)
-                    billed = chunk.usage if isinstance(chunk, Began) else billed
-                    yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
+                    if isinstance(chunk, Began):
+                        billed = chunk.usage
+                        yield replace(chunk, billed=partial(self._broken, ask, billed))
+                    else:
+                        yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
         except ModelError as error:
             self._failed_s[key] = self._now_s()
-            if billed is not None:
-                broken = End(stop="end", usage=billed, model=self._dialect.model)
-                error.accounts = (self._account(replace(ask, billed=prompt_tokens(billed)), None, broken),)
+            error.accounts = self._broken(ask, billed)
             raise
         finally:
             self._flights.end(ask.writing, begun)
@@ -171,6 +173,11 @@ class Keeper:
         ask = replace(ask, billed=prompt_tokens(end.usage))
         ask.meter.billed(ask.estimate, end.usage)
         return replace(end, account=self._account(ask, self._newest.keep(ask), end))
+
+    def _broken(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
+        """What an answer cost that did not come to its end."""
+        end = End(stop="end", usage=usage or Usage(), model=self._dialect.model)
+        return (self._account(replace(ask, billed=prompt_tokens(end.usage)), None, end),) if usage is not None else ()
 
     def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
         # The estimate may be off as a whole, so what counts is the share that was read.

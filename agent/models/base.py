@@ -3,8 +3,9 @@
 A request is laid out in the order of its life: tools, blocks (the system prompt, most stable first),
 then the conversation. Providers translate at the call and nowhere else.
 """
+# size: the vocabulary is read as one page, and most of it is what each field means
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -166,11 +167,14 @@ class Began:
 
     usage: Usage | None = None
     """What is billed even if nothing more comes. None: it does not say yet."""
+    billed: Callable[[], tuple[Account, ...]] | None = field(default=None, compare=False)
+    """The same as accounts, with those of attempts before it: to be asked if the answer is cut off, and only then.
+    None: nobody keeps account."""
 
 
 Chunk = Began | Partial | Text | ToolCall | End
 """Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
-front of everything else; `Began` only from providers that tell, once, in front of all but that."""
+front of everything else; `Began` only from providers that tell, in front of all but that, once for each attempt."""
 
 
 class Model(Protocol):

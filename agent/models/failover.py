@@ -4,22 +4,20 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
+from agent.models.adapted import adapted
 from agent.models.base import (
     Began,
     Busy,
     Chunk,
     End,
-    Image,
     Malformed,
     Model,
     ModelError,
     Partial,
-    Piece,
     Request,
-    Said,
     Text,
-    ToolCall,
     TooLong,
     Unusable,
 )
@@ -46,43 +44,12 @@ def delay_s(attempt: int, hint_s: float | None, random: float) -> float:
     return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 10) * (1 + random))
 
 
-def adapted(request: Request, model: Model) -> Request:
-    """Return `request` as `model` can take it: within its output limit; without tools or images if it takes none.
-
-    Without tools, results stay as words of the user, and calls as a note of the assistant. Without images, there
-    are words about them.
-    """
-    request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
-    if not model.sees and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
-        request = replace(request, conversation=tuple(_each(said, _unseen) for said in request.conversation))
-    if model.takes_tools:
-        return request
-    return replace(request, tools=(), conversation=tuple(_each(said, _unused) for said in request.conversation))
-
-
-def _each(said: Said, change: Callable[[Piece], Piece]) -> Said:
-    """The same object where nothing changes: whoever lays requests out knows it by that."""
-    parts = tuple([change(part) for part in said.parts])
-    same = all(new is old for new, old in zip(parts, said.parts, strict=True))
-    return said if same else Said(role=said.role, parts=parts)
-
-
-def _unseen(part: Piece) -> Piece:
-    return Text(text=part.about) if isinstance(part, Image) else part
-
-
-def _unused(part: Piece) -> Piece:
-    if isinstance(part, Image):
-        return part
-    return Text(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text)
-
-
 class Failover:
     """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
 
-    - Nothing but `Partial` is yielded until an attempt is complete, then all of it at once. Any other chunk
-      cannot be taken back, and an answer that was cut in the middle must be asked for again without its
-      first half being said twice.
+    - Nothing but `Partial` and what attempts cost (`Began.billed`) is yielded until one is complete, then all
+      of it at once. Any other chunk cannot be taken back, and an answer that was cut in the middle must be asked for
+      again without its first half being said twice.
     - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
       for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
       is told once. `TooLong` of the first and `Malformed` are raised at once; a fallback whose
@@ -138,8 +105,8 @@ class Failover:
             try:
                 attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
                 async with aclosing(self._answer(model, adapted(request, model), whole, attempts, lost)) as growing:
-                    async for partial in growing:
-                        yield partial
+                    async for shown in growing:
+                        yield shown
             except Unusable as error:
                 self._tell(place, error)
                 failed = failed if isinstance(failed, Busy) else error
@@ -202,7 +169,7 @@ class Failover:
 
     async def _answer(
         self, model: Model, request: Request, whole: list[Chunk], attempts: int, lost: list[Account]
-    ) -> AsyncGenerator[Partial]:
+    ) -> AsyncGenerator[Partial | Began]:
         """Fill `whole` with one complete answer, and `lost` with what others cost.
 
         Raises the last Busy, or any other ModelError at once.
@@ -211,12 +178,14 @@ class Failover:
         while True:
             whole.clear()
             try:
-                async with aclosing(_collect(model, request, whole)) as growing:
-                    async for partial in growing:
-                        yield partial
+                async with aclosing(_collect(model, request, whole, lost)) as growing:
+                    async for chunk in growing:
+                        yield chunk
                 return
             except ModelError as error:
                 lost.extend(error.accounts)
+                if lost:
+                    yield Began(billed=partial(tuple, lost))
                 if not isinstance(error, Busy):
                     raise
                 hint_s = error.retry_after_s
@@ -234,15 +203,23 @@ class Failover:
             _log.warning("%s cannot be used: %s", self._models[place].label, error.reason)
 
 
-async def _collect(model: Model, request: Request, whole: list[Chunk]) -> AsyncGenerator[Partial]:
+async def _collect(
+    model: Model, request: Request, whole: list[Chunk], lost: Sequence[Account]
+) -> AsyncGenerator[Partial | Began]:
     text = ""
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
-            if isinstance(chunk, Began):
-                continue  # another attempt may be the one that counts
+            if isinstance(chunk, Began):  # another attempt may be the one that counts; but this one costs by now
+                if chunk.billed is not None:
+                    yield Began(billed=partial(_all, tuple(lost), chunk.billed))
+                continue
             whole.append(chunk)
             if isinstance(chunk, Text):
                 text += chunk.text
                 yield Partial(text=text)
     if not whole or not isinstance(whole[-1], End):
         raise Busy(f"{model.label} ended without an end")
+
+
+def _all(before: tuple[Account, ...], billed: Callable[[], tuple[Account, ...]]) -> tuple[Account, ...]:
+    return (*before, *billed())

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from agent.brief import Brief, Exchange
 from agent.glimpse import presentable
+from agent.models.adapted import adapted
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Busy, End, Image, Malformed, Model, Partial, Said, Text
 from agent.models.build import build_model
 from agent.models.config import ModelConfig, ProviderConfig
-from agent.models.failover import Failover, adapted
+from agent.models.failover import Failover
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Rule, Script, ScriptedModel
 from agent.prompt import assemble

@@ -1,5 +1,6 @@
 """What an attempt cost that broke off after the provider had begun to answer."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -7,11 +8,12 @@ import pytest
 from agent.brief import Brief
 from agent.models.base import Busy
 from agent.models.failover import Failover
-from agent.outcome import Outcome
+from agent.outcome import Outcome, Progress
 from agent.turn import NoTools, take_turn
 from gateway.clock import ManualClock
+from gateway.events import Usage
 from tests.agent.test_cache_keeper import ANSWER, IDENTITY, Bench, request, story
-from tests.servers.model_api import failure
+from tests.servers.model_api import Answer, failure
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
 BRIEF = Brief(persona=IDENTITY.text, card="# Where", history=(), heard="hello", conversation="irc/#a")
@@ -22,6 +24,18 @@ class Patient(ManualClock):
 
     async def sleep(self, delay_s: float) -> None:
         self.advance(delay_s)
+
+
+class Watched(ManualClock):
+    """Tells that somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = asyncio.Event()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.waits.set()
+        await super().sleep(delay_s)
 
 
 async def turn(bench: Bench, attempts: int) -> Outcome:
@@ -53,6 +67,44 @@ def test_a_turn_that_fails_tells_what_it_cost() -> None:
         outcome = await turn(bench, 2)
         assert (outcome.outcome, outcome.requests, len(outcome.accounts)) == ("failed", 2, 2)
         assert outcome.usage.cache_write_tokens > 1_000
+
+    story(test)
+
+
+@pytest.mark.parametrize("broken", [(), (BROKEN,), (BROKEN, BROKEN)])
+def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(*broken, replace(ANSWER, text="Once upon a time there was", silent_after=5))
+        model = Failover([bench.keeper], clock=Patient(), random=lambda: 0.0)
+        progress, heard = Progress(), asyncio.Event()
+        grown = (lambda text: heard.set() if text.startswith("Once") else None) if broken else lambda _: heard.set()
+        turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", glimpse=grown, progress=progress))
+        async with asyncio.timeout(10):
+            await heard.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        done = progress.done
+        assert (done.outcome, done.requests, len(done.accounts)) == ("interrupted", len(broken) + 1, len(broken) + 1)
+        assert done.accounts[0].usage.cache_write_tokens > 1_000
+        assert [account.usage.cache_read_tokens > 1_000 for account in done.accounts[1:]] == [True] * len(broken)
+        assert done.usage == sum((account.usage for account in done.accounts), start=Usage())
+
+    story(test)
+
+
+def test_a_turn_that_is_cut_off_between_attempts_knows_what_it_cost() -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(BROKEN)
+        clock, progress = Watched(), Progress()
+        model = Failover([bench.keeper], clock=clock, random=lambda: 0.0)
+        turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", progress=progress))
+        async with asyncio.timeout(10):
+            await clock.waits.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        assert (progress.done.requests, len(progress.done.accounts)) == (1, 1)
 
     story(test)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.models.adapted import adapted
 from agent.models.base import (
     Busy,
     Chunk,
@@ -21,7 +22,7 @@ from agent.models.base import (
     ToolResult,
     Unusable,
 )
-from agent.models.failover import Failover, adapted, delay_s
+from agent.models.failover import Failover, delay_s
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Rule, Script, ScriptedModel, busy
 from gateway.clock import ManualClock
