@@ -22,7 +22,7 @@ from gateway.ids import new_id
 from gateway.records import Reminded, ReminderEnded, inner
 from gateway.schedules import BadSchedule
 from gateway.spoken import Spoken, understood
-from gateway.store import Entry, Reminder, Store
+from gateway.store import Entry, Reminder, Store, StoreError
 
 logger = logging.getLogger("reverie.reminders")
 
@@ -69,7 +69,7 @@ class Reminders:
     async def run(self) -> None:
         """Tell each when its time has come, until cancelled; what was being told then is told by the next process.
 
-        Without reminders it waits without waking. Raises what the store or `fire` raise.
+        Without reminders it waits without waking. Raises StoreError.
         """
         told: dict[str, datetime] = {}
         while True:
@@ -172,7 +172,12 @@ class Reminders:
             missed=passed.missed,
             next=passed.next,
         )
-        await self._fire(alarm)
+        try:
+            await self._fire(alarm)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception:  # a bug: let alone until the next start, or one reminder would end the process at every start
+            logger.exception("reminder %s could not be told", row.id)
 
     async def _write(self, fact: Reminded, place: ConversationId, now: datetime) -> str:
         """Under an id that no reminder ever had: two would be one for the log."""

@@ -16,7 +16,7 @@ from gateway.records import Reminded, ReminderEnded, inner, key_of
 from gateway.reminders import LOOK_AGAIN_S, MOST_CHARS, Reminders, short_id
 from gateway.schedules import coming, cron
 from gateway.spoken import Spoken
-from gateway.store import Entry, Reminder, Store
+from gateway.store import Entry, NotWritten, Reminder, Store
 from tests.store.kit import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -265,14 +265,14 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
 
             async def dies_before(alarm: Alarm) -> None:
                 seen.append(alarm)
-                raise ConnectionAbortedError
+                raise asyncio.CancelledError
 
             async def dies_after(alarm: Alarm) -> None:
                 await here.fire(alarm)
-                raise ConnectionAbortedError
+                raise asyncio.CancelledError
 
             for fire in (dies_before, dies_after):
-                with pytest.raises(ConnectionAbortedError):
+                with pytest.raises(asyncio.CancelledError):
                     await Reminders(here.store, here.clock, timezone="UTC", most=1, fire=fire).run()
             assert here.told == seen
         async with town(tmp_path, START + timedelta(hours=1)) as after:
@@ -280,6 +280,48 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
             await after.clock.passes(minutes=1)
             assert await after.until(1) == ["next"]
             assert made.id not in [row.id for row in await after.store.reminders()]
+
+    run(story())
+
+
+def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+
+            async def stumbles(alarm: Alarm) -> None:
+                if alarm.text == "stone":
+                    raise KeyError(alarm.text)
+                await here.fire(alarm)
+
+            await here.remind("stone", every="1m")
+            await here.remind("tea", at="in 2 min")
+            here.clock.advance(600)
+            task = asyncio.create_task(Reminders(here.store, here.clock, timezone="UTC", most=9, fire=stumbles).run())
+            assert await here.until(1) == ["tea"]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert caplog.text.count("could not be told") == 1
+        async with town(tmp_path, START + timedelta(minutes=12)) as after:
+            assert await after.until(1) == ["stone"]
+            assert after.told[0].missed == 11
+
+    run(story())
+
+
+def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+
+            async def full(_: Alarm) -> None:
+                raise NotWritten("the disk is full")
+
+            await here.remind("tea", at="in 1 min")
+            here.clock.advance(60)
+            with pytest.raises(NotWritten):
+                await Reminders(here.store, here.clock, timezone="UTC", most=9, fire=full).run()
 
     run(story())
 
