@@ -11,12 +11,15 @@ from channels.tasks import within
 from gateway import access
 from gateway.clock import Clock
 from gateway.events import Message
-from gateway.places import MESSAGES
 from gateway.presence import Habits, Watcher, counts, times
 from gateway.store import Reader
 
-NEWEST: Final = 300
-"""Messages from before the start that are looked at."""
+SPOKEN: Final = ("direct", "mention", "reply")
+PAGE: Final = 300
+PAGES: Final = 10
+"""So many times so many messages from before the start are looked at, at the most."""
+ENOUGH: Final = 100
+"""Of those that count: what was said before them tells nothing of how fast people talk now."""
 LOOK_AGAIN_S: Final = 600.0
 """The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
 
@@ -27,6 +30,7 @@ class Following:
     def __init__(self, habits: Habits, clock: Clock, who: access.Policy, changed: Callable[[Level], None]) -> None:
         """`changed` is called on the event loop with each new level."""
         self._watcher = Watcher(habits)
+        self._away_s = habits.away_s
         self._clock = clock
         self._who = who
         self._named = any(role in ("owner", "admin") for role in who.roles.values())
@@ -58,12 +62,28 @@ class Following:
 
     async def begin(self, reader: Reader) -> None:
         """Learn from the log when they spoke last. Nobody comes back by that."""
-        said = [one.fact for one in await reader.newest(NEWEST, kinds=MESSAGES)]
-        told = [
-            (one, access.role_of(self._who, one.at.channel, one.sender)) for one in said if isinstance(one, Message)
-        ]
+        told = await self._spoken(reader)
         self._watcher.recount(times(told, self._clock.now(), named=self._named))
         self._look()
+
+    async def _spoken(self, reader: Reader) -> list[tuple[Message, access.Role]]:
+        """What people said to the agent until now, as far as it tells how near they are."""
+        found, before = list[tuple[Message, access.Role]](), None
+        for _ in range(PAGES):
+            page = await reader.newest(PAGE, before=before, kinds=SPOKEN)
+            for one in reversed(page):
+                if not isinstance(one.fact, Message):
+                    continue
+                role = access.role_of(self._who, one.fact.at.channel, one.fact.sender)
+                if counts(one.fact, role, named=self._named):
+                    judged = await reader.judgement(one.seq)
+                    found += [(one.fact, role)] if judged is not None and judged.fate != "refused" else []
+                if len(found) == ENOUGH:
+                    return found
+            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._away_s:
+                break  # whoever spoke last before that is away
+            before = page[0].seq
+        return found
 
     async def run(self) -> None:
         """Notice what the passing of time changes, until cancelled."""

@@ -46,17 +46,17 @@ WITH spoken AS (
 ), edge AS (
     SELECT CASE WHEN count(*) > ?2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET ?2 - 1), 0)
     ELSE {LAST} END AS seq FROM spoken
-), beside AS MATERIALIZED (
-    SELECT unread.seq, unread.urgency, log.kind = 'reacted' AS reacted
-    FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
-    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1
-        AND log.kind NOT IN ({_SPOKEN}) AND unread.seq < (SELECT seq FROM edge)
 ), loud AS (
-    SELECT seq FROM beside WHERE NOT reacted
-    ORDER BY urgency < 2, seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
+    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
+    WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind NOT IN ({_SPOKEN})
+        AND (unread.urgency > 1 OR log.kind <> 'reacted') AND unread.seq < (SELECT seq FROM edge)
+    ORDER BY unread.urgency < 2, unread.seq DESC LIMIT max(0, ?2 - (SELECT count(*) FROM spoken))
 ), reacted AS (
-    SELECT seq FROM beside WHERE reacted
-    ORDER BY seq DESC LIMIT max(0, min(?2 / 5, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
+    SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
+    WHERE unread.conversation = ?1 AND unread.urgency >= 1 AND unread.urgency = 1 -- the first is the index's own term
+        AND unread.seq > ?3 AND unread.seq < (SELECT seq FROM edge)
+        AND log.kind = 'reacted' ORDER BY unread.seq DESC
+    LIMIT max(0, min(?2 / 5, ?2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
 ), quiet AS (
     SELECT seq FROM unread INDEXED BY unread_conversation
     WHERE conversation = ?1 AND seq > ?3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
@@ -79,8 +79,8 @@ FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.s
 
 `spoken` is what was said to the agent, from the oldest; where there is more of it than that, `edge` is the last that
 is told, and everything behind it stays unread. What was overheard, or only happened, fills the room that is left:
-first what is normal or urgent, then what is low, then reactions (up to a fifth of all, for most are not to us), then
-the rest, each the newest first.
+first what is normal or urgent, then what is low, then low reactions, which are at most a fifth of all, then the
+rest, each the newest first.
 """
 
 TURNS = (

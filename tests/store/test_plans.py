@@ -49,6 +49,11 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
             "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)",
         ),
         (queries.UNREAD, 3, "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)"),
+        (
+            queries.UNREAD,
+            3,
+            "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency=? AND rowid>? AND rowid<?)",
+        ),
         (queries.UNREAD, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.CHANGES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.OURS, 2, "SEARCH part USING INDEX log_ours (conversation=? AND <expr>=?)"),

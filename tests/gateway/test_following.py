@@ -1,0 +1,104 @@
+"""How near people are, followed on a real store and a manual clock."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.signals import Level
+from gateway import access
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.following import Following
+from gateway.presence import Habits
+from gateway.records import Judged
+from gateway.store import Entry, Store
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+AT = Address(channel=ChannelName("x"), room=RoomId("a"))
+OWNED = access.Policy(dm="open", roles={"x:ann": "owner"}, rooms={})
+NOBODY = access.Policy(dm="open", roles={}, rooms={})
+
+
+def said(number: int, minutes: float, who: str = "ann", kind: str = "direct") -> Message:
+    return Message(
+        id=MessageId(f"{number}"),
+        at=AT,
+        sender=Sender(id=SenderId(who), name=who, verified=True),
+        text="hi",
+        sent=NOW + timedelta(minutes=minutes),
+        kind=kind,  # type: ignore[arg-type]  # one of the four
+    )
+
+
+async def log(store: Store, messages: Iterable[Message], *, refused: bool = False) -> None:
+    entries = []
+    for message in messages:
+        noticed = Entry(fact=message, at=message.sent, conversation=AT.conversation)
+        fate = "refused" if refused else "due"
+        judged = Judged(type="t", urgency=0, fate=fate, rule="", role="guest")  # type: ignore[arg-type]  # of two
+        entries += [noticed, Entry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed)]
+    await store.append(entries)
+
+
+@pytest.mark.parametrize(
+    ("who", "minutes", "noise", "refused", "level"),
+    [
+        (OWNED, [-10], 0, False, "present"),
+        (OWNED, [-20], 0, False, "idle"),
+        (OWNED, [-20], 1_000, False, "idle"),
+        (OWNED, [-200], 1_000, False, "idle"),
+        (OWNED, [-300], 1_000, False, "away"),
+        (OWNED, [], 1_000, False, "away"),
+        (OWNED, [-1 - n / 4 for n in range(20)], 0, False, "focused"),
+        (NOBODY, [-10], 0, False, "present"),
+        (NOBODY, [-10], 0, True, "away"),
+    ],
+)
+def test_after_a_restart_they_are_as_near_as_before(
+    tmp_path: Path, who: access.Policy, minutes: list[float], noise: int, *, refused: bool, level: Level
+) -> None:
+    async def story() -> None:
+        clock, told = ManualClock(NOW), list[Level]()
+        async with await Store.open(tmp_path / "s.db", clock) as store:
+            theirs = [said(n, at) for n, at in enumerate(sorted(minutes))]
+            guests = [said(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
+            await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
+            following = Following(Habits(), clock, who, told.append)
+            await following.begin(store)
+            live = Following(Habits(), clock, who, lambda _: None)
+            for message in [] if refused else theirs:
+                live.heard(message, access.role_of(who, AT.channel, message.sender))
+            assert following.level == live.level == level
+            assert told == ([] if level == "present" else [level])
+            assert following.returned() is None
+
+    asyncio.run(story())
+
+
+def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, told = ManualClock(NOW), list[tuple[float, Level]]()
+
+        def tell(level: Level) -> None:
+            told.append((clock.monotonic() / 60, level))
+
+        following = Following(Habits(), clock, OWNED, tell)
+        async with await Store.open(tmp_path / "s.db", clock) as store:
+            await following.begin(store)
+        running = asyncio.create_task(following.run())
+        following.heard(said(1, 0), "owner")
+        following.heard(said(2, 0, "eve"), "guest")
+        for _ in range(60 * 5):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            clock.advance(60)
+        following.heard(said(3, 300), "owner")
+        assert following.returned() == timedelta(minutes=300)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert told == [(0, "away"), (0, "present"), (15, "idle"), (240, "away"), (300, "present")]
+
+    asyncio.run(story())
