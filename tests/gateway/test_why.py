@@ -1,9 +1,11 @@
 """Every event's story, as `reverie why` tells it."""
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from gateway.events import (
     Sender,
     SenderId,
 )
+from gateway.fates import Fate, fates
 from gateway.records import Handled, Judged, Queued, Reminded, Seq, TurnEnded, TurnId, inner, key_of
 from gateway.store import Entry, Store
 from gateway.why import why
@@ -259,3 +262,47 @@ def test_it_stands_by_itself_and_under_log(tmp_path: Path, capsys: pytest.Captur
     assert main(["why", "99", "--store", str(tmp_path / "s.db")]) == 2
     assert main(["why", "1", "--store", str(tmp_path / "none.db")]) == 2
     assert capsys.readouterr().err.startswith("reverie why: there is no store at ")
+
+
+LOBBY = "console/lobby"
+QUICK: dict[str, Any] = {
+    "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"], "rest": 0}},
+}
+
+
+@pytest.mark.parametrize(
+    ("does", "told", "fate"),
+    [
+        ((), "looked at in turn", Fate.LOOKED_AT),
+        ((("mark_handled", {"address": LOBBY}),), "the agent decided that nothing is to be done", Fate.HANDLED),
+        ((("send_message", {"address": LOBBY, "text": "oh"}),), "the agent spoke here", Fate.ANSWERED_ELSEWHERE),
+    ],
+)
+def test_a_gateway_that_is_by_itself_leaves_such_stories(
+    tmp_path: Path, does: tuple[tuple[str, dict[str, str]], ...], told: str, fate: Fate
+) -> None:
+    calls = (*((name, json.dumps(arguments)) for name, arguments in does), ("yield_to_user", "{}"))
+    script = Script(rules=(Rule(match="hello", reply="hi"), Rule(match="outage", calls=calls)))
+
+    async def story() -> None:
+        async with running(tmp_path, script, **QUICK) as gateway:
+            await gateway.console.say("by the way", sender="ann", room="lobby")
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            async with asyncio.timeout(20):
+                while not any(turn.cause == "digest" for turn in await gateway.turns()):
+                    await asyncio.sleep(0.01)
+            if fate is Fate.LOOKED_AT:
+                await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+                await gateway.screen.until(1)
+        async with await Store.open_readonly(gateway.path) as reader:
+            (_, line, *_) = await reader.entries(kinds=["room"])
+            counted = fates(await reader.entries(limit=1_000))
+            story = await why(reader, line.seq) or []
+            assert counted[line.seq] is (Fate.CONTEXT if fate is Fate.LOOKED_AT else fate)
+            assert story[-1] == f"fate: {counted[line.seq]}"
+            assert any(told in one and "of the inner conversation (entry " in one for one in story)
+            events = [one.seq for one in await reader.entries(kinds=["direct", "mention", "room", "link"])]
+            assert set(events) == set(counted)
+
+    asyncio.run(story())
