@@ -61,7 +61,7 @@ class Life:
         self.dreaming = Dreaming(store, self.notes, self.memory)
         said = settings.dmn
         self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
-        self._recall = Recall(store, self.places, self.memory.read)
+        self._recall = Recall(store, self.places, self.memory.read, self.notes.by_hand)
         self._remind = RemindHands(self.reminders, clock)
 
     def directory(self, agent: str) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, written
+from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, parse, written
 from agent.journal import Entry as Written
 from agent.tools.schema import Refused
 from agent.view import estimate_tokens
@@ -44,6 +44,8 @@ class _Desk:
     """What the log holds of it has been looked at."""
     material: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=NEWEST))
     """Where each note since the last dream stands, and its tokens."""
+    hand: tuple[own_files.Mark, list[Written]] = (None, [])
+    """What people wrote, and the state of the file in which it was read."""
     late: list[Written] = field(default_factory=list)
     """Durable, and not in the file yet."""
 
@@ -89,6 +91,12 @@ class Notes:
         desk = self._desk(agent)
         while desk.material and desk.material[0][0] <= upto:
             desk.material.popleft()
+
+    async def by_hand(self, agent: str) -> list[Written]:
+        """What people wrote into the journal, as it stands there now: of a long one, in its end. Raises OSError."""
+        desk = self._desk(agent)
+        desk.hand = await asyncio.to_thread(_by_hand, self._directory(agent) / own_files.JOURNAL, desk.hand)
+        return desk.hand[1]
 
     async def close(self) -> None:
         """Wait for what is being written."""
@@ -180,6 +188,14 @@ class Notes:
 def tokens(noted: Noted) -> int:
     """Roughly, of one note."""
     return estimate_tokens(noted.title + noted.text)
+
+
+def _by_hand(path: Path, before: tuple[own_files.Mark, list[Written]]) -> tuple[own_files.Mark, list[Written]]:
+    now = own_files.state(path)
+    if now == before[0]:
+        return before
+    text = own_files.tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
+    return now, [entry for entry in parse(text) if not entry.note]
 
 
 def _entry(noted: Noted, of: Entry | Stored) -> Written:

@@ -15,6 +15,9 @@ from typing import Final
 JOURNAL: Final = "journal.md"
 MEMORY: Final = "MEMORY.md"
 
+Mark = tuple[int, ...] | None
+"""What tells one state of a file from another without reading it. None: not there."""
+
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A link that was put there is not followed, and a pipe must not make us wait."""
 _SURE_BYTES: Final = 2
@@ -29,6 +32,15 @@ def mind(store: Path, agent: str) -> Path:
 def own(workspace: Path | None, store: Path, agent: str) -> Path:
     """Where an agent's own files are: in its workspace, if it has one that is not everybody's."""
     return workspace or mind(store, agent)
+
+
+def state(path: Path) -> Mark:
+    """Its present state. Two within one tick of the file system's clock, some ms, may look the same."""
+    try:
+        seen = path.lstat()
+    except FileNotFoundError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def read(path: Path, *, most: int) -> bytes | None:

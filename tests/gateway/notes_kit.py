@@ -108,7 +108,7 @@ async def papers(
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=Recall(store, places, memory.read),
+            recall=Recall(store, places, memory.read, notes.by_hand),
             dreaming=Dreaming(store, notes, memory),
             directory=directory(agents[0]),
         )

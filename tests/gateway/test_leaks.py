@@ -42,6 +42,8 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
     await kit.notes.journal(at(place), secret, "in the title")
     await kit.notes.journal(at(place), "in the text", f"The secret is {secret}")
     await kit.notes.remember(at(place), f"It is {secret}")
+    with kit.journal.open("a") as journal:
+        journal.write(f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is {secret}\n")
     newest = (await kit.store.newest(1, kinds=["noted"]))[0].seq
     await kit.memory.rewrite("reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt")
     await kit.append(OWN, Dreamed(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt"))

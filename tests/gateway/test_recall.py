@@ -140,6 +140,36 @@ async def test_ten_at_most_and_what_may_not_be_told_hides_none(tmp_path: Path) -
 
 
 @story
+async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.notes.journal(at(ANN), "", "the harbour")
+        with kit.journal.open("a") as journal:
+            journal.write("\n## 2026-03-04 07:00 - Lake\nscope: public\nthe harbour")
+            journal.write("\n## 2026-03-04 08:00\nnobody else's harbour")
+            journal.write(f"\n## 2026-03-04 04:00\nscope: {ANN.conversation}\nAnn's harbour")
+        lines = [
+            '[2026-03-04 08:00 UTC] your journal (by hand): "nobody else\'s harbour"',
+            '[2026-03-04 07:00 UTC] your journal (by hand): "Lake: the harbour"',
+            '[2026-03-04 05:06 UTC] your journal (in irc.test/ann): "the harbour"',
+            '[2026-03-04 04:00 UTC] your journal (by hand): "Ann\'s harbour"',
+        ]
+        assert await found(kit, "harbour") == lines
+        assert await found(kit, "harbour", place=ROOM) == lines[1:2]
+        assert await found(kit, "harbour", place=ANN) == [
+            lines[1],
+            lines[2].replace("in irc.test/ann", "here"),
+            lines[3],
+        ]
+        await kit.notes.journal(at(ROOM), "", "a lake")
+        assert await found(kit, "harbour") == lines
+        kit.journal.write_text("nothing")
+        assert len(await found(kit, "harbour")) == 1
+        kit.journal.unlink()
+        kit.journal.mkdir()
+        assert len(await found(kit, "harbour")) == 1
+
+
+@story
 async def test_another_agents_notes_are_its_own(tmp_path: Path) -> None:
     async with papers(tmp_path, agents=("reverie", "echo")) as kit:
         await kit.notes.remember(at(ROOM, agent="echo"), "the harbour")
