@@ -91,6 +91,8 @@ class Intake:
         self._max_bot_exchanges = max_bot_exchanges
         self._exchanges = Exchanges()
         self._salient = Salient(attention_policy.salience)
+        self._up: bool | None = None
+        """As the newest link says. None: nobody asked yet."""
         self._stats = stats
         self._doors = doors
 
@@ -136,13 +138,15 @@ class Intake:
 
     async def _linked(self, link: Link, judged: Judged) -> tuple[Handled, ConversationId | None]:
         """A link that came up or went down is told to whose account it is. What only says so again is noted."""
+        if self._up is None:
+            self._up = next((one.up for one in await self._store.links() if one.channel == link.channel), True)
+        news, self._up = link.up != self._up, link.up
         if judged.fate not in ("due", "context"):
             return Handled(judged=judged), None
         agent = self._bindings.agent_of(link.channel)
-        before = next((one.up for one in await self._store.links() if one.channel == link.channel), True)
-        if link.up != before and agent:
+        if news and agent:
             return Handled(judged=judged), inner(agent)
-        rule = "no agent is bound to this account" if link.up != before else "it was known"
+        rule = "no agent is bound to this account" if news else "it was known"
         return Handled(judged=replace(judged, fate="noted", rule=rule)), None
 
     async def _reacted(self, reaction: Reacted, judged: Judged) -> Handled:

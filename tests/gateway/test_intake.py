@@ -170,6 +170,17 @@ def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[st
     story(tmp_path, tell, **more)
 
 
+def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.intake([LINK, replace(LINK, id=EventId("2"))])
+        assert len(house.arrived) == 1
+        again = House(house.store, tmp_path)
+        assert (await again.judged(replace(LINK, id=EventId("3")))).fate == "noted"
+        assert (await again.judged(replace(LINK, id=EventId("4"), up=True))).fate == "due"
+
+    story(tmp_path, tell)
+
+
 def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(tmp_path: Path) -> None:
     async def tell(house: House) -> None:
         await house.posted("m")

@@ -1,11 +1,13 @@
 """A post that was not delivered is told where it was said, in the same append, and by nobody else."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from channels.base import Rejected, SendError, Uncertain
+from channels.base import Part, Rejected, SendError, Uncertain
+from channels.console import ConsoleChannel
 from gateway import attention
 from gateway.bindings import Bindings, Bound, Pattern
 from gateway.events import Address, ChannelName, Delivery, Post, PostKey, RoomId
@@ -14,6 +16,7 @@ from gateway.inward import Inward
 from gateway.outbox import Outbox
 from gateway.records import Judged, Queued
 from gateway.store import Entry, OutboxPost, rebuild
+from tests.gateway.kit import CONSOLE, Screen, running
 from tests.gateway.outbox_kit import NAME, Office, Postman, office, play
 
 AT = Address(channel=NAME, room=RoomId("#a"))
@@ -71,3 +74,33 @@ def test_what_did_not_go_well_is_unread_where_it_was_said(
         assert await rebuild(tmp_path / "s.db") == []
 
     play(story)
+
+
+class Deaf(Screen):
+    """Cannot show the first answer."""
+
+    def show(self, part: Part) -> None:
+        super().show(part)
+        if len(self.parts) == 1:
+            raise Rejected("no such nick")
+
+
+def test_the_next_turn_there_is_told_which_of_its_answers_nobody_got(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Deaf()
+        console = ConsoleChannel(CONSOLE, screen.show)
+        async with running(tmp_path, channels={CONSOLE: console}) as gateway:
+            await console.say("hello", sender="ann")
+            while not await gateway.log("delivery"):
+                await asyncio.sleep(0.005)
+            await console.say("are you there?", sender="ann")
+            await screen.until(2)
+        first, second = await gateway.turns()
+        failed, question = second.heard.splitlines()
+        assert failed.endswith(
+            f'] (your message "{first.text[:80]}" could not be delivered: "part 1 of 1: no such nick")'
+        )
+        assert question.endswith("ann (guest): are you there?")
+        assert (len(second.covers), second.senders) == (2, ("", "ann"))
+
+    asyncio.run(story())
