@@ -176,7 +176,10 @@ async def ask(path: Path, order: Order) -> Answer:
         async with asyncio.timeout(READ_S + ANSWER_S):
             writer.write(ORDER.dump_json(order) + b"\n")
             await writer.drain()
-            return ANSWER.validate_json(await reader.readline())
+            line = await reader.readline()
+        if not line:
+            raise NoAnswer(f"the gateway on {path} is busy or ending: it closed the connection without an answer")
+        return ANSWER.validate_json(line)
     except ValidationError as error:
         raise NoAnswer(f"what listens on {path} is no gateway, or one of another version") from error
     except (OSError, TimeoutError, ValueError) as error:

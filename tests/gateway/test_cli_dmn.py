@@ -197,3 +197,13 @@ def test_a_gateway_that_cannot_be_asked_is_told_apart_from_none(
             assert "no gateway listens on" in capsys.readouterr().err
 
     run(story())
+
+
+def test_a_store_beside_which_no_socket_fits_can_still_be_told(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = {**CONFIG, "store": {"path": f"{'d' * 120}/r.db"}}
+    (config / "reverie.yaml").write_text(json.dumps(deep))
+    assert told(capsys, config, "status")[1] == "ana is resting"  # there is no store yet
+    assert told(capsys, config, "pause", "--agent", "ana")[0] == "ana is paused"
+    assert told(capsys, config, "status")[1] == "ana is paused"

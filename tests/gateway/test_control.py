@@ -8,8 +8,11 @@ import socket
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway import control
 from gateway.control import (
@@ -21,6 +24,7 @@ from gateway.control import (
     NotRunning,
     PathTooLong,
     ask,
+    listen,
     socket_path,
 )
 from gateway.orders import Answer, DmnOrder
@@ -155,7 +159,7 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
             idle = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS)]
             while len(made._connections) < MAX_CONNECTIONS:
                 await asyncio.sleep(0)
-            with pytest.raises(NoAnswer):
+            with pytest.raises(NoAnswer, match=r"busy or ending|did not answer"):
                 await ask(path, STATUS)
             for _, writer in idle:
                 writer.close()
@@ -258,3 +262,23 @@ def test_the_path_stands_beside_the_store_and_fits_a_socket(tmp_path: Path) -> N
             assert (await ask(short, STATUS)).ok
 
     run(story())
+
+
+def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(listen(tmp_path / ("d" * 100) / "reverie.db", echo))
+    assert "set store.path to a shorter one" in caplog.text
+
+
+@settings(max_examples=30, deadline=None)
+@given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
+def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
+    async def story(path: Path) -> None:
+        async with listening(Control(path, echo), path):
+            for line in lines:
+                told = await raw(path, line + b"\n")
+                assert json.loads(told)["ok"] is False
+            await raw(path, left, end=True)
+            assert (await ask(path, STATUS)).ok
+
+    with TemporaryDirectory() as folder:
+        run(story(Path(folder) / "s.sock"))
