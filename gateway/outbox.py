@@ -44,8 +44,8 @@ class Outbox:
     ) -> None:
         """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
 
-        `judge` says what becomes of a delivery that did not go well (None: nothing), which is written down with it;
-        `arrived` is called if it is due. Notices and private answers are the machine's own, and nobody is told.
+        `judge` says what becomes of a delivery of what a turn said that did not go well (None: nothing), which is
+        written down with it; `arrived` is called if it is due. Of what the machine itself says nobody is told.
         """
         self._store = store
         self._channels = channels
@@ -205,7 +205,7 @@ class Outbox:
         for fact in facts:
             key = key_of(fact) if isinstance(fact, Delivery) else None
             entries.append(entry := Entry(fact=fact, at=now, conversation=place, key=key))
-            if isinstance(fact, Delivery) and fact.state != "sent" and post.style == "message" and not post.private:
+            if isinstance(fact, Delivery) and fact.state != "sent" and await self._of_a_turn(post):
                 judged = self._judged(fact)
                 if judged is not None:
                     told.append(Entry(fact=judged, at=now, conversation=place, cause=entry))
@@ -213,6 +213,12 @@ class Outbox:
         for one, entry in zip(written[len(entries) :], told, strict=True):
             if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.fresh:
                 self._arrived(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
+
+    async def _of_a_turn(self, post: Post) -> bool:
+        """Whether it is what a turn said: else it answers a command, and no agent knows of it."""
+        queued = await self._store.by_key(f"post:{post.key}")
+        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        return cause is not None and cause.kind == "turn_ended"
 
 
 def _bug(error: Exception) -> str:

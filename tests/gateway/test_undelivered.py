@@ -10,7 +10,7 @@ from channels.base import Part, Rejected, SendError, Uncertain
 from channels.console import ConsoleChannel
 from gateway import attention
 from gateway.bindings import Bindings, Bound, Pattern
-from gateway.events import Address, ChannelName, Delivery, Post, PostKey, RoomId
+from gateway.events import Address, ChannelName, Command, Delivery, EventId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.inbox import Arrival
 from gateway.inward import Inward
 from gateway.outbox import Outbox
@@ -18,8 +18,10 @@ from gateway.records import Judged, Queued
 from gateway.store import Entry, OutboxPost, rebuild
 from tests.gateway.kit import CONSOLE, Screen, running
 from tests.gateway.outbox_kit import NAME, Office, Postman, office, play
+from tests.store.kit import NOW, turn
 
 AT = Address(channel=NAME, room=RoomId("#a"))
+ANN = Sender(id=SenderId("ann"), name="ann")
 POST = Post(key=PostKey("p"), to=AT, text="hello")
 EVERYWHERE = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="mention", agent="reverie"))])
 
@@ -33,19 +35,24 @@ def telling(work: Office, postman: Postman, arrived: list[Arrival]) -> Outbox:
     return outbox
 
 
+TURN = turn(AT.conversation)
+COMMAND = Entry(fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", args="", sent=NOW, origin="text"), at=NOW)
+
+
 @pytest.mark.parametrize(
-    ("end", "post", "state", "told"),
+    ("end", "post", "cause", "state", "told"),
     [
-        (Rejected("no such nick"), POST, "failed", True),
-        (Uncertain("cut"), POST, "uncertain", True),
-        (None, POST, "sent", False),
-        (Rejected("no such nick"), replace(POST, style="notice"), "failed", False),
-        (Rejected("too old"), replace(POST, private=True), "failed", False),
-        (None, replace(POST, to=replace(AT, channel=ChannelName("gone"))), "failed", True),
+        (Rejected("no such nick"), POST, TURN, "failed", True),
+        (Uncertain("cut"), POST, TURN, "uncertain", True),
+        (None, POST, TURN, "sent", False),
+        (None, replace(POST, to=replace(AT, channel=ChannelName("gone"))), TURN, "failed", True),
+        (Rejected("no such nick"), POST, COMMAND, "failed", False),
+        (Rejected("too old"), replace(POST, private=True), COMMAND, "failed", False),
+        (Rejected("no such nick"), replace(POST, style="notice"), None, "failed", False),
     ],
 )
-def test_what_did_not_go_well_is_unread_where_it_was_said(
-    tmp_path: Path, end: SendError | None, post: Post, state: str, *, told: bool
+def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 - a table
+    tmp_path: Path, end: SendError | None, post: Post, cause: Entry | None, state: str, told: bool
 ) -> None:
     postman, arrived = Postman(*([end] if end else [])), list[Arrival]()
 
@@ -53,7 +60,8 @@ def test_what_did_not_go_well_is_unread_where_it_was_said(
         async with office(tmp_path, Postman()) as work:
             outbox, now = telling(work, postman, arrived), work.clock.now()
             place = post.to.conversation
-            (at,) = await work.store.append([Entry(fact=Queued(post=post), at=now, conversation=place)])
+            queued = Entry(fact=Queued(post=post), at=now, conversation=place, key="post:p", cause=cause)
+            *_, at = await work.store.append([*([cause] if cause else []), queued])
             outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
             (delivery,) = await work.ended(1)
             assert delivery.state == state
