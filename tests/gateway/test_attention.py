@@ -30,6 +30,7 @@ from gateway.events import (
     ThreadId,
 )
 from gateway.regexes import Regex
+from tests.strategies import notifications
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
@@ -283,3 +284,12 @@ def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
     assert judge(policy, said("room"), YES, "ambient").rule == (
         "room talk is ambient; too slow: the regex of attention.rules[0]"
     )
+
+
+@given(notifications, st.sampled_from(LEVELS), st.sampled_from(["mention", "ambient", "all", "off"]), st.booleans())
+def test_every_event_has_one_fate(event: Notification, level: Level, listen: Listen, allowed: bool) -> None:
+    judged = judge(Policy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level)
+    assert judged.rule
+    assert (judged.fate == "refused") is not allowed
+    assert judged.fate != "due" or judged.urgency > 0
+    assert judged.fate in ("noted", "refused") or listen != "off"

@@ -6,7 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.prompt import hear
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.brief import Line
+from agent.prompt import hear, render_line
 from gateway import access
 from gateway.clock import ManualClock
 from gateway.events import (
@@ -28,11 +32,13 @@ from gateway.events import (
     SenderId,
     Usage,
 )
+from gateway.happened import Happened, tale
 from gateway.hearing import Hearing, answered
 from gateway.media import Media
 from gateway.media_config import MediaConfig
 from gateway.records import Judged, PartEnded, Queued, Seq, TurnEnded, TurnId, inner, key_of
 from gateway.store import Entry, Store
+from tests.strategies import alarms, deliveries, finished, links, reactions
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -208,3 +214,15 @@ def test_a_thousand_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) -
         assert await room.told(most=200) == [], "only the newest are looked up, and m0 is the oldest"
 
     story(tmp_path, tell)
+
+
+@given(st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans())
+def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: Happened, post: str, plain: bool) -> None:
+    told = Line(sender="", role="", sent=NOW, text="", addressed=False, happened=tale(event, post))
+    (only,) = render_line(told, plain=plain).splitlines()
+    frame, *rest = only.removeprefix("[2026-03-01 09:00] ").split('"')
+    assert frame.startswith("(")
+    assert only.endswith(")")
+    assert len(rest) % 2 == 0, "what is quoted ends"
+    outside = "".join([frame, *rest[1::2]])
+    assert outside.count("(") == outside.count(")") == 1
