@@ -1,0 +1,58 @@
+"""Idle costs nothing: a day with three channels connected, and nobody who says anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import signals
+from gateway import loop
+from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Brain, settings, world
+from tests.gateway.simulated import JumpingClock, simulate
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
+    """All that the network was told of by its timer."""
+    seen: list[signals.Signal] = []
+    send = loop.Loop.send
+
+    def seeing(self: loop.Loop, signal: signals.Signal) -> None:
+        if isinstance(signal, signals.Tick):
+            seen.append(signal)
+        send(self, signal)
+
+    monkeypatch.setattr(loop.Loop, "send", seeing)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("dmn", "talks"),
+    [
+        ({}, False),
+        ({"forage": True}, True),
+        pytest.param({}, True, marks=pytest.mark.slow),
+        pytest.param({"forage": True}, False, marks=pytest.mark.slow),
+    ],
+    ids=["resting", "foraging, after a conversation", "resting, after a conversation", "foraging"],
+)
+def test_a_day_without_a_word_makes_no_request(
+    tmp_path: Path, ticks: list[signals.Signal], dmn: dict[str, Any], talks: bool
+) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, dmn=dmn), clock, brain) as gateway:
+            if talks:
+                await gateway.towns[IRC].say("nice weather", sender="ann", room="#one")
+                await gateway.towns[TELEGRAM].say("hello", sender="ann")
+                await gateway.towns[DISCORD].say("reverie, hello", sender="bob", room="#two")
+                await clock.sleep(600)
+                assert len(gateway.shown) == 2
+            before, ticks[:] = len(brain.asked), []
+            await clock.sleep(DAY_S)
+            assert len(brain.asked) == before == len(gateway.shown)
+        assert len(ticks) > 200
+
+    simulate(story)
