@@ -157,11 +157,14 @@ class Notes:
         return entries[last + 1 :]
 
     def _there(self, agent: str, newest: str) -> set[str]:
-        mark = own_files.read(self._mark(agent), most=100) or b""
-        if mark.decode("ascii", "replace") == newest:
+        mark = (own_files.read(self._mark(agent), most=100) or b"").decode("ascii", "replace")
+        if mark == newest:
             return {newest}
         end = own_files.tail(self._directory(agent) / own_files.JOURNAL, most=TAIL_BYTES)
-        return {mark.decode("ascii", "replace")} | names(end.decode("utf-8", "replace"))
+        there = names(end.decode("utf-8", "replace"))
+        if newest in there:
+            own_files.replace(self._mark(agent), newest.encode())
+        return {mark} | there
 
     async def _put(self, agent: str, desk: _Desk) -> None:
         """Into the file; what the disk refuses waits for the next note, or the next start."""

@@ -163,6 +163,17 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
 
 
 @story
+async def test_a_note_whose_mark_was_cut_off_does_not_come_back_either(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.notes.journal(at(ROOM), "", "one")
+        (kit.directory / "journal.mark").unlink()
+    async with papers(tmp_path) as kit:
+        kit.journal.write_text("")
+    async with papers(tmp_path) as kit:
+        assert kit.journal.read_text() == ""
+
+
+@story
 async def test_another_stores_mark_does_not_count(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.journal(at(ROOM), "", "one")
