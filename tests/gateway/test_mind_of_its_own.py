@@ -1,6 +1,7 @@
 """Notes, recall and MEMORY.md in a whole gateway: the model uses its tools, and people ask from everywhere."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SCRIPT = Script(
         Rule(match=r"note: \w+", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
         Rule(match=r"keep: \w+", calls=(("remember", '{"text":"Ann likes marzipan"}'),)),
         Rule(match="what do you know", calls=(("recall", '{"query":"Ann marzipan"}'),)),
+        Rule(match="You are dreaming", reply="- Ann: marzipan (private, of console/ann)"),
         Rule(match="", reply="Done."),
     )
 )
@@ -27,8 +29,8 @@ OWNER = {"roles": {"owner": ["console:olga"]}, "dm": "open"}
 
 
 @asynccontextmanager
-async def gateway(tmp: Path) -> AsyncIterator[Running]:
-    async with running(tmp, SCRIPT, access=OWNER) as one:
+async def gateway(tmp: Path, pace: Mapping[str, object] = {}) -> AsyncIterator[Running]:
+    async with running(tmp, SCRIPT, access=OWNER, dmn=pace) as one:
         await one.console._up.wait()
         yield one
 
@@ -105,3 +107,27 @@ async def test_memory_beside_the_store_is_told_to_the_owner_alone(tmp_path: Path
         assert len(identities) == 1, "what all conversations share is the same for everybody"
         memory.write_text("- Ann likes tea now\n")
         assert "tea now" in told(await ask(one, "hello", sender="olga"))
+
+
+PACE = {"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms", "dream_tokens": 1}
+
+
+@story
+async def test_an_agent_that_rests_dreams_of_what_it_noted_and_tells_the_owner_alone(tmp_path: Path) -> None:
+    memory = tmp_path / "mind" / "reverie" / "MEMORY.md"
+    async with gateway(tmp_path, PACE) as one:
+        await ask(one, "keep: this", sender="ann")
+        while not await one.log("dreamed"):
+            await asyncio.sleep(0.01)
+        while not (ended := [turn for turn in await one.turns() if turn.cause == "dream"]):
+            await asyncio.sleep(0.01)
+        assert memory.read_text() == "- Ann: marzipan (private, of console/ann)\n"
+        (turn,) = ended
+        assert (turn.outcome, turn.requests, turn.autonomous) == ("silent", 1, True)
+        assert SECRET not in repr((turn, await one.log("finished"))), "its record stands in a public conversation"
+        (request,) = [each for each in one.scripted.requests if "You are dreaming" in told([each])]
+        asked = await ask(one, "reverie, hello", sender="ann", room="lobby")
+        assert SECRET not in told(asked)
+        assert (request.tools, request.blocks[0]) == (asked[0].tools, asked[0].blocks[0]), "one prefix for all"
+        assert "# MEMORY.md\n\n- Ann: marzipan" in told(await ask(one, "hello", sender="olga"))
+        assert len(await one.log("dreamed")) == 1, "not again before dmn.dream_every"
