@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from agent.brief import Brief
 from agent.models.base import Model, Request
+from agent.outcome import Outcome, Progress
 from agent.turn import Tools
 from gateway.briefing import Briefing
 from gateway.clock import Clock
@@ -67,13 +68,20 @@ class Dreams:
         )
         sight = Sight(scope=PUBLIC)
         tools = self._hands(Whereabouts(turn=turn, agent=self._agent, at=place, sight=sight, autonomous=True))
+        progress = Progress()
         dream = self._dreaming.dream(
-            brief, self._model, tools, agent=self._agent, memory_chars=self._memory_chars, afford=self._afford
+            brief,
+            self._model,
+            tools,
+            agent=self._agent,
+            memory_chars=self._memory_chars,
+            afford=self._afford,
+            progress=progress,
         )
         try:
             came = await lane.run(dream)
         except Interrupted:
-            return Report(interrupted=True, autonomous=True)
+            return await self._interrupted(turn, place, progress.done)
         await self._write(turn, place, came)
         for account in came.accounts:
             self._answered(self._agent, account)
@@ -83,6 +91,23 @@ class Dreams:
             autonomous=True,
             cost_usd=sum(account.cost_usd or 0.0 for account in came.accounts),
         )
+
+    async def _interrupted(self, turn: TurnId, place: Address, done: Outcome) -> Report:
+        """What was asked until then is paid for. It owes no turn, so it does not stand there as one that does."""
+        if done.requests:
+            spent = Dream(
+                outcome="failed",
+                reason="interrupted",
+                accounts=done.accounts,
+                requests=done.requests,
+                usage=done.usage,
+                model=done.model,
+            )
+            await self._write(turn, place, spent)
+            for account in done.accounts:
+                self._answered(self._agent, account)
+        cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
+        return Report(interrupted=True, autonomous=True, cost_usd=cost_usd)
 
     async def _write(self, turn: TurnId, place: Address, came: Dream) -> None:
         if not came.requests and came.outcome != "failed":  # there was nothing to dream of

@@ -1,0 +1,129 @@
+"""A dream as a turn: what is written down of it, also if it is interrupted."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.models.base import Model
+from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.workspace.bundle import Bundle, Scope
+from gateway import access
+from gateway.bindings import Bindings
+from gateway.briefing import Briefing
+from gateway.cards import Cards
+from gateway.dreams import Dreams
+from gateway.events import ConversationId, Finished
+from gateway.hands import Hands
+from gateway.lane import Lane
+from gateway.places import Places
+from gateway.records import TurnEnded
+from tests.channels.kit import story
+from tests.gateway.notes_kit import OWN, ROOM, Papers, at, papers
+
+LONG = "- marzipan\n" * 20
+
+
+async def me(_: Scope) -> Bundle:
+    return Bundle(identity="I am", private="")
+
+
+class Told:
+    """What the others hear of a dream."""
+
+    def __init__(self) -> None:
+        self.finished: list[Finished] = []
+        self.forgotten: list[ConversationId] = []
+
+    async def tell(self, finished: Finished) -> None:
+        self.finished.append(finished)
+
+
+def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], bool] = lambda _: True) -> Dreams:
+    who = access.Policy(dm="open", roles={}, rooms={})
+    bindings = Bindings([])
+    briefing = Briefing(
+        me=me,
+        peers=(),
+        bindings=bindings,
+        who=who,
+        cards=Cards(kit.store, kit.clock, {}, who),
+        places=Places(kit.store, bindings),
+    )
+    return Dreams(
+        agent="reverie",
+        store=kit.store,
+        clock=kit.clock,
+        model=model,
+        dreaming=kit.dreaming,
+        briefing=briefing,
+        hands=Hands([]).at,
+        memory_chars=100,
+        afford=afford,
+        answered=lambda *_: None,
+        finished=told.tell,
+        forget=told.forgotten.append,
+    )
+
+
+async def turns(kit: Papers) -> list[TurnEnded]:
+    found = await kit.store.newest(10, kinds=["turn_ended"])
+    return [one.fact for one in found if isinstance(one.fact, TurnEnded) and one.conversation == OWN.conversation]
+
+
+def model(kit: Papers, **more: float) -> ScriptedModel:
+    rules = (Rule(match="is the most", reply="- marzipan"), Rule(match="", reply=LONG))
+    return ScriptedModel(Script(rules=rules, **more), clock=kit.clock)  # type: ignore[arg-type]
+
+
+@story
+async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.notes.remember(at(ROOM), "marzipan")
+        told = Told()
+        report = await dreams(kit, model(kit), told).take(OWN, Lane())
+        assert (report.failed, report.yielded, report.autonomous, report.interrupted) == (False, True, True, False)
+        (turn,) = await turns(kit)
+        assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == ("silent", "dream", 2, "", "")
+        assert "marzipan" not in repr((turn, told.finished))
+        assert told.finished[0].ok
+        assert told.forgotten == [OWN.conversation]
+
+
+@story
+async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        told = Told()
+        report = await dreams(kit, model(kit), told).take(OWN, Lane())
+        assert not report.failed
+        assert await turns(kit) == []
+        assert told.finished == []
+
+
+@story
+async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.notes.remember(at(ROOM), "marzipan")
+        lane, told, thinks = Lane(), Told(), model(kit, delay_s=1.0)
+        taking = asyncio.create_task(dreams(kit, thinks, told).take(OWN, lane))
+        while len(thinks.requests) < 2:  # the first answer was too long
+            await asyncio.sleep(0)
+            kit.clock.advance(0.5)
+        lane.interrupt()
+        report = await taking
+        assert (report.interrupted, report.failed) == (True, False)
+        (turn,) = await turns(kit)
+        assert (turn.outcome, turn.reason, turn.requests, turn.cause) == ("failed", "interrupted", 1, "dream")
+        assert turn.usage.input_tokens > 0
+        assert not (kit.directory / "MEMORY.md").exists()
+        assert kit.notes.material_tokens("reverie") > 0
+
+
+@story
+async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.notes.remember(at(ROOM), "marzipan")
+        lane = Lane()
+        lane.interrupt()
+        report = await dreams(kit, model(kit), Told()).take(OWN, lane)
+        assert report.interrupted
+        assert await turns(kit) == []
