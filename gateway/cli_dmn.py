@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
-from agent import dmn, signals
+from agent import signals
 from gateway import mindctl, policies
 from gateway.cli_reading import refused
 from gateway.clock import SystemClock
@@ -25,8 +25,9 @@ from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_p
 from gateway.mindctl import Saved
 from gateway.notifications import WORDS
 from gateway.ops.health import STALE_S, last_sign
+from gateway.ops.report import span
 from gateway.orders import ANSWER, Answer, DmnOrder, What
-from gateway.records import NORMAL, DmnSaved, inner
+from gateway.records import NORMAL, inner
 from gateway.restored import restored
 from gateway.settings import Settings
 from gateway.store import Entry, Missing, Reader, Store, StoreError
@@ -93,9 +94,7 @@ async def _answer(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
     try:
         return await ask(socket_path(path), order)
     except (NotRunning, PathTooLong):
-        sign = last_sign(path, now)
-        if sign is not None and sign.age_s < STALE_S:
-            raise  # it runs without a socket: what was saved is older than what it does
+        pass
     if order.what in mindctl.ASKS:
         return await _saved(settings, order, now)
     return await _directed(settings, order, now)
@@ -111,9 +110,11 @@ async def _saved(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
     except Missing:
         minds, waits = await _minds(settings, None, now), []
     answer, _ = mindctl.answer(order, minds, now)
-    head = [f"no gateway is running with the store {path}; this was saved"]
+    sign, head = last_sign(path, now), f"no gateway is running with the store {path}; this was saved"
+    if sign is not None and sign.age_s < STALE_S:  # it was killed just now, or it could not make its socket
+        head = f"no gateway answers, though one gave a sign of life {span(sign.age_s)} ago; this was saved"
     unread = [f"unread, for the next start: {', '.join(waits)}"] if waits else []
-    lines = (*head, *answer.lines, *unread) if answer.ok else answer.lines
+    lines = (head, *answer.lines, *unread) if answer.ok else answer.lines
     return answer.model_copy(update={"lines": lines})
 
 
@@ -124,9 +125,8 @@ async def _directed(settings: Settings, order: DmnOrder, now: datetime) -> Answe
         answer, told = mindctl.answer(order, list(minds.values()), now)
         entries = list[Entry]()
         for agent, directive, directed in told:
-            state, _ = dmn.step(minds[agent].state, directive, minds[agent].policy)
-            entries.append(Entry(fact=directed, at=now, conversation=inner(agent)))
-            entries.append(Entry(fact=DmnSaved(state=signals.save(state), agent=agent), at=now))
+            record, saved = mindctl.facts(minds[agent], directive, directed)
+            entries += [Entry(fact=record, at=now, conversation=inner(agent)), Entry(fact=saved, at=now)]
         await store.append(entries)
     if not told:
         return answer

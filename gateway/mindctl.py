@@ -17,7 +17,7 @@ from agent.signals import Directive, Mode, Policy, State
 from gateway.fields import Duration
 from gateway.ops.report import span
 from gateway.orders import Answer, DmnOrder, MindSeen, What, Wish
-from gateway.records import Directed
+from gateway.records import Directed, DmnSaved
 
 QUIET: Final = timedelta(hours=1)
 """So long, if nobody says how long."""
@@ -85,6 +85,12 @@ def answer(order: DmnOrder, minds: Sequence[Mind], now: datetime) -> tuple[Answe
         lines = [line for one in seen for line in (told(one, now) if order.what == "status" else fires(one))]
         return Answer(ok=True, lines=tuple(lines), data=tuple(seen)), []
     return _direct(order, meant, now)
+
+
+def facts(mind: Mind, directive: Directive, directed: Directed) -> tuple[Directed, DmnSaved]:
+    """What is to be written down before an agent is told: who said so, and the state by which it holds over a crash."""
+    after, _ = dmn.step(mind.state, directive, mind.policy)
+    return directed, DmnSaved(state=signals.save(after), agent=mind.agent)
 
 
 def until_of(said: str, now: datetime, zone: tzinfo) -> datetime | None:
