@@ -12,6 +12,9 @@ from agent.models.base import Image, Piece, Said, Text
 from agent.steps import overheard, repeated
 from gateway.events import Step
 
+NOTHING_NEW = "(nothing new)"
+"""What a turn is told that goes on by itself: sides alternate, the first is the user's, and so is the last."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -61,9 +64,11 @@ class Exchange:
     def __post_init__(self) -> None:
         parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
         parts = (*parts, *overheard(self.steps)) if self.simple else parts
-        heard = (Said(role="user", parts=parts),) if parts else ()
         steps = () if self.simple else repeated(self.steps)
         reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
+        if not parts and (steps or reply):  # it spoke unasked
+            parts = (Text(text=NOTHING_NEW),)
+        heard = (Said(role="user", parts=parts),) if parts else ()
         object.__setattr__(self, "said", (*heard, *steps, *reply))
 
 

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agent import view
-from agent.brief import Brief
+from agent.brief import NOTHING_NEW, Brief
 from agent.models.base import Malformed, Model, Request, ToolCall, TooLong, ToolResult, ToolSpec
 from agent.outcome import Outcome, Progress
-from agent.prompt import NOTHING_NEW
 from agent.turn import Tools, take_turn
 from gateway.briefing import Briefing, Setting
 from gateway.clock import Clock

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from agent.brief import NOTHING_NEW
 from agent.models.base import Model, Request
 from agent.outcome import Outcome
-from agent.prompt import NOTHING_NEW
 from agent.turn import Tools
 from gateway.asking import MOST_LINES, Asking, Means
 from gateway.briefing import Briefing

@@ -110,6 +110,18 @@ def test_a_turn_that_goes_on_by_itself_ends_on_the_side_of_the_user(make: Callab
     against(make, story)
 
 
+@pytest.mark.parametrize("make", [plain, openai])
+def test_a_history_may_begin_with_what_was_said_unasked(make: Callable[[str], Model]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        unasked = kept("", "By the way.", ())
+        await turn(model, brief("what?", unasked, unasked))
+        said = [message["content"] for message in api.seen[0].body["messages"] if message["role"] == "assistant"]
+        assert [("By the way." in str(content), str(content).count("way")) for content in said] == [(True, 1)] * 2
+        assert not api.violations
+
+    against(make, story)
+
+
 def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         call = (("a", "look_up", "{}"),)
@@ -128,7 +140,7 @@ def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() -> None:
 @given(st.lists(st.tuples(st.text(max_size=9), STEPS, st.text(max_size=9)), max_size=4))
 def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[Step, ...], str]]) -> None:
     """Sides alternate, each call has its result right behind it, and only what is not blank is said."""
-    history = tuple(kept(heard or "x", reply, steps) for heard, steps, reply in turns)
+    history = tuple(kept(heard, reply, steps) for heard, steps, reply in turns)
     request = assemble(brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False)
     sides = request.conversation
     assert [said.role for said in sides] == [("user", "assistant")[place % 2] for place in range(len(sides))]

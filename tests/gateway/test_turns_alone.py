@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.prompt import NOTHING_NEW
+from agent.brief import NOTHING_NEW
 from agent.turn import BROKE
 from gateway.digest import Digest
 from gateway.events import Alarm, EventId, SenderId
