@@ -12,7 +12,7 @@ from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.events import Address, MessageId
-from gateway.records import Previewed, PreviewEnded
+from gateway.records import Previewed, PreviewEnded, TurnEnded
 from gateway.store import Store, rebuild
 from tests.gateway.kit import CONSOLE, Running, running
 
@@ -340,3 +340,19 @@ def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch:
 
     with_console(tmp_path, console, LONG, story)
     assert not console.standing
+
+
+def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -> None:
+    console, ended = Showing(), list[TurnEnded]()
+
+    async def story(gateway: Running) -> None:
+        await console.say("hello", sender="ann")
+        await until(lambda: bool(console.standing))
+        await console.say("no, wait", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        ended.extend(await gateway.turns())
+
+    agents = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "arrivals": "interrupt"}]}]
+    with_console(tmp_path, console, LONG, story, agents=agents)
+    assert [(turn.outcome, len(turn.covers)) for turn in ended] == [("interrupted", 1), ("replied", 1)]
+    assert (len(console.of("sent")), console.standing) == (1, {})
