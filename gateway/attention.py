@@ -118,7 +118,7 @@ def _told(
 ) -> tuple[Literal["due", "context", "noted"], Urgency, str]:
     """What becomes of an event that may be told, and which rule decided that, if another one did than until now."""
     threshold, prefix = bar
-    passes = min(max(threshold + OFFSETS.get(level, 0), AMBIENT), URGENT) if prefix else threshold
+    passes = min(max(threshold + OFFSETS.get(level, 0), AMBIENT), URGENT)
     if urgency < min(threshold, passes):
         return "noted", urgency, f"attention.thresholds.{prefix} is {threshold}"
     if AMBIENT < urgency < passes:

@@ -126,6 +126,9 @@ def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
             f'[2026-03-01 09:00] (your message "{MOON[:80]}" could not be delivered: "no such nick")',
             "[2026-03-01 09:00] ann (guest): and?",
         ]
+        unread = await room.store.unread(HERE, most=50)
+        heard = await room.hearing.tell(await room.hearing.standing(unread), sees=False)
+        assert [one.line.addressed for one in heard] == [False, False, True, False, True]
         assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
 
     story(tmp_path, tell)
@@ -205,13 +208,28 @@ def test_a_raid_of_reactions_hides_nothing_that_was_said(tmp_path: Path) -> None
     story(tmp_path, tell)
 
 
-def test_a_thousand_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) -> None:
+def test_what_is_low_makes_room_for_what_is_not(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", "mine")
+        await room.unread(said(1, text="lifted"), 2)
+        await room.unread(said(2, text="talk"), 0)
+        for number in range(20):
+            await room.unread(replace(FAILED, id=EventId(f"d{number}")))
+        kinds = [stored.kind for stored in (await room.store.unread(HERE, most=10)).messages]
+        assert kinds == ["room", *["delivery"] * 9]
+
+    story(tmp_path, tell)
+
+
+def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
         await room.posted("p1", "mine", "m0")
-        for number in range(1_000):
+        for number in range(100):
             await room.unread(replace(REACTED, id=EventId(f"r{number}"), message=MessageId(f"m{number}")))
         assert len((await room.store.unread(HERE, most=50)).messages) == 10
-        assert await room.told(most=200) == [], "only the newest are looked up, and m0 is the oldest"
+        assert await room.told(most=500) == [], "only the newest are looked up, and m0 is the oldest"
+        await room.posted("p2", "mine", "m99")
+        assert len(await room.told(most=500)) == 1
 
     story(tmp_path, tell)
 

@@ -105,10 +105,25 @@ def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
     assert made.since_last() is None
     made.heard(later(210))
     assert made.since_last() is None
+    made.heard(later(226))
+    assert made.since_last() == timedelta(minutes=16)
+    made.recount([later(0), later(210)])
     made.heard(later(410))
     made.heard(later(411))
     assert made.since_last() == timedelta(minutes=200)
     assert made.since_last() is None
+
+
+def test_the_next_change_is_one() -> None:
+    night = NOON + timedelta(hours=11)
+    made = Watcher(Habits(night=NIGHT))
+    made.heard(night - timedelta(minutes=5))
+    assert made.next_change(night - timedelta(minutes=4)) == night + timedelta(minutes=10), "not when the night begins"
+    busy = watcher([0] * 8)
+    calm = busy.next_change(later(0))
+    assert calm is not None
+    assert (busy.level(calm - timedelta(microseconds=1)), busy.level(calm)) == ("focused", "present")
+    assert watcher().next_change(later(0)) is None
 
 
 minutes_ = st.floats(0, 5_000, allow_nan=False)
