@@ -77,10 +77,11 @@ class Recall:
 
     async def __call__(self, where: Whereabouts, query: str) -> str:
         """What is found, for the model. Every piece has gone through `where.sight`. Raises StoreError."""
-        words = list(dict.fromkeys(_WORD.findall(_folded(flat(query, len(query))))))[:MAX_WORDS]
+        terms = [term for term in flat(query, len(query)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
+        words = [word for term in terms for word in _WORD.findall(_folded(term))]
         if not words:
             return NOTHING
-        said = await self._said(where, words)
+        said = await self._said(where, _match(terms))
         noted = await self._noted(where, words)
         written = await self._written(where, words)
         hits = sorted((*said, *noted, *written), key=lambda hit: (hit.at, hit.seq), reverse=True)
@@ -121,12 +122,12 @@ class Recall:
         ]
         return where.sight.of(hits, _scope)
 
-    async def _said(self, where: Whereabouts, words: Sequence[str]) -> list[Hit]:
+    async def _said(self, where: Whereabouts, match: str) -> list[Hit]:
         new = await self._reader.unread(where.at.conversation, most=_UNREAD)
         now = {one.seq for one in new.messages}  # what is being answered was not said before
         found, before = list[Hit](), None
         for _ in range(_PAGES):
-            page = await self._reader.newest(_PAGE, before=before, kinds=SAID, match=_match(words))
+            page = await self._reader.newest(_PAGE, before=before, kinds=SAID, match=match)
             scopes = {place: await self._places.scope(place) for place in {one.conversation for one in page} if place}
             theirs = [(one, scopes[one.conversation]) for one in page if one.conversation and one.seq not in now]
             for one, scope in reversed(where.sight.of(theirs, lambda pair: pair[1])):
@@ -173,21 +174,23 @@ class Recall:
         return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text)
 
 
-def _match(words: Sequence[str]) -> str:
-    return " ".join(f"{search_terms(word)}*" if len(word) >= _PREFIX_CHARS else search_terms(word) for word in words)
+def _match(terms: Sequence[str]) -> str:
+    """Said with all of them, as the index splits and folds them itself."""
+    return " ".join(f"{search_terms(term)}*" if len(term) >= _PREFIX_CHARS else search_terms(term) for term in terms)
 
 
 def holds(text: str, words: Sequence[str]) -> bool:
-    """Whether all the words are in it, whatever their case and accents."""
+    """Whether all these words, `_folded`, are in it, whatever its case and accents."""
     folded = _folded(text)
-    return all(_folded(word) in folded for word in words)
+    return all(word in folded for word in words)
 
 
 def quoted(text: str, words: Sequence[str]) -> str:
     """On one line and bounded, around the first of the words; it cannot look like more than a quotation."""
     line = flat(text, len(text)).replace('"', "'")
     if len(line) > MAX_CHARS:
-        places = [place for word in words if (place := line.casefold().find(word)) >= 0]
+        folded = "".join(_folded(c)[:1] or " " for c in line)  # each at the place of its own
+        places = [place for word in words if (place := folded.find(word)) >= 0]
         start = max(0, min(min(places, default=0) - MAX_CHARS // 4, len(line) - MAX_CHARS))
         end = start + MAX_CHARS
         line = f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"

@@ -67,6 +67,30 @@ async def test_accents_case_and_punctuation_do_not_matter(tmp_path: Path) -> Non
             assert len(await found(kit, query)) == 2, query
 
 
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("항구는 월요일에 연다", "항구는"),
+        ("港は月曜に、がんばれ", "がんばれ"),
+        ("Straße am Hafen", "straße"),
+        ("порт открыт ещё", "ПОРТ ещё"),
+        ("हिन्दी में", "हिन्दी"),
+        ("e\u0301cole", "école"),
+        ("the c++ code, isn't it", "c++ isn't"),
+        ("an e-mail to a_b@example.org", "a_b@example.org"),
+    ],
+)
+def test_every_script_is_searched(tmp_path: Path, text: str, query: str) -> None:
+    @story
+    async def run() -> None:
+        async with papers(tmp_path) as kit:
+            await kit.store.append([turn(ROOM.conversation, upto=1, text=text)])
+            await kit.notes.remember(at(ROOM), text)
+            assert len(await found(kit, query)) == 2
+
+    run()
+
+
 @story
 async def test_what_is_being_answered_is_not_found(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
@@ -201,15 +225,15 @@ async def test_what_others_wrote_cannot_look_like_a_hit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 500, 1_000])
 def test_a_long_text_is_shown_around_the_word(place: int) -> None:
-    text = ("x " * place + "Harbour " + "y " * (1_000 - place)).strip()
+    text = ("x " * place + "Hárbour " + "y " * (1_000 - place)).strip()
     line = quoted(text, ["harbour"])
-    assert "Harbour" in line
+    assert "Hárbour" in line
     assert len(line) <= MAX_CHARS + 8
     assert line.startswith('"...') == (place > 0)
 
 
 def test_all_words_must_be_there() -> None:
-    assert holds("The Harbour of Zürich", ["zurich", "HARBOUR"])
+    assert holds("The Harbour of Zürich", ["zurich", "harbour"])
     assert not holds("The Harbour", ["harbour", "zurich"])
 
 
