@@ -14,6 +14,8 @@ from gateway.events import Called, Step
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""
+MAX_RESULT_CHARS = 20_000
+"""Of one result: it stays in view until a fold, and a tool that is asked again can tell the rest."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
@@ -84,7 +86,12 @@ def called(call: ToolCall, result: ToolResult | None) -> Called:
         id=call.id,
         name=call.name,
         arguments=call.arguments,
-        result=whole(result.text) if result is not None else "",
+        result=_bounded(whole(result.text)) if result is not None else "",
         error=result is not None and result.error,
         ended=result is None,
     )
+
+
+def _bounded(text: str) -> str:
+    left_out = len(text) - MAX_RESULT_CHARS
+    return text if left_out <= 0 else f"{text[:MAX_RESULT_CHARS]} [... {left_out} more characters]"

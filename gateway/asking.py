@@ -184,7 +184,7 @@ class Asking:
 
         What comes to the inner conversation is for its next digest.
         """
-        if self.begun.digest is not None or not self._lane.news():
+        if self.begun.inner or not self._lane.news():
             return "", where
         means = self._means
         unread = await means.store.unread(self._conversation, most=MOST_LINES, after=self._upto)
