@@ -188,7 +188,7 @@ def _asked(log: _Log, evidence: Evidence, verdict: Verdict) -> None:
     tokens = {
         entry.seq: TOKEN.findall(entry.fact.text) for entry in evidence.entries if isinstance(entry.fact, Message)
     }
-    done = {token: turns[0].at for seq, turns in log.covering.items() for token in tokens[seq]}
+    done = {token: turns[0].at for seq, turns in log.covering.items() for token in tokens.get(seq, ())}
     for asked in evidence.asked:
         again = sorted(token for token in asked.tokens if token in done and done[token] < asked.at)
         if again:

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -26,6 +27,8 @@ from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
 
 MAIN = "import sys; from gateway.cli import main; sys.exit(main())"
+OURS = re.compile(r'\(your message \\?"[^"]*"')
+"""What the agent said and nobody may have got, told to it again."""
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -73,9 +76,10 @@ class Program:
         return f"t{next(self._numbers)}z"
 
     def tokens_of(self, body: Json) -> list[str]:
-        """The tokens of a model request's newest message, each once; it is kept that they were asked about."""
+        """The tokens that people said in a request's newest message, each once; it is kept that they were asked about."""
         content = body["messages"][-1]["content"]
-        tokens = list(dict.fromkeys(TOKEN.findall(content if isinstance(content, str) else json.dumps(content))))
+        said = OURS.sub("", content if isinstance(content, str) else json.dumps(content))
+        tokens = list(dict.fromkeys(TOKEN.findall(said)))
         self.asked.append(Asked(datetime.now(UTC), frozenset(tokens)))
         return tokens
 
