@@ -120,9 +120,13 @@ class State:
 
     @property
     def lasting(self) -> "State":
-        """What outlives the process. Nobody is owed anything: what is unread is noticed anew."""
-        begun = Mode.RESTING if self.mode is Mode.DREAMING else self.mode
-        kept = replace(self, mode=begun, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
+        """What outlives the process. Nobody is owed anything: what is unread is noticed anew.
+
+        A dream that the process does not outlive is dreamt again; one that was whole left nothing to dream of.
+        """
+        if self.mode is Mode.DREAMING:
+            self = replace(self, mode=Mode.RESTING, dreamt=None)  # noqa: PLW0642 - as of then
+        kept = replace(self, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
         return replace(kept, spared=False, stopping=False)
 
 

@@ -210,6 +210,9 @@ class _Gateway:
         ended = asyncio.create_task(asyncio.wait(running))
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to tell
+            raise
         finally:
             asked.cancel()
             ended.cancel()

@@ -34,6 +34,7 @@ class RemindHands:
             asked_by=asker.name if asker is not None else "",
             text=args.text,
             spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
+            turn=where.turn,
         )
         ahead = lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
         then = "" if isinstance(parse(made.schedule), At) else f", then {again(made.schedule)}"

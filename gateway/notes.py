@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from agent.view import estimate_tokens
 from agent.workspace.text import tidy
 from gateway import own_files
 from gateway.clock import Clock
+from gateway.cut_off import done_before
 from gateway.hands import Whereabouts
 from gateway.ids import new_id
 from gateway.memory import newest_dream
@@ -69,6 +70,7 @@ class Notes:
     async def journal(self, where: Whereabouts, title: str, text: str) -> str:
         """Write an entry, and say so to the model. Raises Refused, StoreError.
 
+        What the same turn wrote before its process ended is not written again.
         When this returns it is durable, and in the file unless the disk refuses. Cancelled, it is written all the same.
         """
         title = flat(title, len(title))
@@ -121,9 +123,15 @@ class Notes:
     async def _keep(self, where: Whereabouts, noted: Noted) -> str:
         desk = await self._known(noted.agent)
         async with desk.lock:  # so that the file has the order of the log
+            place = where.at.conversation
+            before = await done_before(
+                self._store, place, noted.turn, lambda _, fact: replace(fact, turn=noted.turn) == noted
+            )
+            if before is not None and before.key is not None:
+                return before.key.removeprefix(_KEY)
             now = self._clock.now()
             note = new_id(now)
-            entry = Entry(fact=noted, at=now, conversation=where.at.conversation, key=f"{_KEY}{note}")
+            entry = Entry(fact=noted, at=now, conversation=place, key=f"{_KEY}{note}")
             (stored,) = await self._store.append([entry])
             desk.material.append((stored.seq, tokens(noted)))
             desk.late.append(_entry(noted, entry))

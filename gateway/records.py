@@ -233,6 +233,8 @@ class Reminded:
     """As `gateway.schedules` writes it."""
     due: Time
     """When it comes first."""
+    turn: TurnId | None = None
+    """Which set it. None: no turn did, or an earlier version."""
     kind: Literal["reminded"] = "reminded"
 
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.tools.schema import Refused
@@ -17,9 +17,10 @@ from channels.tasks import within
 from channels.text import line, name
 from gateway import schedules
 from gateway.clock import Clock
+from gateway.cut_off import done_before
 from gateway.events import Address, Alarm, ConversationId, EventId, SenderId
 from gateway.ids import new_id
-from gateway.records import Reminded, ReminderEnded, inner
+from gateway.records import Noted, Reminded, ReminderEnded, TurnId, inner
 from gateway.schedules import BadSchedule
 from gateway.spoken import Spoken, understood
 from gateway.store import Entry, Reminder, Store, StoreError
@@ -30,6 +31,8 @@ MOST_CHARS: Final = 500
 """Of a reminder's text."""
 LOOK_AGAIN_S: Final = 60.0
 """The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
+SAME: Final = timedelta(minutes=1)
+"""Two times that are as near are one, as people say them."""
 _ID_CHARS: Final = 6
 _MEANT: Final = str.maketrans("OIL", "011")
 """Letters that ids do not have, and what they were meant to be (crockford.com/base32.html)."""
@@ -89,9 +92,20 @@ class Reminders:
                 told[row.id] = row.due
 
     async def set(
-        self, *, agent: str, at: Address | None, by: SenderId, asked_by: str, text: str, spoken: Spoken
+        self,
+        *,
+        agent: str,
+        at: Address | None,
+        by: SenderId,
+        asked_by: str,
+        text: str,
+        spoken: Spoken,
+        turn: TurnId | None = None,
     ) -> Reminder:
-        """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead."""
+        """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead.
+
+        `turn`: by which; what that has set before its process ended is not set again.
+        """
         now = self._clock.now()
         place = at.conversation if at is not None else None
         said = line(text, MOST_CHARS + 1)
@@ -102,8 +116,6 @@ class Reminders:
         except BadSchedule as error:
             raise Refused(str(error)) from None
         async with self._setting:  # or two at once would both see room for one
-            if len(await self.list(agent, place)) >= self.most:
-                raise Refused(f"There are {self.most} reminders here already, and no more may be; cancel one first.")
             fact = Reminded(
                 reminder="",
                 agent=agent,
@@ -113,19 +125,18 @@ class Reminders:
                 asked_by=name(asked_by),
                 schedule=schedules.written(schedule),
                 due=due,
+                turn=turn,
             )
-            made = await self._write(fact, place or inner(agent), now)
+            before = await done_before(
+                self._store, place or inner(agent), turn, lambda one, was: _again(fact, now, was, one.at)
+            )
+            if before is not None and isinstance(before.fact, Reminded):
+                return _row(before.fact)
+            if len(await self.list(agent, place)) >= self.most:
+                raise Refused(f"There are {self.most} reminders here already, and no more may be; cancel one first.")
+            fact = replace(fact, reminder=await self._write(fact, place or inner(agent), now))
         self._changed.set()
-        return Reminder(
-            id=made,
-            agent=agent,
-            conversation=place,
-            due=due,
-            schedule=fact.schedule,
-            text=said,
-            sender=by,
-            asked_by=fact.asked_by,
-        )
+        return _row(fact)
 
     async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""
@@ -191,3 +202,26 @@ class Reminders:
     async def _end(self, reminder: str, place: ConversationId, reason: str) -> None:
         fact = ReminderEnded(reminder=reminder, reason=line(reason, MOST_CHARS))
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
+
+
+def _again(fact: Reminded, now: datetime, was: Noted | Reminded, then: datetime) -> bool:
+    """Whether a reminder is one that was set `then`: to the same time, or in as long as it was then."""
+    if not isinstance(was, Reminded) or replace(was, reminder="", turn=fact.turn, due=fact.due, schedule="") != replace(
+        fact, schedule=""
+    ):
+        return False
+    later = (fact.due - was.due) - (now - then)
+    return fact.due == was.due or fact.schedule == was.schedule or abs(later) <= SAME
+
+
+def _row(fact: Reminded) -> Reminder:
+    return Reminder(
+        id=fact.reminder,
+        agent=fact.agent,
+        conversation=fact.at.conversation if fact.at is not None else None,
+        due=fact.due,
+        schedule=fact.schedule,
+        text=fact.text,
+        sender=fact.by,
+        asked_by=fact.asked_by,
+    )

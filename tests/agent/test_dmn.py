@@ -138,7 +138,7 @@ def test_what_outlives_the_process() -> None:
     )
     moment = replace(lasting, running=(A,), chats=(A,), waiting=(owed(B),), pending=(C,), continuing=(C,), low=(C,))
     assert signals.restore(signals.save(replace(moment, spared=True, stopping=True))) == lasting
-    assert signals.restore(signals.save(in_mode(Mode.DREAMING))) == R  # the dream is over
+    assert signals.restore(signals.save(replace(in_mode(Mode.DREAMING), dreamt=NOW))) == R  # to be dreamt again
 
 
 def test_state_that_was_not_saved_by_us_is_refused() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.models.base import Chunk, End, Model, Request, Text, ToolCall, ToolResult, with_now
+from agent.models.base import Chunk, End, Model, Request, Text, ToolCall, ToolResult
 from channels.base import Part
 from gateway import app
 from gateway.clock import ManualClock
@@ -63,9 +63,9 @@ class Ask:
     """On the clock's `monotonic`."""
     place: ConversationId
     heard: str
-    """The newest of the user's side: what is new, and results of tools."""
-    results: int
-    """Results of tools among it."""
+    """What is new."""
+    results: tuple[str, ...]
+    """Of the tools that it called, if nothing else is new."""
     now: str = ""
 
 
@@ -103,13 +103,13 @@ class Brain:
         self._answer = answer
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        parts = with_now(request)[-1].parts
-        heard = "\n".join(part.text for part in request.conversation[-1].parts if isinstance(part, Text | ToolResult))
+        parts = request.conversation[-1].parts
+        words = [part.text for part in parts if isinstance(part, Text)]
         ask = Ask(
             at_s=self._clock.monotonic(),
             place=ConversationId(request.place),
-            heard=heard,
-            results=sum(isinstance(part, ToolResult) for part in parts),
+            heard="\n".join(words),
+            results=tuple(part.text for part in parts if isinstance(part, ToolResult)) if not words else (),
             now=request.now,
         )
         self.asked.append(ask)

@@ -1,0 +1,230 @@
+"""The process is cut after any durable step: what comes of the story is the same as without.
+
+Every append is such a step, so the story is run once for each: that many are let through, the next never comes back,
+and everything in memory is gone. The platforms tell again what they do not know to be taken in, as they do.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gateway import app
+from gateway.events import Alarm, Delivery, Message, Notification
+from gateway.fates import Fate, fates
+from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
+from gateway.store import Appended, Entry, Store, rebuild
+from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
+from tests.gateway.simulated import JumpingClock, simulate
+
+END_S: Final = 3_000.0
+LAST: Final = 60
+"""Durable steps that are tried; the story has a few less."""
+MEMORY: Final = "- ann likes tea\n"
+
+
+@dataclass
+class Steps:
+    """How many durable steps each of the next processes takes until it is cut; the last one is not."""
+
+    lives: list[int]
+    taken: int = 0
+    """By the process that runs now."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def cutting(steps: Steps) -> type[Store]:
+    """A store that lets so many appends through."""
+
+    class Cutting(Store):
+        async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+            if steps.cut.is_set():
+                await asyncio.Event().wait()
+            written = await super().append(entries)
+            steps.taken += 1
+            if steps.lives and steps.taken >= steps.lives[0]:
+                steps.cut.set()
+                await asyncio.Event().wait()
+            return written
+
+    return Cutting
+
+
+def answer(ask: Ask) -> Say:
+    """What the model does is decided by what it hears."""
+    tools: list[tuple[str, dict[str, str]]] = []
+    if "MEMORY.md" in ask.heard and "dream ended" not in ask.heard:
+        return Say(text=MEMORY)
+    if is_inner(ask.place):
+        if ask.results:
+            return Say(calls=(("yield_to_user", "{}"),))
+        if "there is an outage" in ask.heard:
+            tools += [("send_message", {"address": f"{DISCORD}/#two", "text": "I am on it"})]
+            tools += [("journal", {"title": "an outage", "text": "in #two"})]
+        if "no outage here" in ask.heard:
+            tools += [("mark_handled", {"address": f"{DISCORD}/#three"})]
+    elif ask.results:
+        return Say(text="It is done.")
+    elif "I like tea" in ask.heard:
+        tools += [("remember", {"text": "ann likes tea, and has done so since she was in Darjeeling in 2019"})]
+    elif "remind me" in ask.heard:
+        tools += [("remind", {"text": "stretch", "at": "in 2m"})]
+    elif "stretch" in ask.heard:
+        return Say(text="Time to stretch!")
+    else:
+        return Say(text="Hello.")
+    return Say(calls=[(name, json.dumps(arguments)) for name, arguments in tools], takes_s=0.5)
+
+
+def script(clock: JumpingClock) -> list[tuple[float, str, Notification]]:
+    return [
+        (10, TELEGRAM, message(TELEGRAM, "ann", "I like tea", clock, id="m1")),
+        (40, IRC, message(IRC, "bob", "nice weather", clock, room="#one", id="m2")),
+        (45, IRC, message(IRC, "carl", "reverie, is it?", clock, room="#one", id="m3")),
+        (70, TELEGRAM, message(TELEGRAM, "olga", "remind me to stretch", clock, id="m4")),
+        (400, DISCORD, message(DISCORD, "dora", "there is an outage", clock, room="#two", id="m5")),
+        (1_000, DISCORD, message(DISCORD, "dora", "no outage here", clock, room="#three", id="m6")),
+    ]
+
+
+async def live(gateway: World, clock: JumpingClock, steps: Steps) -> None:
+    """The story, and after the cut the rest of it."""
+    told = script(clock)
+
+    async def feed() -> None:
+        for at_s, channel, event in told:
+            await clock.sleep(at_s - clock.monotonic())
+            await gateway.tell(channel, event)
+        await clock.sleep(END_S - clock.monotonic())
+
+    while True:
+        gateway.begin()
+        feeding, cut = asyncio.ensure_future(feed()), asyncio.ensure_future(steps.cut.wait())
+        await asyncio.wait([feeding, cut], return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        if not steps.cut.is_set():
+            await feeding
+            await gateway.end()
+            return
+        feeding.cancel()
+        await gateway.kill()
+        steps.cut, steps.taken = asyncio.Event(), 0
+        del steps.lives[0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    fates: dict[str, Fate]
+    shown: Counter[str]
+    posts: Counter[str]
+    uncertain: Counter[str]
+    effects: Counter[str]
+    alarms: int
+    requests: int
+    steps: int
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
+    """The whole story, in which each process but the last takes so many durable steps."""
+
+    async def story(clock: JumpingClock) -> Outcome:
+        steps = Steps([*lives])
+        monkeypatch.setattr(app, "Store", cutting(steps))
+        made = settings(
+            folder,
+            dmn={"resting": 60.0, "dream_tokens": 10},
+            attention={"coalesce": 1.5, "salience": {"keywords": ["outage"]}},
+        )
+        brain = Brain(clock, answer)
+        gateway = World(made, clock, brain)
+        await live(gateway, clock, steps)
+        log = await gateway.log()
+        found = {one.seq: one.fact for one in log}
+        facts = list(found.values())
+        posts = {str(fact.post.key): fact.post.text for fact in facts if isinstance(fact, Queued)}
+        became = {str(f.id): fate for seq, fate in fates(log).items() if isinstance(f := found[seq], Message)}
+        return Outcome(
+            fates=became,
+            shown=Counter(part.body for _, part in gateway.shown),
+            posts=Counter(posts.values()),
+            uncertain=Counter(
+                posts[str(fact.post)] for fact in facts if isinstance(fact, Delivery) and fact.state == "uncertain"
+            ),
+            effects=Counter(
+                fact.kind + (f" {fact.text}" if isinstance(fact, Noted | Reminded) else "")
+                for fact in facts
+                if isinstance(fact, Noted | Reminded | Handled | Dreamed)
+            ),
+            alarms=sum(isinstance(fact, Alarm) for fact in facts),
+            requests=len(brain.asked),
+            steps=steps.taken,
+        )
+
+    made = simulate(story)
+    assert asyncio.run(rebuild(folder / "reverie.db")) == [], "every table is what the log says"
+    return made
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Without a cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        return run(tmp_path_factory.mktemp("whole"), patch)
+
+
+def test_the_story_has_one_of_everything(whole: Outcome) -> None:
+    assert whole.fates == {
+        "m1": Fate.ANSWERED,
+        "m2": Fate.CONTEXT,
+        "m3": Fate.ANSWERED,
+        "m4": Fate.ANSWERED,
+        "m5": Fate.ANSWERED_ELSEWHERE,
+        "m6": Fate.HANDLED,
+    }
+    said = ["It is done.", "It is done.", "Hello.", "Time to stretch!", "I am on it"]
+    assert whole.shown == whole.posts == Counter(said)
+    assert (sorted(whole.effects.values()), whole.alarms, whole.uncertain) == ([1] * 5, 1, Counter())
+
+
+def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
+    """Nothing is lost, and nothing is done twice. Of what may have been seen it is said so, and it is not repeated."""
+    assert cut.fates == whole.fates
+    assert cut.effects == whole.effects
+    assert cut.alarms == whole.alarms
+    assert cut.posts == whole.posts
+    assert cut.shown <= cut.posts
+    assert cut.posts - cut.shown <= cut.uncertain
+    assert cut.uncertain.total() <= cuts
+
+
+def steps_of(*, every: int) -> list[object]:
+    """Up to where the story ends; those in between are slow."""
+    marks = [pytest.mark.slow]
+    return [pytest.param(step, marks=() if step % every == 0 else marks) for step in range(1, LAST + 1)]
+
+
+@pytest.mark.parametrize("step", steps_of(every=7))
+def test_after_a_cut_all_is_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, step: int
+) -> None:
+    the_same(run(tmp_path, monkeypatch, step), whole, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_after_several_cuts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, seed: int) -> None:
+    rng = random.Random(seed)
+    lives = [rng.randint(1, 25) for _ in range(rng.randint(2, 5))]
+    the_same(run(tmp_path, monkeypatch, *lives), whole, len(lives))
+
+
+def test_no_step_is_left_out(whole: Outcome) -> None:
+    assert whole.steps <= LAST
