@@ -66,7 +66,7 @@ class Ask:
     """What is new."""
     results: tuple[str, ...]
     """Of the tools that it called, if nothing else is new."""
-    now: str = ""
+    request: Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Brain:
             place=ConversationId(request.place),
             heard="\n".join(words),
             results=tuple(part.text for part in parts if isinstance(part, ToolResult)) if not words else (),
-            now=request.now,
+            request=request,
         )
         self.asked.append(ask)
         say = self._answer(ask)

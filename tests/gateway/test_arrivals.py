@@ -1,0 +1,152 @@
+"""What is said while a turn runs, in all three modes: nothing is lost, nothing is answered twice, the order is kept.
+
+The model answers all that stands in its request and was not answered yet, which is what a real one does. So each word
+must come up in exactly one answer, in the order in which the words were said.
+"""
+
+import itertools
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.models.base import Request, Text
+from gateway.fates import Fate, fates
+from gateway.records import TurnEnded
+from tests.gateway import mind_kit
+from tests.gateway.mind_kit import IRC, TELEGRAM, Ask, Brain, Say, World, world
+from tests.gateway.simulated import JumpingClock, simulate
+
+MODES = ("steer", "queue", "interrupt")
+PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))
+WORD = re.compile(r"word\d+")
+
+
+def words(request: Request, role: str) -> list[str]:
+    told = [
+        part.text for said in request.conversation if said.role == role for part in said.parts if isinstance(part, Text)
+    ]
+    return WORD.findall("\n".join(told))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens."""
+
+    mode: str
+    says: list[tuple[float, int]]
+    """Seconds since the one before, and where."""
+    rounds: int
+    """Of tools, in each turn."""
+    takes_s: float
+    """Each answer of the model."""
+    coalesce_s: float
+
+
+def thinks(case: Case, clock: JumpingClock) -> Brain:
+    rounds: dict[str, int] = {}
+
+    def answer(ask: Ask) -> Say:
+        done = rounds[ask.place] = 1 + (rounds.get(ask.place, 0) if ask.results or _told_behind(ask) else 0)
+        if done <= case.rounds:
+            return Say(text="Let me see.", calls=(("list_reminders", "{}"),), takes_s=case.takes_s)
+        rounds[ask.place] = 0
+        answered = words(ask.request, "assistant")
+        return Say(
+            text=" ".join(w for w in words(ask.request, "user") if w not in answered) or "?", takes_s=case.takes_s
+        )
+
+    return Brain(clock, answer)
+
+
+def _told_behind(ask: Ask) -> bool:
+    """It was told something behind the results of its tools."""
+    return not isinstance(ask.request.conversation[-1].parts[0], Text)
+
+
+async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Brain]:
+    made = mind_kit.settings(
+        folder,
+        bindings=[{"match": {"channel": "*"}, "arrivals": case.mode}],
+        attention={"coalesce": case.coalesce_s},
+    )
+    brain = thinks(case, clock)
+    async with world(made, clock, brain) as gateway:
+        await clock.sleep(1)
+        for number, (gap_s, where) in enumerate(case.says):
+            await clock.sleep(gap_s)
+            channel, who, room = PLACES[where]
+            await gateway.towns[channel].say(f"{'reverie, ' if room else ''}word{number}", sender=who, room=room)
+        await clock.sleep(600)
+    return gateway, brain
+
+
+async def check(case: Case, clock: JumpingClock, folder: Path) -> None:
+    gateway, _ = await tell(case, clock, folder)
+    for index, (_, who, room) in enumerate(PLACES):
+        said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
+        assert WORD.findall("\n".join(gateway.said(room or who))) == said
+    log = await gateway.log()
+    became = [fate for fate in fates(log).values() if fate not in (Fate.NOTED, Fate.WAITING)]
+    assert became == [Fate.ANSWERED] * len(case.says)
+    for _, turns in itertools.groupby(
+        sorted((one for one in log if isinstance(one.fact, TurnEnded)), key=lambda one: (one.conversation, one.seq)),
+        key=lambda one: one.conversation,
+    ):
+        covers = [seq for one in turns if isinstance(one.fact, TurnEnded) for seq in one.fact.covers]
+        assert covers == sorted(set(covers))
+
+
+CASES = st.builds(
+    Case,
+    mode=st.sampled_from(MODES),
+    says=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.5, 6.0, 30.0]), st.integers(0, 1)), min_size=1, max_size=8
+    ),
+    rounds=st.integers(0, 3),
+    takes_s=st.sampled_from([0.0, 1.0, 2.0]),
+    coalesce_s=st.sampled_from([0.0, 1.5]),
+)
+
+
+def run(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(lambda clock: check(case, clock, Path(folder)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(CASES)
+def test_whenever_they_come(case: Case) -> None:
+    run(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(CASES)
+def test_whenever_they_come_often(case: Case) -> None:
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answers", "outcomes", "requests"),
+    [
+        # A tool round of two seconds each, then the answer: "one" at 1.0 s, "two" at 2.5 s, in the middle of the first.
+        ("steer", ["word0 word1"], ["replied"], 3),
+        ("queue", ["word0", "word1"], ["replied", "replied"], 6),
+        ("interrupt", ["word0 word1"], ["interrupted", "replied"], 4),
+    ],
+)
+def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list[str], requests: int) -> None:
+    case = Case(mode=mode, says=[(0.0, 0), (1.5, 0)], rounds=2, takes_s=2.0, coalesce_s=0.0)
+
+    async def story(clock: JumpingClock) -> None:
+        gateway, brain = await tell(case, clock, tmp_path)
+        assert gateway.said("ann") == answers
+        assert [turn.outcome for turn in await gateway.turns()] == outcomes
+        assert len(brain.asked) == requests
+
+    simulate(story)
