@@ -8,13 +8,14 @@ from importlib.metadata import version
 
 from agent.models.base import Model, ModelError
 from agent.signals import Level, State
-from channels.base import Channel, Denied
+from channels.base import Channel, Denied, Emit
 from gateway import access, policies
 from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
 from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.clock import Clock, SystemClock
+from gateway.control import listen
 from gateway.equipment import Equipment, equip
 from gateway.events import Alarm, ChannelName
 from gateway.inbox import Arrival, Inbox
@@ -25,6 +26,7 @@ from gateway.media import Media
 from gateway.mind import Shared
 from gateway.minds import Minds
 from gateway.ops.llm_stats import LlmStats
+from gateway.ops.mind_stats import MindStats
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.outbox import Outbox
@@ -129,15 +131,25 @@ class _Gateway:
         self.invitations = Invitations(channels, spawn)
         self.stats = Stats({name: channel.capabilities.platform for name, channel in channels.items()}, clock.now())
         self.watch = self._watch(settings)
+        self.intakes = self._intakes(settings, who, bindings)
+
+    def _watch(self, settings: Settings) -> Watch:
+        host, port, release = settings.ops.host, settings.ops.port, version("reverie-gateway")
+        minds = MindStats(lambda: self.minds.seen)
+        return Watch(
+            self.store, self.clock, self.stats, host=host, port=port, version=release, llm=self.llm, minds=minds
+        )
+
+    def _intakes(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Mapping[ChannelName, Emit]:
         parts = Parts(
             settings=settings,
-            store=store,
-            clock=clock,
-            channels=channels,
+            store=self.store,
+            clock=self.clock,
+            channels=self.channels,
             who=who,
             bindings=bindings,
             stats=self.stats,
-            model=lambda: self.thinking,
+            model=lambda: self.minds.thinking,
             mode=lambda: self.minds.mode,
         )
         doors = Doors(
@@ -148,13 +160,7 @@ class _Gateway:
             heard=self.life.following.heard,
             level=lambda: self.life.following.level,
         )
-        self.intakes = intakes(parts, doors)
-
-    def _watch(self, settings: Settings) -> Watch:
-        host, port = settings.ops.host, settings.ops.port
-        return Watch(
-            self.store, self.clock, self.stats, host=host, port=port, version=version("reverie-gateway"), llm=self.llm
-        )
+        return intakes(parts, doors)
 
     def _notice(self, arrival: Arrival) -> None:
         self.minds.notice(arrival)
@@ -185,16 +191,12 @@ class _Gateway:
             spawn=self.spawn,
         )
 
-    @property
-    def thinking(self) -> str:
-        """For people: what the agents think with."""
-        return ", ".join(dict.fromkeys(model.label for model in self.models.values()))
-
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
-        logger.info("serving %s with %s; the log is %s", names, self.thinking, self.store.path)
+        logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
         background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
+        background.append(self.spawn(listen(self.store.path, self.minds.order)))
         background.append(self.spawn(self.equipment.recall(self.store)))
         background.append(self.spawn(self.media.sweep()))
         background.append(self.spawn(self.equipment.keep_warm.run(self.llm.answered)))

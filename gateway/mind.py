@@ -95,19 +95,47 @@ class Mind:
             waits=shared.waits,
         )
         self._purse = Purse(ceiling_usd=equipment.ceilings[agent.id], left_usd=self._left_usd)
-        hearing = Hearing(shared.store, shared.who, shared.media)
-        self._digests = Digests(
-            agent=agent.id,
+        self._hearing = Hearing(shared.store, shared.who, shared.media)
+        self._digests = self._looking(owns)
+        acting = self._acting()
+        self.hands = self._hands(acting)
+        briefing = self._briefing(equipment)
+        self._dreams = self._dreaming(briefing)
+        guidance = Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned)
+        self._turns = Turns(
+            store=shared.store,
+            clock=shared.clock,
+            model=self.model,
+            hands=self.hands.at,
+            agent_id=agent.id,
+            briefing=briefing,
+            hearing=self._hearing,
+            digests=self._digests,
+            guidance=guidance,
+            afford=lambda _agent, request: self._purse.afford(request),
+            media=shared.media,
+            signs=shared.signs,
+            post=shared.post,
+            answered=shared.answered,
+        )
+
+    def _looking(self, owns: Callable[[ConversationId], bool]) -> Digests:
+        shared = self._shared
+        return Digests(
+            agent=self.id,
             store=shared.store,
             bindings=shared.bindings,
             places=shared.life.places,
-            hearing=hearing,
+            hearing=self._hearing,
             plain=self.model.family == "local",
             mine=owns,
             busy=shared.doors.busy,
         )
-        acting = Acting(
-            agent=agent.id,
+
+    def _acting(self) -> Acting:
+        shared = self._shared
+        return Acting(
+            agent=self.id,
             store=shared.store,
             clock=shared.clock,
             bindings=shared.bindings,
@@ -119,10 +147,11 @@ class Mind:
             post=shared.post,
             forget=self._forget,
         )
-        self.hands = self._hands(acting)
-        briefing = self._briefing(equipment)
-        self._dreams = Dreams(
-            agent=agent.id,
+
+    def _dreaming(self, briefing: Briefing) -> Dreams:
+        shared = self._shared
+        return Dreams(
+            agent=self.id,
             store=shared.store,
             clock=shared.clock,
             model=self.model,
@@ -134,22 +163,6 @@ class Mind:
             answered=shared.answered,
             finished=shared.life.inward.tell,
             forget=self._forget,
-        )
-        self._turns = Turns(
-            store=shared.store,
-            clock=shared.clock,
-            model=self.model,
-            hands=self.hands.at,
-            agent_id=agent.id,
-            briefing=briefing,
-            hearing=hearing,
-            digests=self._digests,
-            guidance=Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned),
-            afford=lambda _agent, request: self._purse.afford(request),
-            media=shared.media,
-            signs=shared.signs,
-            post=shared.post,
-            answered=shared.answered,
         )
 
     def _hands(self, acting: Acting) -> Hands:

@@ -10,10 +10,12 @@ from typing import Final
 from agent.models.base import ModelError
 from agent.signals import Directive, Level, Presence, State
 from agent.turn import beginning
+from gateway import mindctl
 from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.mind import Mind, Shared
+from gateway.orders import Answer, MindSeen, Order
 from gateway.records import LOW, URGENT, Directed, inner, is_inner
 from gateway.store import Entry
 
@@ -51,6 +53,11 @@ class Minds:
         if len(modes) == 1:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
+
+    @property
+    def thinking(self) -> str:
+        """For people: what they think with."""
+        return ", ".join(dict.fromkeys(mind.model.label for mind in self.minds.values()))
 
     def start(self) -> None:
         """Arm every loop's timer. A start fires nothing by itself."""
@@ -104,8 +111,25 @@ class Minds:
 
     async def direct(self, agent: str, directive: Directive, told: Directed) -> None:
         """Somebody tells an agent's DMN what to do: written down first, then done."""
-        await self._shared.store.append([Entry(fact=told, at=directive.at)])
-        self.minds[agent].loop.send(directive)
+        loop = self.minds[agent].loop
+        record, saved = mindctl.facts(loop, directive, told)
+        entries = [Entry(fact=record, at=directive.at, conversation=inner(agent)), Entry(fact=saved, at=directive.at)]
+        await self._shared.store.append(entries)
+        loop.send(directive)
+
+    @property
+    def seen(self) -> list[MindSeen]:
+        """What each agent's DMN is doing."""
+        now = self._shared.clock.now()
+        return [mindctl.look(mind.loop, now) for mind in self.minds.values()]
+
+    async def order(self, order: Order) -> Answer:
+        """Somebody steers them from outside."""
+        loops = [mind.loop for mind in self.minds.values()]
+        answer, todo = mindctl.answer(order, loops, self._shared.clock.now())
+        for one in todo:
+            await self.direct(*one)
+        return answer
 
     async def warm_up(self) -> None:
         """Have local models read in what all conversations begin with, so that nobody's first message pays for it."""

@@ -8,16 +8,21 @@ from pathlib import Path
 
 from agent.models.scripted import ScriptedModel
 from gateway import policies
+from gateway.acting import Rooms
 from gateway.cards import Cards
 from gateway.clock import ManualClock
 from gateway.equipment import equip
-from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.lane import Lane
+from gateway.life import Ears, Life
 from gateway.live import Live
 from gateway.media import Media
-from gateway.minds import Minds, Shared
+from gateway.mind import Shared
+from gateway.minds import Minds
 from gateway.preview import Signs
 from gateway.records import Judged, TurnEnded
 from gateway.store import Entry, Store
+from gateway.turns import Report
 from tests.gateway.kit import CONSOLE, settings
 
 AGENTS = [
@@ -40,19 +45,30 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
         await Store.open(tmp / "reverie.db", clock) as store,
         asyncio.TaskGroup() as tasks,
     ):
+        bindings = policies.bindings(made)
+        ears = Ears(arrived=lambda _: None, rang=lambda _: None, presence=lambda _: None)
         shared = Shared(
             settings=made,
             store=store,
             clock=clock,
-            bindings=policies.bindings(made),
+            bindings=bindings,
             who=who,
+            doors=Rooms(),
+            channels=frozenset({CONSOLE}),
+            life=Life(settings=made, store=store, clock=clock, who=who, bindings=bindings, ears=ears),
+            waits=lambda _: False,
+            spawn=tasks.create_task,
             cards=Cards(store, clock, {}, who),
             media=Media(made.media, tmp / "media", {}, clock),
             signs=Signs(store, clock, {}, tasks.create_task),
             post=lambda _: None,
             answered=lambda *_: None,
         )
-        yield Minds(shared, equipment), store
+        yield Minds(shared, equipment, {}), store
+
+
+async def take(minds: Minds, conversation: ConversationId) -> Report:
+    return await minds.of(conversation).take(conversation, autonomous=False, continuing=False, lane=Lane())
 
 
 async def say(store: Store, room: str, number: int = 1) -> None:
@@ -79,7 +95,7 @@ def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) ->
         async with minds(tmp_path) as (mind, store):
             for room in ("lobby", "garden", "hall"):
                 await say(store, room)
-                await mind.take(place(room).conversation, autonomous=False)
+                await take(mind, place(room).conversation)
             assert await agents(store) == [("max", "replied"), ("ana", "replied"), ("ana", "replied")]
             assert await store.due(0) == []
 
@@ -90,14 +106,14 @@ def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
     async def story() -> None:
         async with minds(tmp_path) as (mind, store):
             lobby = place("lobby").conversation
-            report = await mind.give_up(lobby, "internal error: KeyError", autonomous=True)
+            report = await mind.of(lobby).give_up(lobby, "internal error: KeyError", autonomous=True)
             assert report.failed
             assert await store.outbox() == []
             await say(store, "lobby")
-            await mind.give_up(lobby, "internal error: KeyError", autonomous=False)
+            await mind.of(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
             assert [post.post.to for post in await store.outbox()] == [place("lobby")]
             await say(store, "lobby", 2)
-            await mind.take(lobby, autonomous=False)
+            await take(mind, lobby)
             assert await agents(store) == [("max", "failed"), ("max", "replied")]
 
     asyncio.run(story())
@@ -107,7 +123,7 @@ def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -
     async def story() -> None:
         async with minds(tmp_path) as (mind, _):
             gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
-            assert not (await mind.take(gone, autonomous=False)).failed
-            assert await mind.left(gone) == 0
+            assert not (await take(mind, gone)).failed
+            assert await mind.of(gone).left(gone) == 0
 
     asyncio.run(story())

@@ -1,0 +1,204 @@
+"""The inner conversation: what is pending everywhere is looked at in one place, and dealt with where it came from."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from agent.models.base import Text
+from agent.models.scripted import Rule, Script
+from gateway.records import Handled, Judged, TurnEnded, inner
+from gateway.store import Store
+from tests.channels.kit import story
+from tests.gateway.kit import Running, running
+
+QUICK: dict[str, Any] = {
+    "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"], "rest": 0}},
+    "access": {"dm": "open", "roles": {"owner": ["console:olga"]}},
+}
+LOBBY = "console/lobby"
+PENDING = rf"## {LOBBY}"
+REST = Rule(match=".", calls=(("yield_to_user", "{}"),))
+
+
+def speaks(text: str, address: str = LOBBY) -> Rule:
+    arguments = f'{{"address":"{address}","text":"{text}"}}'
+    return Rule(match=PENDING, calls=(("send_message", arguments), ("yield_to_user", "{}")))
+
+
+async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnEnded]:
+    """The turns of a conversation, once there are so many."""
+    async with asyncio.timeout(20):
+        while True:
+            async with await Store.open_readonly(gateway.path) as reader:
+                found = [one.fact for one in await reader.entries(kinds=["turn_ended"]) if one.conversation == place]
+            turns = [fact for fact in found if isinstance(fact, TurnEnded)]
+            if len(turns) >= count:
+                return turns
+            await asyncio.sleep(0.01)
+
+
+def heard(gateway: Running, request: int = -1) -> str:
+    said = gateway.scripted.requests[request].conversation
+    return "\n".join(part.text for one in said for part in one.parts if isinstance(part, Text))
+
+
+def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_has_that(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        script = Script(rules=(speaks("I am on it"), Rule(match="who is on it", reply="me")))
+        async with running(tmp_path, script, **QUICK) as gateway:
+            await gateway.console.say("lovely day", sender="ann", room="lobby")
+            await gateway.console.say("there is an outage", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+            (looked,) = await ended(gateway, 1)
+            await gateway.console.say("reverie, who is on it?", sender="bob", room="lobby")
+            await gateway.screen.until(2)
+        assert gateway.screen.said("lobby") == ["I am on it", "me"]
+        assert looked.heard.startswith(PENDING)
+        assert looked.heard.count("(overheard)") == 2
+        assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == ("digest", "yielded", True, 1)
+        assert [call.name for step in looked.steps for call in step.calls] == ["send_message", "yield_to_user"]
+        spoken, answered = await ended(gateway, 2, place=LOBBY)
+        assert (spoken.within, spoken.text, spoken.covers) == (looked.turn, "I am on it", looked.covers)
+        assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
+        assert "there is an outage" in heard(gateway)
+        assert gateway.scripted.requests[-1].conversation[1].parts == (Text(text="I am on it"),)
+
+    told()
+
+
+def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        done = Rule(match=PENDING, calls=(("mark_handled", f'{{"address":"{LOBBY}"}}'), ("yield_to_user", "{}")))
+        async with running(tmp_path, Script(rules=(done,)), **QUICK) as gateway:
+            await gateway.console.say("no outage here", sender="bob", room="lobby")
+            await ended(gateway, 1)
+            await gateway.console.say("reverie, hello", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await ended(gateway, 1, place=LOBBY)
+        assert "outage" not in turn.heard
+        assert len([fact for fact in await gateway.log("handled") if isinstance(fact, Handled)]) == 1
+
+    told()
+
+
+def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        hello = Rule(match="hello", reply="hi")
+        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as gateway:
+            await gateway.console.say("an outage?", sender="bob", room="lobby")
+            await ended(gateway, 1)
+            assert not await _due(gateway)
+        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as again:
+            await again.console.say("reverie, hello", sender="bob", room="lobby")
+            await again.screen.until(1)
+            assert "an outage?" in heard(again)
+            assert len(await ended(again, 1)) == 1
+
+    told()
+
+
+async def _due(gateway: Running) -> list[tuple[str, int]]:
+    async with await Store.open_readonly(gateway.path) as reader:
+        return [(str(place), urgency) for place, urgency in await reader.due(1)]
+
+
+def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with running(tmp_path, Script(rules=(Rule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
+            await gateway.console.say("hello", sender="olga")
+            await gateway.screen.until(1)
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await ended(gateway, 1)
+        direct, itself = gateway.scripted.requests[0], gateway.scripted.requests[1]
+        assert direct.tools == itself.tools
+        assert direct.blocks[0] == itself.blocks[0]
+        assert direct.blocks[0].name == "identity"
+        assert direct.shared_key == itself.shared_key
+
+    told()
+
+
+def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path) -> None:
+    """A normal line of a direct chat is dealt with there, by a turn that nobody asked for."""
+
+    @story
+    async def told() -> None:
+        rules = [{"type": "console.direct", "urgency": "normal"}]
+        settings = {**QUICK, "attention": {**QUICK["attention"], "rules": rules}}
+        async with running(tmp_path, Script(rules=(Rule(match="secret", reply="noted"), REST)), **settings) as gateway:
+            await gateway.console.say("my secret is 4711", sender="ann")
+            await gateway.screen.until(1)
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await ended(gateway, 1)
+        (own,) = await ended(gateway, 1, place="console/ann")
+        assert (own.autonomous, own.cause, own.text) == (True, "noticed", "noted")
+        inner_requests = [one for one in gateway.scripted.requests if one.place == inner("reverie")]
+        assert inner_requests
+        assert "4711" not in repr(inner_requests)
+
+    told()
+
+
+def test_it_speaks_only_where_it_may(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
+        calls = tuple(("send_message", f'{{"address":"{place}","text":"psst"}}') for place in wrong)
+        rules = (Rule(match=PENDING, calls=calls), Rule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await gateway.console.say("hello", sender="ann")
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            (turn,) = await ended(gateway, 1)
+        results = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
+        assert len(results) == len(wrong)
+        assert all(call.error for call in results)
+        assert gateway.screen.said("ann") == ["hi"]
+        assert not gateway.screen.said("cellar")
+
+    told()
+
+
+def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        arguments = f'{{"address":"{LOBBY}","text":"hear ye"}}'
+        rules = (
+            Rule(match="tell them", calls=(("send_message", arguments),)),
+            Rule(match="It is posted", reply="done"),
+            Rule(match="owner", reply="refused"),
+            REST,
+        )
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await gateway.console.say("tell them", sender="ann")
+            await gateway.screen.until(1)
+            assert (gateway.screen.said("ann"), gateway.screen.said("lobby")) == (["refused"], [])
+            await gateway.console.say("tell them", sender="olga")
+            await gateway.screen.until(3)
+            assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (["done"], ["hear ye"])
+
+    told()
+
+
+def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rooms = [f"room{number}" for number in range(12)]
+        slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.5}}
+        async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **slow) as gateway:
+            for number in range(5):
+                for room in rooms:
+                    await gateway.console.say(f"outage {number}", sender="bob", room=room)
+            first, second = await ended(gateway, 2)
+        assert first.heard.count("## console/room") == 8
+        assert "(4 more rooms wait)" in first.heard
+        assert second.heard.count("## console/room") == 4
+        assert len(first.covers) + len(second.covers) == 60
+        judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judged)]
+        assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
+
+    told()
