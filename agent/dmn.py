@@ -332,8 +332,9 @@ def _of_today(state: State, at: datetime) -> State:
     today = at.astimezone(UTC).date().isoformat()
     if today == state.day:
         return state
-    # What runs over midnight is written down on the new day.
-    return replace(state, day=today, turns_today=len(state.running), spent_today_usd=0.0, spent_up=False)
+    # What runs over midnight is written down on the new day; of the turns in rooms any may be the agent's own.
+    over = len(state.running) - len(state.chats) if state.day else 0
+    return replace(state, day=today, turns_today=over, spent_today_usd=0.0, spent_up=False)
 
 
 def _dispatch(state: State, policy: Policy) -> Decided:

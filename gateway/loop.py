@@ -27,7 +27,7 @@ from agent.signals import (
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.lane import Lane
-from gateway.records import AMBIENT, DmnSaved
+from gateway.records import AMBIENT, URGENT, DmnSaved, is_inner
 from gateway.store import Entry, Store, StoreError
 from gateway.taker import Taker
 from gateway.turns import Report
@@ -123,7 +123,7 @@ class Loop:
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
                     # What is counted must hold over a crash; the mode may be a second old.
-                    counted = any(isinstance(other, StartTurn | Dream) for other in effects)
+                    counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
                     self._save(0.0 if counted else SAVE_AFTER_S)
                 case _:  # the turn has just ended
                     pass
@@ -173,6 +173,8 @@ class Loop:
 
     async def _over(self, place: ConversationId, report: Report, *, autonomous: bool) -> None:
         left = await self._left(place)
+        if report.interrupted and not is_inner(place):  # what it has heard is owed an answer, if nothing newer is there
+            left = URGENT
         del self._lanes[place]
         now, direct = self._clock.now(), self._turns.direct(place)
         if report.broke:

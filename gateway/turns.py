@@ -123,11 +123,11 @@ class Turns:
         Interrupted by its lane, it is written down as far as it came.
         """
         begun = await self._begin(conversation, autonomous=autonomous, continuing=continuing)
-        if not (begun.unread.messages or begun.digest or continuing):
-            return Report(autonomous=autonomous)
         asking = Asking(self._means, begun, lane)
+        if begun.inner and not (begun.digest or continuing):
+            return Report(autonomous=autonomous)
         if not await self._owed(asking):
-            return await self._let_go(begun)
+            return await self._let_go(begun) if begun.unread.messages else Report(autonomous=autonomous)
         sign = None if begun.inner else self._signs.begin(begun.place)
         try:
             outcome = await self._ask(asking, lane, sign)

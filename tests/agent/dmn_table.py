@@ -393,6 +393,13 @@ ROWS: list[Row] = [
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
+        "what runs over midnight counts on the new day, but for answers in direct chats",
+        State(running=(A, D), chats=(D,), pending=(B,), day="2026-02-28", turns_today=4),
+        TICK,
+        replace(R, running=(A, D), chats=(D,), pending=(B,), turns_today=1),
+        (timer(290), SAVE),
+    ),
+    (
         "what an autonomous turn cost is counted",
         replace(R, running=(A,), spent_today_usd=0.25),
         ended(A, autonomous=True, cost_usd=0.5),

@@ -2,27 +2,53 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
-from agent import dmn
+import pytest
+
+from agent.signals import Policy, State, restore
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
-from gateway.loop import Loop, Taker
-from gateway.records import AMBIENT, NORMAL, URGENT, DmnSaved
+from gateway.lane import Interrupted, Lane
+from gateway.loop import Loop
+from gateway.records import AMBIENT, NORMAL, URGENT, DmnSaved, inner
 from gateway.store import Store
+from gateway.taker import Taker
 from gateway.turns import Report
 
 ROOM, QUIET = ConversationId("irc.test/#room"), ConversationId("irc.test/#quiet")
+INNER = inner("ana")
 
 
 class Ending:
     """Turns that are over at once. What is left is looked up, and told only when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
+        """`waits`: the first goes on until it is interrupted."""
         self.places: list[ConversationId] = []
         self.looked, self.tell = asyncio.Event(), asyncio.Event()
+        self.waits = waits
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool) -> Report:  # noqa: ARG002 - as `Turns`
+    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+        assert not continuing
         self.places.append(conversation)
+        if self.waits:
+            self.waits = False
+            try:
+                await lane.run(asyncio.Event().wait())
+            except Interrupted:
+                return Report(interrupted=True, autonomous=autonomous)
         return Report(failed=False, used_tools=False, yielded=False)
+
+    async def dream(self, lane: Lane) -> Report:
+        raise AssertionError(lane)
+
+    def direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
+        return False
+
+    def settled(self, conversation: ConversationId) -> None:
+        """Nothing costs anything."""
+
+    def material_tokens(self) -> int:
+        return 0
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         raise AssertionError((conversation, reason, autonomous))
@@ -34,7 +60,8 @@ class Ending:
 
 
 def made(store: Store, clock: ManualClock, turns: Taker, tasks: asyncio.TaskGroup) -> Loop:
-    return Loop(store=store, clock=clock, turns=turns, policy=dmn.Policy(), state=dmn.State(), spawn=tasks.create_task)
+    policy, spawn = Policy(inner=INNER), tasks.create_task
+    return Loop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=State(), spawn=spawn)
 
 
 def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
@@ -52,9 +79,9 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
             loop.notice(ROOM, URGENT)
             await asyncio.sleep(0.05)  # a save is pending
             loop.notice(ROOM, NORMAL)
-            loop.send(dmn.Tick(at=clock.now()))  # an autonomous turn: counted at once
+            loop.tick()  # an autonomous turn: counted at once
             await asyncio.sleep(0.05)
-            saved = [dmn.restore(cast("DmnSaved", one.fact).state) for one in await store.entries(kinds=["dmn"])]
+            saved = [restore(cast("DmnSaved", one.fact).state) for one in await store.entries(kinds=["dmn"])]
             assert [state.turns_today for state in saved] == [0, 0, 1]
             loop.notice(ROOM, URGENT)
             await loop.stop(1.0)
@@ -97,3 +124,25 @@ def test_people_who_keep_talking_do_not_put_off_what_waits_for_a_tick(tmp_path: 
         return turns.places
 
     assert asyncio.run(busy()).count(QUIET) == 1
+
+
+@pytest.mark.parametrize(("place", "turns"), [(ROOM, 2), (INNER, 1)])
+def test_what_an_interrupted_turn_had_heard_is_owed_an_answer_though_nothing_newer_is_left(
+    tmp_path: Path, place: ConversationId, turns: int
+) -> None:
+    """The line that interrupts it may have come in time for it to hear. What the inner conversation looked at waits."""
+
+    async def cut() -> list[ConversationId]:
+        taker, clock = Ending(waits=True), ManualClock()
+        taker.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, taker, tasks)
+            loop.notice(place, URGENT)
+            await asyncio.sleep(0)
+            loop.notice(place, URGENT, arrivals="interrupt")
+            while len(taker.places) < turns or loop.state.running:
+                await asyncio.sleep(0.001)
+            await loop.stop(1.0)
+        return taker.places
+
+    assert asyncio.run(asyncio.wait_for(cut(), 10)) == [place] * turns
