@@ -85,7 +85,8 @@ class Minds:
         place = arrival.conversation
         if arrival.direct is not None:
             self._shared.life.places.heard(place, direct=arrival.direct)
-        if arrival.urgency >= URGENT or arrival.own or arrival.direct or is_inner(place):
+        acts = self.of(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
+        if arrival.urgency >= URGENT or arrival.own or arrival.direct or is_inner(place) or not acts:
             self._notice(arrival, place)
         else:
             self._shared.spawn(self._route(arrival))

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.base import Text
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Rule, Script, ScriptedModel
+from gateway.clock import SystemClock
 from gateway.records import Handled, Judged, TurnEnded, inner
 from gateway.store import Store
 from tests.channels.kit import story
@@ -200,5 +201,18 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
         assert len(first.covers) + len(second.covers) == 60
         judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judged)]
         assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
+
+    told()
+
+
+def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        model = ScriptedModel(Script(rules=(Rule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False)
+        async with running(tmp_path, model, **QUICK) as gateway:
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await ended(gateway, 1, place=LOBBY)
+        assert (turn.autonomous, turn.cause, turn.text) == (True, "noticed", "oh")
 
     told()
