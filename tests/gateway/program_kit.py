@@ -76,7 +76,7 @@ class Program:
         return f"t{next(self._numbers)}z"
 
     def tokens_of(self, body: Json) -> list[str]:
-        """The tokens that people said in a request's newest message, each once; it is kept that they were asked about."""
+        """The tokens that people said in a request's newest message, each once. That they were asked about is kept."""
         content = body["messages"][-1]["content"]
         said = OURS.sub("", content if isinstance(content, str) else json.dumps(content))
         tokens = list(dict.fromkeys(TOKEN.findall(said)))
