@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.brief import Binding
+from agent.models.base import ToolSpec
 from agent.prompts import prompt
 from agent.view import estimate_tokens
 from agent.workspace.bundle import Bundle, Scope
@@ -19,7 +20,7 @@ from gateway.scopes import PUBLIC, Sight
 from gateway.store import Unread
 
 FRAME_TOKENS = 400
-"""Protocol text, channel card, binding and tools, roughly."""
+"""Protocol text, channel card and binding, roughly."""
 EVERYTHING = "owner"
 """Who may be told all that the agent knows, where nobody else listens: what USER and MEMORY say is not for others."""
 
@@ -38,12 +39,14 @@ class Setting:
     """What may be told there."""
     card: str = ""
     """In place of the pinned one: of the inner conversation."""
+    tools_tokens: int = 0
+    """Of the tools, which stand in front of everything."""
 
     @property
     def tokens(self) -> int:
         """Roughly."""
         texts = (self.persona, self.binding.prompt, self.binding.private)
-        return FRAME_TOKENS + sum(estimate_tokens(text) for text in texts)
+        return FRAME_TOKENS + self.tools_tokens + sum(estimate_tokens(text) for text in texts)
 
 
 class Briefing:
@@ -59,12 +62,14 @@ class Briefing:
         cards: Cards,
         places: Places,
         kept: Callable[[str], datetime | None] = lambda _: None,
+        tools: Sequence[ToolSpec] = (),
     ) -> None:
         """`me`: who the agent is by now. `peers`: the other agents of this gateway.
 
-        `kept`: when a conversation was last kept warm though nobody spoke there.
+        `kept`: when a conversation was last kept warm though nobody spoke there. `tools`: what each request is told of.
         """
         self._kept = kept
+        self._tools_tokens = sum(estimate_tokens(one.name + one.description + one.schema) for one in tools)
         self._me = me
         self._peers = peers
         self._bindings = bindings
@@ -94,6 +99,7 @@ class Briefing:
             whom=said[-1].sender.name if direct and said else None,
             last=self._last(place, past),
             sight=Sight(scope=scope, everything=everything),
+            tools_tokens=self._tools_tokens,
         )
 
     async def _by_itself(self, place: Address, past: Sequence[PastTurn]) -> Setting:
@@ -104,6 +110,7 @@ class Briefing:
             last=self._last(place, past),
             sight=Sight(scope=PUBLIC),
             card=prompt("inner"),
+            tools_tokens=self._tools_tokens,
         )
 
     def _last(self, place: Address, past: Sequence[PastTurn]) -> datetime | None:

@@ -192,6 +192,7 @@ class Mind:
             cards=shared.cards,
             places=shared.life.places,
             kept=partial(equipment.keep_warm.kept, self.id),
+            tools=self.hands.specs if self.model.takes_tools else (),
         )
 
     def _forget(self, conversation: ConversationId) -> None:
