@@ -137,7 +137,7 @@ def test_history_grows_by_appending(tmp_path: Path) -> None:
 def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
     async def story() -> None:
         small = ScriptedModel(
-            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=4_000
+            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=6_500
         )
         async with running(tmp_path, small) as gateway:
             for number in range(1, 21):
