@@ -10,6 +10,7 @@ import functools
 import heapq
 import queue
 import selectors
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from gateway.clock import ManualClock
 P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+LATELY_S = 0.05
+"""After a socket was busy it may still be."""
 BEGIN = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
@@ -44,6 +47,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self._grace_s = grace_s
+        self._busy_until_s = 0.0
         self.working = 0
         """What threads do that a coroutine waits for."""
 
@@ -52,7 +56,9 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         if self.working:
             return super().select(timeout)
-        found = super().select(self._grace_s)
+        found = super().select(self._grace_s if time.monotonic() < self._busy_until_s else 0.0)
+        if found:
+            self._busy_until_s = time.monotonic() + LATELY_S
         return found if found or self._clock.jump() else super().select(timeout)
 
 
@@ -99,7 +105,10 @@ def simulate(
     limit_s: float = 60.0,
     grace_s: float = 0.0,
 ) -> T:
-    """Run a story in simulated time. `limit_s`: of real time. `grace_s`: how long what goes over sockets may take."""
+    """Run a story in simulated time. `limit_s`: of real time.
+
+    `grace_s`: how long after something went over a socket more is waited for.
+    """
     clock = JumpingClock(begin)
     with _counted(), asyncio.Runner(loop_factory=lambda: _Loop(clock, grace_s)) as runner:
         return runner.run(asyncio.wait_for(story(clock), limit_s))
