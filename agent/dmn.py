@@ -12,8 +12,8 @@ Theory of operation. Somebody speaks to the agent: Engaged, and a turn starts at
 lane is free. A turn that used tools leads to Working and goes on at the next tick, one that did not winds
 down a step, and one that yielded rests. Ticks take up what is pending; with nothing pending they wind down too,
 so that an agent left alone comes to Resting within two ticks and stays there, or dreams once there is something
-to dream of. Stored, Paused and Off start nothing by themselves: a person's word lifts the first two, and is answered
-in all of them. Quiet lies over every state. Turns that nobody asked for are counted: so many in a row, so many
+to dream of. Stored, Paused and Off start nothing by themselves: a person's word is answered in all of them, anybody's
+lifts the first, an owner's or admin's the second, and neither the third. Quiet lies over every state. Turns that nobody asked for are counted: so many in a row, so many
 and so much money a day, and after errors they wait longer and longer.
 """
 # size: all transitions stand in one file
@@ -153,7 +153,8 @@ def _answer(state: State, signal: Signal, policy: Policy) -> Decided:
 def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
     place = signal.conversation
     if signal.urgency >= URGENT:
-        mode = Mode.OFF if state.mode is Mode.OFF else Mode.ENGAGED
+        stays = state.mode is Mode.OFF or (state.mode is Mode.PAUSED and not signal.trusted)
+        mode = state.mode if stays else Mode.ENGAGED
         state = replace(state, mode=mode, autonomous=0, stored_until=None, wake_on=())
         if place in state.running:
             told: dict[str, tuple[Effect, ...]] = {
@@ -167,7 +168,7 @@ def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
     if state.mode is Mode.STORED and any(_below(signal.type, kind) for kind in state.wake_on):
-        state = replace(state, mode=Mode.FORAGING, stored_until=None, wake_on=())
+        state = replace(state, mode=Mode.FORAGING, stored_until=None, wake_on=(), woken=True)
         return _owe(state, place, max(signal.urgency, NORMAL)), ()  # it asked to be told, however low that is
     return _owe(state, place, signal.urgency), ()
 
@@ -204,7 +205,7 @@ def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> Stat
         return state
     spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
     running, chats = (tuple(other for other in places if other != place) for places in (state.running, state.chats))
-    state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd)
+    state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
     fixed = state.mode in STILL
     goes_on = False
     if isinstance(signal, TurnFailed):
@@ -320,7 +321,7 @@ def _over(state: State, at: datetime) -> State:
     if state.quiet_until is not None and state.quiet_until <= at:
         state = replace(state, quiet_until=None)
     if state.mode is Mode.STORED and _woken(state, at):
-        state = replace(state, mode=Mode.RESTING, stored_until=None, wake_on=())
+        state = replace(state, mode=Mode.RESTING, stored_until=None, wake_on=(), woken=True)
     return state
 
 

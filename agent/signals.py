@@ -114,6 +114,8 @@ class State:
     """Stored: woken then. None: only by an event, or a person."""
     wake_on: tuple[str, ...] = ()
     """Stored: woken by a notification of such a type, or one below it."""
+    woken: bool = False
+    """It was stored, and no turn has ended since it was woken."""
     dreamt: datetime | None = None
     """When the last dream began."""
     stopping: bool = False
@@ -127,7 +129,7 @@ class State:
         if self.mode is Mode.DREAMING:
             self = replace(self, mode=Mode.RESTING, dreamt=None)  # noqa: PLW0642 - as of then
         kept = replace(self, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
-        return replace(kept, spared=False, stopping=False)
+        return replace(kept, spared=False, woken=False, stopping=False)
 
 
 _STATE: TypeAdapter[State] = TypeAdapter(State)
@@ -155,6 +157,8 @@ class Noticed:
     direct: bool = False
     """It is a direct chat."""
     arrivals: Arrivals = "steer"
+    trusted: bool = False
+    """An owner or admin said it: their word lifts a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

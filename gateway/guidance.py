@@ -27,11 +27,12 @@ class Guidance:
 
     async def __call__(self, conversation: ConversationId, autonomous: bool, continuing: bool) -> str:
         """For `agent.brief.Brief.now`. It has the operator's weight, so nobody's words are in it."""
-        if not autonomous:
-            return await self._returned(conversation)
         state = self._state()
+        if not autonomous:
+            still = [prompt(state.mode.value)] if state.mode in (Mode.PAUSED, Mode.OFF) else []
+            return "\n".join([*still, *filter(None, [await self._returned(conversation)])])
         quiet = [prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
-            mode = Mode.WORKING if continuing else state.mode
+            mode = Mode.WORKING if continuing else Mode.STORED if state.woken else state.mode
             return "\n".join([prompt(mode.value), *quiet, *filter(None, [listed(self._acting.places())])])
         return "\n".join([prompt("working" if continuing else "own"), *quiet])

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.clock import Clock
@@ -36,6 +36,8 @@ class Arrival:
     """It is to be dealt with there, and not by looking at it from the inner conversation."""
     talk: bool = False
     """It was said in a room, and not to the agent."""
+    trusted: bool = False
+    """An owner or admin said it."""
 
 
 class _Flood:
@@ -67,6 +69,8 @@ class Inbox:
         self._notice = notice
         self._open: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """Until when, on the monotonic clock, and what waits."""
+        self._trusted: set[ConversationId] = set()
+        """Where somebody has spoken in an open window whom the agent's people trust."""
         self._floods: OrderedDict[ConversationId, _Flood] = OrderedDict()
         self._closed = False
 
@@ -78,6 +82,8 @@ class Inbox:
         if arrival.urgency < URGENT or wait_s <= 0:
             self._notice(arrival)
             return
+        if arrival.trusted:
+            self._trusted.add(place)
         until_s = self._clock.monotonic() + wait_s
         if place in self._open:
             before_s, waiting = self._open[place]
@@ -111,5 +117,8 @@ class Inbox:
 
     async def _ripen(self, arrival: Arrival, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
-        del self._open[arrival.conversation]
-        self._notice(arrival)
+        place = arrival.conversation
+        del self._open[place]
+        trusted = place in self._trusted
+        self._trusted.discard(place)
+        self._notice(replace(arrival, trusted=trusted))

@@ -209,6 +209,7 @@ class Intake:
                     type=judged.type,
                     direct=_is_direct(event),
                     talk=event.kind == "room",
+                    trusted=judged.role in ("owner", "admin"),
                 )
             )
 

@@ -86,14 +86,28 @@ class Loop:
         self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
 
     def notice(
-        self, conversation: ConversationId, urgency: int, *, dotted: str = "", arrivals: Arrivals = "steer"
+        self,
+        conversation: ConversationId,
+        urgency: int,
+        *,
+        dotted: str = "",
+        arrivals: Arrivals = "steer",
+        trusted: bool = False,
     ) -> None:
         """Something there is ripe for the agent's attention."""
         if conversation in self._lanes:
             self._late[conversation] = max(urgency, self._late.get(conversation, AMBIENT))
         direct, now = self._turns.direct(conversation), self._clock.now()
         self.send(
-            Noticed(at=now, conversation=conversation, urgency=urgency, type=dotted, direct=direct, arrivals=arrivals)
+            Noticed(
+                at=now,
+                conversation=conversation,
+                urgency=urgency,
+                type=dotted,
+                direct=direct,
+                arrivals=arrivals,
+                trusted=trusted,
+            )
         )
 
     def tick(self) -> None:

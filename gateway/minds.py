@@ -98,7 +98,8 @@ class Minds:
 
     def _notice(self, arrival: Arrival, target: ConversationId) -> None:
         arrivals = self._shared.bindings.of(Address.parse(arrival.conversation)).arrivals
-        self.of(target).loop.notice(target, arrival.urgency, dotted=arrival.type, arrivals=arrivals)
+        loop = self.of(target).loop
+        loop.notice(target, arrival.urgency, dotted=arrival.type, arrivals=arrivals, trusted=arrival.trusted)
 
     def rang(self, alarm: Alarm) -> None:
         """A reminder has come, and is noticed: whoever asked for it does not wait for the next tick."""

@@ -53,6 +53,7 @@ def order(order: Order) -> Directive:
 
 IDLE: dict[str, Signal] = {
     "urgent": Noticed(at=NOW, conversation=A, urgency=3),
+    "owner": Noticed(at=NOW, conversation=A, urgency=3, trusted=True),
     "normal": Noticed(at=NOW, conversation=A, urgency=2),
     "low": Noticed(at=NOW, conversation=A, urgency=1),
     "tick": Tick(at=NOW),
@@ -81,14 +82,14 @@ BUSY: dict[str, Signal] = {
 # E engaged, W working, F foraging, R resting, S stored, D dreaming, P paused, O off: what follows.
 # `>`: a turn begins. `x`: the inner turn is interrupted.
 WHEN_IDLE = """
-     urgent normal low tick wake pause rest store quiet off asleep spent stop
-E      E>     E     E   F    E     P    R     S     E    O    E      E    E
-W      E>     W     W   F    W     P    R     S     W    O    W      W    W
-F      E>     F     F   R    F     P    R     S     F    O    F      F    F
-R      E>     R     R   R    F     P    R     S     R    O    R      R    R
-S      E>     S     S   S    F     P    R     S     S    O    S      S    S
-P      E>     P     P   P    F     P    P     P     P    O    P      P    P
-O      O>     O     O   O    F     P    O     O     O    O    O      O    O
+     urgent owner normal low tick wake pause rest store quiet off asleep spent stop
+E      E>    E>     E     E   F    E     P    R     S     E    O    E      E    E
+W      E>    E>     W     W   F    W     P    R     S     W    O    W      W    W
+F      E>    E>     F     F   R    F     P    R     S     F    O    F      F    F
+R      E>    E>     R     R   R    F     P    R     S     R    O    R      R    R
+S      E>    E>     S     S   S    F     P    R     S     S    O    S      S    S
+P      P>    E>     P     P   P    F     P    P     P     P    O    P      P    P
+O      O>    O>     O     O   O    F     P    O     O     O    O    O      O    O
 """
 WHEN_PENDING = """
      tick
@@ -500,14 +501,14 @@ ROWS: list[Row] = [
         "that time has come",
         replace(S, stored_until=NOW, wake_on=("x.link",), pending=(A,)),
         TICK,
-        replace(R, running=(A,), autonomous=1, turns_today=1),
+        replace(R, running=(A,), autonomous=1, turns_today=1, woken=True),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
         "that kind of event has come, low as it is: it is pending",
         replace(S, stored_until=LATER, wake_on=("x.link",)),
         Noticed(at=NOW, conversation=INNER, urgency=1, type="x.link.down"),
-        replace(F, pending=(INNER,)),
+        replace(F, pending=(INNER,), woken=True),
         (timer(30), SAVE),
     ),
     (

@@ -1,12 +1,16 @@
 """The inner conversation: what is pending everywhere is looked at in one place, and dealt with where it came from."""
 
 import asyncio
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent.models.base import Text
 from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.prompts import prompt
 from gateway.clock import SystemClock
+from gateway.control import NotRunning, ask, socket_path
+from gateway.orders import Answer, DmnOrder
 from gateway.records import Handled, Judged, TurnEnded, inner
 from gateway.store import Store
 from tests.channels.kit import story
@@ -36,6 +40,15 @@ async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -
             turns = [fact for fact in found if isinstance(fact, TurnEnded)]
             if len(turns) >= count:
                 return turns
+            await asyncio.sleep(0.01)
+
+
+async def order(gateway: Running, what: Literal["pause", "off", "wake", "status", "debug"]) -> Answer:
+    """As the command line does, once the gateway listens."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(NotRunning):
+                return await ask(socket_path(gateway.path), DmnOrder(what=what, by="test"))
             await asyncio.sleep(0.01)
 
 
@@ -214,5 +227,42 @@ def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> 
             await gateway.screen.until(1)
         (turn,) = await ended(gateway, 1, place=LOBBY)
         assert (turn.autonomous, turn.cause, turn.text) == (True, "noticed", "oh")
+
+    told()
+
+
+def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answered(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (Rule(match="hello", reply="hi"),)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await order(gateway, "pause")
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+            assert gateway.scripted.requests[-1].now == prompt("paused")
+            assert (await order(gateway, "status")).data[0].mode == "paused"
+            await gateway.console.say("hello", sender="olga")
+            await gateway.screen.until(2)
+            assert gateway.scripted.requests[-1].now == ""
+            assert (await order(gateway, "status")).data[0].mode != "paused"
+
+    told()
+
+
+def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (Rule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await order(gateway, "off")
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.say("hello", sender="olga")
+            await gateway.screen.until(1)
+            assert gateway.scripted.requests[-1].now == prompt("off")
+            assert [one.place for one in gateway.scripted.requests] == ["console/olga"]
+            debug = await order(gateway, "debug")
+            assert "agent/reverie" in "\n".join(debug.lines)
+            await order(gateway, "wake")
+            await ended(gateway, 1)
 
     told()
