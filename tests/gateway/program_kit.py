@@ -19,7 +19,7 @@ from typing import Any
 
 from gateway import app
 from gateway.clock import Clock
-from gateway.records import LOW, Fact
+from gateway.records import NORMAL, Fact
 from gateway.settings_load import parse
 from gateway.store import Missing, Store, Stored
 from tests.gateway.kill_judge import TOKEN, Asked
@@ -149,7 +149,7 @@ class Program:
     async def _dealt_with(self) -> bool:
         with contextlib.suppress(Missing):
             async with await Store.open_readonly(self.store) as reader:
-                return not await reader.outbox() and not await reader.due(LOW)
+                return not await reader.outbox() and not await reader.due(NORMAL)  # what is low waits for the next turn
         return False
 
     async def entries(self) -> list[Stored]:
