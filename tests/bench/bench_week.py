@@ -30,7 +30,7 @@ from tests.gateway.simulated import JumpingClock, simulate
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
-DAILY_TURNS, DAILY_USD = 20, 0.06
+DAILY_TURNS, DAILY_USD = 20, 0.30
 SAMPLED = 5
 """Events of each fate that `why` is asked about."""
 

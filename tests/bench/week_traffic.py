@@ -47,12 +47,10 @@ ASKS = (
     "hello",
     "what did I say yesterday?",
     "remember that I like tea",
-    "remind me in 2 hours to stretch",
-    "remind me every day",
-    "remind me on workdays",
     "!status",
     "!help",
 )
+REMINDS = ("remind me in 2 hours to stretch", "remind me every day", "remind me on workdays")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,7 +108,7 @@ def event(one: Happening, now: datetime, said: list[Message], rng: random.Random
     if one.what == "refused":
         at = Address(channel=at.channel, room=RoomId("#elsewhere"))
     asked = one.what == "ask" or one.room is None
-    text = rng.choice(ASKS if asked else SAYS)
+    text = rng.choice(REMINDS if asked and rng.random() < 0.03 else ASKS if asked else SAYS)
     kind = "direct" if one.room is None else "mention" if asked else "room"
     return Message(id=MessageId(ident), at=at, sender=sender, text=text, sent=now, kind=kind)  # type: ignore[arg-type] # one of these
 

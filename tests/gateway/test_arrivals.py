@@ -9,16 +9,20 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.models.base import Request, Text
+from gateway.events import Message
 from gateway.fates import Fate, fates
-from gateway.records import TurnEnded
+from gateway.records import Queued, TurnEnded
+from gateway.settings import Settings
 from tests.gateway import mind_kit
-from tests.gateway.mind_kit import IRC, TELEGRAM, Ask, Brain, Say, World, world
+from tests.gateway.cut_kit import Steps, cutting, live
+from tests.gateway.mind_kit import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
 from tests.gateway.simulated import JumpingClock, simulate
 
 MODES = ("steer", "queue", "interrupt")
@@ -68,14 +72,17 @@ def _told_behind(ask: Ask) -> bool:
     return not isinstance(ask.request.conversation[-1].parts[0], Text)
 
 
-async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Brain]:
-    made = mind_kit.settings(
+def configured(case: Case, folder: Path) -> Settings:
+    return mind_kit.settings(
         folder,
         bindings=[{"match": {"channel": "*"}, "arrivals": case.mode}],
         attention={"coalesce": case.coalesce_s},
     )
+
+
+async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Brain]:
     brain = thinks(case, clock)
-    async with world(made, clock, brain) as gateway:
+    async with world(configured(case, folder), clock, brain) as gateway:
         await clock.sleep(1)
         for number, (gap_s, where) in enumerate(case.says):
             await clock.sleep(gap_s)
@@ -116,6 +123,33 @@ CASES = st.builds(
 def run(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
         simulate(lambda clock: check(case, clock, Path(folder)))
+
+
+async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -> None:
+    steps, told, at_s = Steps(lives), list[tuple[float, str, Message]](), 1.0
+    for number, (gap_s, where) in enumerate(case.says):
+        at_s += gap_s
+        channel, who, room = PLACES[where]
+        text = f"{'reverie, ' if room else ''}word{number}"
+        told.append((at_s, channel, message(channel, who, text, clock, room=room, id=f"m{number}")))
+    gateway = World(configured(case, folder), clock, thinks(case, clock))
+    with mock.patch("gateway.app.Store", cutting(steps)):
+        await live(gateway, clock, steps, told, end_s=600.0)
+    posts = [one.fact.post for one in await gateway.log("post") if isinstance(one.fact, Queued)]
+    for index, (_, who, room) in enumerate(PLACES):
+        said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
+        queued = "\n".join(post.text for post in posts if post.to.room == (room or who))
+        assert WORD.findall(queued) == said
+        shown = WORD.findall("\n".join(gateway.said(room or who)))
+        assert [word for word in said if word in shown] == shown, "none twice, and in order"
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(CASES, st.lists(st.integers(1, 20), min_size=1, max_size=3))
+def test_whenever_they_come_and_whenever_the_process_is_cut(case: Case, lives: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(lambda clock: cut(case, clock, Path(folder), lives))
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,25 +1,21 @@
-"""The process is cut after any durable step: what comes of the story is the same as without.
-
-Every append is such a step, so the story is run once for each: that many are let through, the next never comes back,
-and everything in memory is gone. The platforms tell again what they do not know to be taken in, as they do.
-"""
+"""The process is cut after any durable step: what comes of the story is the same as without (see `cut_kit`)."""
 
 import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from gateway import app
-from gateway.events import Alarm, Delivery, Message, Notification
+from gateway.events import Alarm, Delivery, Message
 from gateway.fates import Fate, fates
 from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
-from gateway.store import Appended, Entry, Store, rebuild
+from gateway.store import rebuild
+from tests.gateway.cut_kit import Script, Steps, cutting, live
 from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
 from tests.gateway.simulated import JumpingClock, simulate
 
@@ -27,33 +23,6 @@ END_S: Final = 3_000.0
 LAST: Final = 60
 """Durable steps that are tried; the story has a few less."""
 MEMORY: Final = "- ann likes tea\n"
-
-
-@dataclass
-class Steps:
-    """How many durable steps each of the next processes takes until it is cut; the last one is not."""
-
-    lives: list[int]
-    taken: int = 0
-    """By the process that runs now."""
-    cut: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-def cutting(steps: Steps) -> type[Store]:
-    """A store that lets so many appends through."""
-
-    class Cutting(Store):
-        async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
-            if steps.cut.is_set():
-                await asyncio.Event().wait()
-            written = await super().append(entries)
-            steps.taken += 1
-            if steps.lives and steps.taken >= steps.lives[0]:
-                steps.cut.set()
-                await asyncio.Event().wait()
-            return written
-
-    return Cutting
 
 
 def answer(ask: Ask) -> Say:
@@ -82,7 +51,7 @@ def answer(ask: Ask) -> Say:
     return Say(calls=[(name, json.dumps(arguments)) for name, arguments in tools], takes_s=0.5)
 
 
-def script(clock: JumpingClock) -> list[tuple[float, str, Notification]]:
+def script(clock: JumpingClock) -> Script:
     return [
         (10, TELEGRAM, message(TELEGRAM, "ann", "I like tea", clock, id="m1")),
         (40, IRC, message(IRC, "bob", "nice weather", clock, room="#one", id="m2")),
@@ -91,31 +60,6 @@ def script(clock: JumpingClock) -> list[tuple[float, str, Notification]]:
         (400, DISCORD, message(DISCORD, "dora", "there is an outage", clock, room="#two", id="m5")),
         (1_000, DISCORD, message(DISCORD, "dora", "no outage here", clock, room="#three", id="m6")),
     ]
-
-
-async def live(gateway: World, clock: JumpingClock, steps: Steps) -> None:
-    """The story, and after the cut the rest of it."""
-    told = script(clock)
-
-    async def feed() -> None:
-        for at_s, channel, event in told:
-            await clock.sleep(at_s - clock.monotonic())
-            await gateway.tell(channel, event)
-        await clock.sleep(END_S - clock.monotonic())
-
-    while True:
-        gateway.begin()
-        feeding, cut = asyncio.ensure_future(feed()), asyncio.ensure_future(steps.cut.wait())
-        await asyncio.wait([feeding, cut], return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        if not steps.cut.is_set():
-            await feeding
-            await gateway.end()
-            return
-        feeding.cancel()
-        await gateway.kill()
-        steps.cut, steps.taken = asyncio.Event(), 0
-        del steps.lives[0]
 
 
 @dataclass(frozen=True)
@@ -145,7 +89,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         )
         brain = Brain(clock, answer)
         gateway = World(made, clock, brain)
-        await live(gateway, clock, steps)
+        await live(gateway, clock, steps, script(clock), end_s=END_S)
         log = await gateway.log()
         found = {one.seq: one.fact for one in log}
         facts = list(found.values())
