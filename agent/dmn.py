@@ -13,8 +13,9 @@ lane is free. A turn that used tools leads to Working and goes on at the next ti
 down a step, and one that yielded rests. Ticks take up what is pending; with nothing pending they wind down too,
 so that an agent left alone comes to Resting within two ticks and stays there, or dreams once there is something
 to dream of. Stored, Paused and Off start nothing by themselves: a person's word is answered in all of them, anybody's
-lifts the first, an owner's or admin's the second, and neither the third. Quiet lies over every state. Turns that nobody asked for are counted: so many in a row, so many
-and so much money a day, and after errors they wait longer and longer.
+lifts the first, an owner's or admin's the second, and neither the third. Quiet lies over every state. Turns that
+nobody asked for are counted: so many in a row, so many and so much money a day, and after errors they wait longer
+and longer.
 """
 # size: all transitions stand in one file
 

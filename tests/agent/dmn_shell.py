@@ -97,8 +97,11 @@ class Shell:
 
     # what may happen
 
-    def say(self, place: ConversationId, urgency: int, arrivals: signals.Arrivals = "steer") -> None:
+    def say(
+        self, place: ConversationId, urgency: int, arrivals: signals.Arrivals = "steer", *, trusted: bool = False
+    ) -> None:
         """Something is ripe there."""
+        before = self.state.mode
         self.unread[place] = max(urgency, self.unread.get(place, 0))
         direct, urgent = place in CHATS, urgency >= URGENT and not self.stopped
         if urgent:
@@ -108,8 +111,18 @@ class Shell:
         must_wait = not self._fits(direct=direct)
         running = place in self.turns
         effects = self.send(
-            Noticed(at=self.now, conversation=place, urgency=urgency, type="x.y", direct=direct, arrivals=arrivals)
+            Noticed(
+                at=self.now,
+                conversation=place,
+                urgency=urgency,
+                type="x.y",
+                direct=direct,
+                arrivals=arrivals,
+                trusted=trusted,
+            )
         )
+        lifted = before in {Mode.PAUSED, Mode.OFF} and self.state.mode is not before
+        assert not lifted or (trusted and before is Mode.PAUSED), "only who may lifts a pause, and nobody what is off"
         if urgent and running:
             told = {"steer": Steer(conversation=place), "interrupt": Interrupt(conversation=place)}
             assert arrivals == "queue" or told[arrivals] in effects, "a running turn is told as configured"

@@ -30,10 +30,11 @@ POLICIES = st.builds(
 
 def says() -> st.SearchStrategy[Move]:
     return st.builds(
-        lambda place, urgency, arrivals: lambda shell: shell.say(place, urgency, arrivals),
+        lambda place, urgency, arrivals, trusted: lambda shell: shell.say(place, urgency, arrivals, trusted=trusted),
         st.sampled_from(PLACES),
         st.sampled_from([1, 2, 2, 3, 3]),
         st.sampled_from(get_args(signals.Arrivals)),
+        st.booleans(),
     )
 
 
