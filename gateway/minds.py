@@ -16,13 +16,13 @@ from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.mind import Mind, Shared
 from gateway.orders import Answer, MindSeen, Order
-from gateway.records import LOW, URGENT, Directed, inner, is_inner
+from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
 from gateway.store import Entry
 
 logger = logging.getLogger("reverie.minds")
 
 LOOKED_AT: Final = 50
-"""Unread entries of a place among which a reminder is looked for at the start."""
+"""Unread entries of a place among which a reminder is looked for at the start, and turns among which are the last."""
 
 
 class Minds:
@@ -70,8 +70,9 @@ class Minds:
 
     async def due(self) -> list[Arrival]:
         """What an earlier process left undone, as it would arrive now."""
-        found = []
-        for place, urgency in await self._shared.store.due(LOW):
+        found, due = [], dict(await self._shared.store.due(LOW))
+        due |= dict.fromkeys(await self._interrupted(), URGENT)
+        for place, urgency in due.items():
             own = False
             if urgency < URGENT and not is_inner(place):
                 unread = await self._shared.store.unread(place, most=LOOKED_AT)
@@ -79,6 +80,14 @@ class Minds:
             direct = None if is_inner(place) else await self._shared.life.places.direct(place)
             found.append(Arrival(conversation=place, urgency=urgency, direct=direct, own=own))
         return found
+
+    async def _interrupted(self) -> list[ConversationId]:
+        """Where the last turn was interrupted: what it had heard is owed an answer, if nothing newer is there, too."""
+        ended: dict[ConversationId, bool] = {}
+        for one in await self._shared.store.newest(LOOKED_AT, kinds=["turn_ended"]):
+            if isinstance(one.fact, TurnEnded) and one.conversation is not None and not is_inner(one.conversation):
+                ended[one.conversation] = one.fact.outcome == "interrupted"
+        return [place for place, interrupted in ended.items() if interrupted]
 
     def notice(self, arrival: Arrival) -> None:
         """Something is ripe. Urgent: a turn there; else one of the inner conversation, if it is of a public room."""

@@ -7,7 +7,7 @@ must come up in exactly one answer, in the order in which the words were said.
 import itertools
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from agent.models.base import Request, Text
 from gateway.events import Message
 from gateway.fates import Fate, fates
-from gateway.records import Queued, TurnEnded
+from gateway.records import URGENT, Judged, Queued, TurnEnded, key_of
 from gateway.settings import Settings
+from gateway.store import Entry, Store
 from tests.gateway import mind_kit
 from tests.gateway.cut_kit import Steps, cutting, live
 from tests.gateway.mind_kit import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
 from tests.gateway.simulated import JumpingClock, simulate
+from tests.store.kit import turn
 
 MODES = ("steer", "queue", "interrupt")
 PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))
@@ -182,5 +184,31 @@ def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list
         assert gateway.said("ann") == answers
         assert [turn.outcome for turn in await gateway.turns()] == outcomes
         assert len(brain.asked) == requests
+
+    simulate(story)
+
+
+def test_what_an_interrupted_turn_had_heard_is_answered_by_the_next_process(tmp_path: Path) -> None:
+    """Also where nothing newer is there: that was heard in time, or taken back."""
+    case = Case(mode="interrupt", says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
+
+    async def story(clock: JumpingClock) -> None:
+        made = configured(case, tmp_path)
+        said = message(TELEGRAM, "ann", "word0", clock, id="m0")
+        place = said.at.conversation
+        async with await Store.open(made.store.path, clock) as store:
+            came = Entry(fact=said, at=clock.now(), conversation=place, key=key_of(said))
+            judged = Judged(type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest")
+            (first, _) = await store.append([came, Entry(fact=judged, at=clock.now(), conversation=place, cause=came)])
+            ended = turn(place, first.seq, text="").fact
+            assert isinstance(ended, TurnEnded)
+            heard = replace(ended, outcome="interrupted", heard="[] ann (guest): word0", requests=0)
+            await store.append([Entry(fact=heard, at=clock.now(), conversation=place, key="turn:t")])
+        brain = thinks(case, clock)
+        for _ in range(2):  # and only once
+            async with world(made, clock, brain) as gateway:
+                await clock.sleep(60)
+                assert fates(await gateway.log())[first.seq] is Fate.ANSWERED
+        assert [ask.place for ask in brain.asked] == [place]
 
     simulate(story)
