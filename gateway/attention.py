@@ -141,8 +141,8 @@ def _is_told(event: Notification) -> bool:
             return event.change == "topic" and event.news
         case Reacted():
             return event.added
-        case Delivery():
-            return event.state != "sent"
+        case Delivery():  # who is told that one is uncertain may say it again, and then it may stand there twice
+            return event.state == "failed"
         case _:
             return False
 

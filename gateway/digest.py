@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.bindings import Bindings
+from gateway.clock import Clock
 from gateway.events import Address, Alarm, ConversationId, MessageId, SenderId
 from gateway.fitting import Told, tell
 from gateway.hearing import Hearing, Standing, answered
 from gateway.places import Places
-from gateway.records import LOW, URGENT, Seq, inner, is_inner
-from gateway.store import Store, Unread
+from gateway.records import LOW, URGENT, Handled, Seq, TurnId, inner, is_inner
+from gateway.store import Entry, Store, Unread
 
 ROOMS: Final = 8
 """Told in one digest; the others wait for the next."""
@@ -58,7 +58,7 @@ class Digests:
         *,
         agent: str,
         store: Store,
-        bindings: Bindings,
+        clock: Clock,
         places: Places,
         hearing: Hearing,
         plain: bool,
@@ -68,7 +68,7 @@ class Digests:
         """`plain`: for a very small model. `mine`: whether it is this agent's. `busy`: whether a turn runs there."""
         self._inner = inner(agent)
         self._store = store
-        self._bindings = bindings
+        self._clock = clock
         self._places = places
         self._hearing = hearing
         self._plain = plain
@@ -101,7 +101,11 @@ class Digests:
             unread = await self._store.unread(place, most=LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
                 continue  # a reminder is told where it was asked for
-            self.shown[place] = shown = await self._shown(unread)
+            shown = await self._shown(unread)
+            if not shown.told.covers:
+                await self._put_away(place, shown.upto)
+                continue
+            self.shown[place] = shown
             parts.append(f"## {place}\n{shown.told.heard}")
             covers += shown.told.covers
             senders += shown.told.senders
@@ -120,6 +124,11 @@ class Digests:
             looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
             shown=dict(self.shown),
         )
+
+    async def _put_away(self, place: ConversationId, upto: Seq) -> None:
+        """All of it was deleted meanwhile: there is nothing to look at."""
+        handled = Handled(turn=TurnId(""), upto=upto)
+        await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:
         """Public rooms of this agent with something to look at and nothing urgent, the most urgent first."""

@@ -124,7 +124,7 @@ class Mind:
         return Digests(
             agent=self.id,
             store=shared.store,
-            bindings=shared.bindings,
+            clock=shared.clock,
             places=shared.life.places,
             hearing=self._hearing,
             plain=self.model.family == "local",

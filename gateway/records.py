@@ -210,6 +210,7 @@ class Handled:
     """In its inner conversation the agent decided that nothing is to be done about what was unread here."""
 
     turn: TurnId
+    """Empty: all of it was deleted before anybody looked."""
     upto: Seq
     """Everything unread here up to this is dealt with."""
     kind: Literal["handled"] = "handled"

@@ -66,6 +66,4 @@ def _allowed(where: Whereabouts) -> None:
     """The agent by itself, or an owner or admin: nobody else can put it to rest."""
     trusted = where.askers and all(asker.verified and asker.role in TRUSTED for asker in where.askers)
     if not is_inner(where.at.conversation) and not trusted:
-        raise Refused(
-            "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
-        )
+        raise Refused("Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user.")

@@ -266,3 +266,19 @@ def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: P
             await ended(gateway, 1)
 
     told()
+
+
+def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.2}}
+        async with running(tmp_path, Script(rules=(REST,)), **slow) as gateway:
+            message = await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.delete(message)
+            async with asyncio.timeout(20):
+                while not await gateway.log("handled"):
+                    await asyncio.sleep(0.01)
+            assert not await _due(gateway)
+        assert not gateway.scripted.requests
+
+    told()
