@@ -22,20 +22,17 @@ from agent.signals import (
     Tick,
     TurnEnded,
     TurnFailed,
-    save,
 )
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.lane import Lane
-from gateway.records import AMBIENT, URGENT, DmnSaved, is_inner
-from gateway.store import Entry, Store, StoreError
+from gateway.records import AMBIENT, URGENT, is_inner
+from gateway.saving import Saving
+from gateway.store import Store, StoreError
 from gateway.taker import Taker
 from gateway.turns import Report
 
 logger = logging.getLogger("reverie.loop")
-
-SAVE_AFTER_S = 1.0
-"""Writing the state can wait this long, so that nobody waits for it."""
 
 
 class Loop:
@@ -56,7 +53,6 @@ class Loop:
         """`spawn` starts a task whose failure stops the gateway. `waits`: whether more there is noticed soon."""
         self.agent = agent
         self.policy = policy
-        self._store = store
         self._clock = clock
         self._turns = turns
         self._state = state
@@ -65,8 +61,7 @@ class Loop:
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = 0.0
         """Monotonic; when the timer comes."""
-        self._saving: asyncio.Task[None] | None = None
-        """Under way until it has taken the state to write."""
+        self._saving = Saving(agent, store, clock, lambda: self._state, spawn)
         self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
         self._late: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn runs."""
@@ -138,7 +133,7 @@ class Loop:
                 case Persist():
                     # What is counted must hold over a crash; the mode may be a second old.
                     counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
-                    self._save(0.0 if counted else SAVE_AFTER_S)
+                    self._saving.save(soon=counted)
                 case _:  # the turn has just ended
                     pass
 
@@ -157,10 +152,7 @@ class Loop:
         for lane in parked:
             lane.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
-        if self._saving is not None:
-            self._saving.cancel()
-            await asyncio.gather(self._saving, return_exceptions=True)
-            await self._persist(0.0)
+        await self._saving.stop()
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
 
@@ -245,19 +237,3 @@ class Loop:
         await self._clock.sleep(delay_s)
         self._timer = None  # or the next SetTimer would cancel the task that it is called from
         self.tick()
-
-    def _save(self, delay_s: float) -> None:
-        if self._saving is not None:
-            if delay_s:
-                return
-            self._saving.cancel()
-        self._saving = self._spawn(self._persist(delay_s))
-
-    async def _persist(self, delay_s: float) -> None:
-        """Write down the state as it is then: the changes of one exchange are one entry."""
-        if delay_s:
-            await self._clock.sleep(delay_s)
-        self._saving = None
-        await self._store.append(
-            [Entry(fact=DmnSaved(state=save(self._state), agent=self.agent), at=self._clock.now())]
-        )
