@@ -165,11 +165,12 @@ async def test_a_storm_of_everything_at_once_loses_and_doubles_nothing(tmp_path:
             faults.drop("getUpdates", after=True, times=None, where=lambda _: roll() < 0.1),
         ]
         async with it.inside():
-            for _ in range(100):
+            said = 0
+            while said < 100 or not all(storm.met for storm in storms):  # how many calls there are, time decides
                 it.say(it.random.choice(everybody))
+                said += 1
                 await asyncio.sleep(0.02)
             await it.calm()
-        assert all(storm.met for storm in storms)
         fair(await it.verdict())
 
 
