@@ -56,6 +56,11 @@ class Following:
         self._look()
         self._news.set()
 
+    @property
+    def came_back(self) -> bool:
+        """They were away until just now, and nobody was told yet: see `returned`."""
+        return self._watcher.came_back
+
     def returned(self) -> timedelta | None:
         """How long they were away until just now; told once."""
         return self._watcher.since_last()

@@ -99,7 +99,9 @@ class Life:
 
     async def returned(self, conversation: ConversationId) -> str:
         """What an owner alone with the agent is told who was away until now, in numbers. Empty: nothing."""
-        newest = await self.places.newest(conversation) if self.places.known_direct(conversation) else None
+        if not (self.following.came_back and self.places.known_direct(conversation)):
+            return ""
+        newest = await self.places.newest(conversation)
         if newest is None or access.role_of(self._who, newest.at.channel, newest.sender) != "owner":
             return ""
         gone = self.following.returned()

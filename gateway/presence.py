@@ -132,6 +132,11 @@ class Watcher:
         now = self.level(at)
         return next((then for then in sorted(self._turning(at)) if then > at and self.level(then) != now), None)
 
+    @property
+    def came_back(self) -> bool:
+        """They were silent for long until just now, and nobody was told yet."""
+        return self._absent is not None
+
     def since_last(self) -> timedelta | None:
         """How long they had been silent when they came back. None: they had not, or that was told before.
 
