@@ -87,13 +87,17 @@ class Watcher:
         self._focused_until: datetime | None = None
         """None: they are not."""
         self._absent: timedelta | None = None
+        self._back: datetime | None = None
+        """When they last came back from a long silence."""
 
     def heard(self, at: datetime) -> None:
         """One of them spoke to the agent then. One that is told late counts as said together with the newest."""
         at = at if self._last is None else max(at, self._last)
         silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
         if self._last is not None and silent_s >= self._habits.idle_s:
-            self._absent = at - self._last
+            self._absent, self._back = at - self._last, at
+        elif self._back is not None and (at - self._back).total_seconds() >= self._habits.idle_s:
+            self._absent = None  # that was long ago: others have been here since
         self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
         goes_on = self._focused_until is not None and at < self._focused_until
         if self._per_min >= FOCUSED_PER_MIN or (goes_on and self._per_min >= UNFOCUSED_PER_MIN):

@@ -224,3 +224,10 @@ def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     assert many.startswith("They were away for 1 min.")
     assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
     assert "\n" not in away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
+
+
+def test_a_return_that_was_told_to_nobody_is_old_news_after_a_while() -> None:
+    watcher, begun = Watcher(Habits(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
+    for minutes in (0, 480, 490, 500):
+        watcher.heard(begun + timedelta(minutes=minutes))
+    assert watcher.since_last() is None
