@@ -168,7 +168,7 @@ def _indented(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The lines that fit; of a single long one its beginning. Pure."""
+    """The lines that fit; of a single long one its beginning. `text` has no empty lines at its ends. Pure."""
     if len(text) <= most:
         return text
     lines = text[: most + 1].rpartition("\n")[0].rstrip()

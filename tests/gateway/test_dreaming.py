@@ -412,6 +412,7 @@ async def test_nothing_of_a_dream_is_found_where_others_look(tmp_path: Path) -> 
 
 @given(st.text(alphabet="ab\n", max_size=60), st.integers(1, 50))
 def test_a_cut_keeps_whole_lines(text: str, most: int) -> None:
+    text = text.strip("\n")  # as it comes
     kept = cut(text, most)
     assert len(kept) <= most
     assert text.startswith(kept)

@@ -8,6 +8,7 @@ program is not installed, and RuntimeError with its output if it does not come u
 """
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _START_S = 15.0
+_PORTS = range(15_000, 32_000)
 
 _INSPIRCD = """
 <config format="xml">
@@ -96,10 +98,15 @@ def _program(name: str) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that no outgoing connection is given before the server has it.
+
+    Those come from above (https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html, ip_local_port_range).
+    """
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("a hundred ports were taken")
 
 
 @contextlib.contextmanager
