@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from channels.base import Denied
 from tests.channels.irc_kit import part, running, story
 from tests.channels.test_irc_real import Raw
+from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd
 from tests.servers.real_services import link, services
 
@@ -19,9 +19,7 @@ SASL = {"mechanism": "plain", "account": "reverie", "password": "correct horse"}
 
 @contextlib.contextmanager
 def network(directory: Path) -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        linked: int = probe.getsockname()[1]
+    linked = free_port()
     try:
         with inspircd(directory, more=link(linked)) as port, services(linked):
             yield port

@@ -1,7 +1,6 @@
 """What goes wrong on the way in from Telegram: nothing is lost, and nothing is heard twice."""
 
 import json
-import socket
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ from gateway.events import Link, Message
 from tests.channels.telegram_kit import running, story
 from tests.servers.bot_api import BAD_GATEWAY, BotApi
 from tests.servers.bot_api_http import post
+from tests.servers.ports import free_port
 
 Break = Callable[[BotApi], object]
 NEAR_NO_TIME: dict[str, Any] = {"poll_timeout": 1, "request_timeout": 0.3}
@@ -286,9 +286,7 @@ async def test_one_broken_update_among_fifty_costs_only_itself() -> None:
 
 @story
 async def test_a_webhook_is_believed_only_with_its_secret() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/hook"
     hook = {"port": port, "path": "/hook", "url": url, "secret": "right-secret"}
     async with BotApi() as api:

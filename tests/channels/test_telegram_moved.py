@@ -1,7 +1,6 @@
 """A group that becomes a supergroup: its messages are counted from 1 again, and none is taken for an older one."""
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -15,6 +14,7 @@ from gateway.events import ChannelName, Command, Edited, Membership, Message, Me
 from gateway.records import key_of
 from tests.channels.telegram_kit import Running, running, story
 from tests.servers.bot_api import BotApi, Chat, Person
+from tests.servers.ports import free_port
 
 
 @contextlib.asynccontextmanager
@@ -152,9 +152,7 @@ async def test_what_was_said_is_known_by_the_same_name_after_a_restart() -> None
 
 @story
 async def test_a_webhook_forgets_no_move_over_a_restart() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     hook = {"port": port, "path": "/hook", "url": f"http://127.0.0.1:{port}/hook", "secret": "secret"}
     async with BotApi() as api:
         ann, old = api.person("Ann"), api.group("lounge", basic=True)

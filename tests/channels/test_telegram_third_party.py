@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -25,6 +24,7 @@ from gateway.records import TurnEnded
 from gateway.settings_load import parse
 from gateway.store import Store
 from tests.channels.telegram_kit import story
+from tests.servers.ports import free_port
 
 MODULE = Path(__file__).parents[2] / ".venv/npm/node_modules/telegram-test-api"
 SERVE = (
@@ -44,9 +44,7 @@ def emulator() -> Iterator[str]:
         if os.environ.get("CI"):
             raise FileNotFoundError(missing)
         pytest.skip(missing)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([node, "-e", SERVE, str(MODULE), str(port)], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

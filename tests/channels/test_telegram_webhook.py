@@ -1,7 +1,6 @@
 """Whether Telegram still means to call us: a webhook is looked after for as long as it is used."""
 
 import json
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,12 @@ from gateway.clock import ManualClock
 from gateway.events import Link, Message
 from tests.channels.telegram_kit import running, story
 from tests.servers.bot_api import BotApi
+from tests.servers.ports import free_port
 
 
 @pytest.fixture
 def hook() -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return {"port": port, "path": "/hook", "url": f"http://127.0.0.1:{port}/hook", "secret": "a-secret"}
 
 

@@ -8,7 +8,6 @@ program is not installed, and RuntimeError with its output if it does not come u
 """
 
 import contextlib
-import random
 import shutil
 import socket
 import subprocess
@@ -16,8 +15,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers.ports import free_port
+
 _START_S = 15.0
-_PORTS = range(15_000, 32_000)
 
 _INSPIRCD = """
 <config format="xml">
@@ -67,7 +67,7 @@ def inspircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterat
 
     `more` is added to its configuration.
     """
-    port = _free_port()
+    port = free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
@@ -83,7 +83,7 @@ def ngircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterator
 
     `more` is added to its options.
     """
-    port = _free_port()
+    port = free_port()
     file = directory / "ngircd.conf"
     file.write_text(_NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0", more=more))
     with _running([_program("ngircd"), "-n", "-f", str(file)], port, directory):
@@ -95,18 +95,6 @@ def _program(name: str) -> str:
     if found is None:
         raise FileNotFoundError(f"{name} is not installed")
     return found
-
-
-def _free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection is given before the server has it.
-
-    Those come from above (https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html, ip_local_port_range).
-    """
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("a hundred ports were taken")
 
 
 @contextlib.contextmanager
