@@ -14,7 +14,7 @@ from channels.base import Capabilities
 from gateway import access
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message
-from gateway.records import Carded
+from gateway.records import MESSAGES, Carded
 from gateway.store import Entry, Store
 
 COLD = timedelta(hours=1)
@@ -24,7 +24,6 @@ NEWEST_LINES = 100
 MOST_PEOPLE = 10
 REMEMBERED = 1_000
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
-_SPOKEN = ("direct", "mention", "reply", "room")
 
 
 def anew(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
@@ -89,7 +88,7 @@ class Cards:
 
     async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""
-        lines = await self._store.newest(NEWEST_LINES, kinds=_SPOKEN, conversation=conversation)
+        lines = await self._store.newest(NEWEST_LINES, kinds=MESSAGES, conversation=conversation)
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
             role = access.role_of(self._who, message.at.channel, message.sender)

@@ -25,13 +25,11 @@ from gateway.events import (
 from gateway.exchanges import LOOK_BACK, Exchanges
 from gateway.inbox import Arrival
 from gateway.ops.stats import Stats
-from gateway.records import CursorMoved, Judged, Queued, address_of, inner, key_of
+from gateway.records import MESSAGES, CursorMoved, Judged, Queued, address_of, inner, key_of
 from gateway.salience import Salient
 from gateway.store import Entry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.intake")
-
-MESSAGES = ("direct", "mention", "reply", "room")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

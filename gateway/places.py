@@ -5,11 +5,10 @@ from typing import Final
 
 from gateway.bindings import Bindings
 from gateway.events import Address, ConversationId, Message
-from gateway.records import is_inner
+from gateway.records import MESSAGES, is_inner
 from gateway.scopes import scope_of
 from gateway.store import Reader
 
-MESSAGES: Final = ("direct", "mention", "reply", "room")
 _KEPT: Final = 10_000
 
 

@@ -33,6 +33,9 @@ Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
 TurnId = NewType("TurnId", str)
 
+MESSAGES: Final = ("direct", "mention", "reply", "room")
+"""The kinds under which a `Message` stands in the log."""
+
 AMBIENT: Final = 0
 LOW: Final = 1
 NORMAL: Final = 2
