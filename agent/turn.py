@@ -43,15 +43,6 @@ class Tools(Protocol):
         """Carry out one call. Never raises for what the model did wrong: that is an error result."""
 
 
-class NoTools:
-    """Nothing beyond ending the turn."""
-
-    specs: tuple[ToolSpec, ...] = ()
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
-
-
 async def no_news() -> str:
     """Nothing arrives."""
     return ""

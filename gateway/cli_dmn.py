@@ -1,4 +1,4 @@
-"""`reverie dmn status|pause|wake|sleep|quiet|rest|off|debug`: the agents' Default Mode Networks, seen and steered.
+"""`reverie dmn status|pause|wake|sleep|quiet|rest|off|presence|debug`: the Default Mode Networks, seen and steered.
 
 Asks the running gateway. Where none runs, `status` and `debug` tell what was saved, and the others change that, so that
 it holds from the next start on. Exit codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be
@@ -18,6 +18,7 @@ from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 from agent import signals
+from agent.signals import Level
 from gateway import mindctl, policies
 from gateway.cli_reading import refused
 from gateway.clock import SystemClock
@@ -38,12 +39,13 @@ ResolveSettings = Callable[[Path], Settings]
 
 HELP: dict[What, str] = {
     "status": "what each agent is doing, and what it may still do today",
-    "pause": "no autonomous turns, until somebody speaks to the agent",
+    "pause": "no autonomous turns, until an owner or admin speaks to the agent, or it is woken",
     "wake": "end rest, pause, quiet and off",
     "sleep": "rest until a time, or until it is woken",
     "quiet": "start nothing below urgent for a time (default 1h)",
     "rest": "leave off what it is doing by itself",
     "off": "no autonomous turns, also after a restart, until it is woken",
+    "presence": "how near the people are, whatever their words show, until auto or the end of the process",
     "debug": "what would start next, and what it is blocked by",
 }
 
@@ -60,7 +62,10 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
         if what == "sleep":
             text = "a type of notifications that wakes it, too, e.g. telegram.main.room (repeatable)"
             made.add_argument("--on", action="append", default=[], metavar="TYPE", help=text)
-        made.add_argument("--agent", metavar="ID", help="this one only (default: all)")
+        if what == "presence":
+            made.add_argument("level", choices=(*get_args(Level), "auto"), help="auto: as their words show")
+        else:
+            made.add_argument("--agent", metavar="ID", help="this one only (default: all)")
         made.add_argument("--json", action="store_true", help="for programs")
         made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
         made.set_defaults(handler=dmn_command, resolve_settings=resolve_settings)
@@ -74,9 +79,10 @@ def dmn_command(args: argparse.Namespace) -> int:
         order = DmnOrder(
             what=args.what,
             by=f"{_user()} at the command line",
-            agent=args.agent,
+            agent=getattr(args, "agent", None),
             until=mindctl.until_of(" ".join(getattr(args, "when", ())), now, ZoneInfo(settings.dmn.timezone)),
             on=tuple(getattr(args, "on", ())),
+            level=getattr(args, "level", "auto"),
         )
         answer = asyncio.run(_answer(settings, order, now))
     except (ControlError, StoreError, OSError, ValueError) as error:
@@ -95,6 +101,8 @@ async def _answer(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
         return await ask(socket_path(path), order)
     except (NotRunning, PathTooLong):
         pass
+    if order.what == "presence":
+        return Answer(ok=False, lines=("no gateway is running, and who is near is told to a running one: start it",))
     if order.what in mindctl.ASKS:
         return await _saved(settings, order, now)
     return await _directed(settings, order, now)

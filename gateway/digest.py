@@ -4,7 +4,7 @@ Text of private places never comes here: what is pending there is dealt with the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.clock import Clock
@@ -20,6 +20,7 @@ ROOMS: Final = 8
 LINES: Final = 15
 """Of one room: what asks for a look first, then the newest of what was overheard."""
 OWN_LINES: Final = 20
+"""Of what concerns the agent itself."""
 NOTHING: Final = Seq(0)
 CHARS: Final = 12_000
 """Of all rooms together, about: no room is begun beyond."""
@@ -47,7 +48,6 @@ class Digest:
     upto: Seq = NOTHING
     """Of the inner conversation's own unread; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    shown: dict[ConversationId, Shown] = field(default_factory=dict)
 
 
 class Digests:
@@ -122,7 +122,6 @@ class Digests:
             omitted=omitted,
             upto=own.upto,
             looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
-            shown=dict(self.shown),
         )
 
     async def _put_away(self, place: ConversationId, upto: Seq) -> None:

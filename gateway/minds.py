@@ -14,8 +14,9 @@ from gateway import mindctl
 from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
+from gateway.loop import Loop
 from gateway.mind import Mind, Shared
-from gateway.orders import Answer, MindSeen, Order
+from gateway.orders import Answer, DmnOrder, MindSeen, Order
 from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
 from gateway.store import Entry
 
@@ -136,11 +137,25 @@ class Minds:
 
     async def order(self, order: Order) -> Answer:
         """Somebody steers them from outside."""
-        loops = [mind.loop for mind in self.minds.values()]
-        answer, todo = mindctl.answer(order, loops, self._shared.clock.now())
+        if order.what == "presence":
+            return await self._near(order)
+        answer, todo = mindctl.answer(order, self._loops, self._shared.clock.now())
         for one in todo:
             await self.direct(*one)
         return answer
+
+    async def _near(self, order: DmnOrder) -> Answer:
+        """Somebody says how near the people are; it holds until `auto`, or the end of the process."""
+        now = self._shared.clock.now()
+        told = [Directed(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.minds]
+        await self._shared.store.append([Entry(fact=one, at=now, conversation=inner(one.agent)) for one in told])
+        self._shared.life.following.ordered(None if order.level == "auto" else order.level)
+        answer, _ = mindctl.answer(order.model_copy(update={"what": "status"}), self._loops, now)
+        return answer
+
+    @property
+    def _loops(self) -> list[Loop]:
+        return [mind.loop for mind in self.minds.values()]
 
     async def warm_up(self) -> None:
         """Have local models read in what all conversations begin with, so that nobody's first message pays for it."""

@@ -4,10 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from agent.signals import Level
 from gateway.events import ConversationId, Time
 
-What = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "debug"]
+What = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "presence", "debug"]
 """`status` and `debug` only ask. `sleep`: rest until a time, or a kind of notification; the others say themselves."""
+Near = Literal[Level, "auto"]
+"""How near the people are, whatever their words show; `auto`: as these show."""
 
 _Word = Annotated[str, Field(max_length=200)]
 
@@ -28,6 +31,8 @@ class DmnOrder(_Line):
     """Of `sleep` and `quiet`. None: until it is woken; for an hour."""
     on: Annotated[tuple[_Word, ...], Field(max_length=20)] = ()
     """Of `sleep`: types of notifications that wake it, too."""
+    level: Near = "auto"
+    """Of `presence`, which is the same for all agents."""
     kind: Literal["dmn"] = "dmn"
 
 

@@ -18,12 +18,13 @@ from agent.models.failover import Failover
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Rule, Script, ScriptedModel
 from agent.prompt import assemble
-from agent.turn import NoTools, take_turn
+from agent.turn import take_turn
 from agent.view import MAX_IMAGE_TOKENS, images_tokens
 from gateway.clock import ManualClock
 from gateway.records import MediaRef, Seq
 from gateway.settings import Llm
 from tests.agent.models_kit import TOOL, against, ask, end, make, request, text
+from tests.agent.turn_kit import NoTools
 from tests.servers.model_api import Answer, ModelApi
 
 PNG = b"\x89PNG\r\n\x1a\n rest"

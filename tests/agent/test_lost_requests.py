@@ -9,10 +9,11 @@ from agent.brief import Brief
 from agent.models.base import Busy
 from agent.models.failover import Failover
 from agent.outcome import Outcome, Progress
-from agent.turn import NoTools, take_turn
+from agent.turn import take_turn
 from gateway.clock import ManualClock
 from gateway.events import Usage
 from tests.agent.test_cache_keeper import ANSWER, IDENTITY, Bench, request, story
+from tests.agent.turn_kit import NoTools
 from tests.servers.model_api import Answer, failure
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))

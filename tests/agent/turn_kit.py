@@ -15,6 +15,15 @@ USAGE = Usage(input_tokens=10, output_tokens=1)
 ACCOUNT = Account(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
 
 
+class NoTools:
+    """Nothing beyond ending the turn."""
+
+    specs: tuple[ToolSpec, ...] = ()
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Say:
     """One answer."""

@@ -15,12 +15,13 @@ from agent.models.base import Busy, Request, Said, Text, ToolCall, ToolResult, T
 from agent.models.scripted import Rule, Script, ScriptedModel
 from agent.outcome import Progress
 from agent.tools.notes import NOTES
-from agent.turn import NoTools, take_turn
+from agent.turn import take_turn
 from gateway.clock import ManualClock
 from gateway.dreaming import NOTES_TOKENS, Dream, cleaned, cut
 from gateway.memory import Memory, newest_dream
 from gateway.records import Dreamed, Seq, inner
 from gateway.store import NotWritten
+from tests.agent.turn_kit import NoTools
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWNER, ROOM, Papers, at, papers
 

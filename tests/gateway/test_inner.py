@@ -10,8 +10,8 @@ from agent.models.scripted import Rule, Script, ScriptedModel
 from agent.prompts import prompt
 from gateway.clock import SystemClock
 from gateway.control import NotRunning, ask, socket_path
-from gateway.orders import Answer, DmnOrder
-from gateway.records import Handled, Judged, TurnEnded, inner
+from gateway.orders import Answer, DmnOrder, Near
+from gateway.records import Directed, Handled, Judged, TurnEnded, inner
 from gateway.store import Store
 from tests.channels.kit import story
 from tests.gateway.kit import Running, running
@@ -43,12 +43,14 @@ async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -
             await asyncio.sleep(0.01)
 
 
-async def order(gateway: Running, what: Literal["pause", "off", "wake", "status", "debug"]) -> Answer:
+async def order(
+    gateway: Running, what: Literal["pause", "off", "wake", "presence", "status", "debug"], level: Near = "auto"
+) -> Answer:
     """As the command line does, once the gateway listens."""
     async with asyncio.timeout(20):
         while True:
             with contextlib.suppress(NotRunning):
-                return await ask(socket_path(gateway.path), DmnOrder(what=what, by="test"))
+                return await ask(socket_path(gateway.path), DmnOrder(what=what, level=level, by="test"))
             await asyncio.sleep(0.01)
 
 
@@ -280,5 +282,25 @@ def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) 
                     await asyncio.sleep(0.01)
             assert not await _due(gateway)
         assert not gateway.scripted.requests
+
+    told()
+
+
+def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (Rule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            slept = await order(gateway, "presence", "sleeping")
+            assert slept.data[0].presence == "sleeping"
+            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.say("hello", sender="ann")
+            await gateway.screen.until(1)
+            assert [one.place for one in gateway.scripted.requests] == ["console/ann"]
+            assert "the people are asleep" in (await order(gateway, "debug")).data[0].held
+            assert (await order(gateway, "presence")).data[0].presence != "sleeping"
+            await ended(gateway, 1)
+        directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, Directed)]
+        assert directed == ["presence sleeping", "presence auto"]
 
     told()
