@@ -80,9 +80,9 @@ def answer(order: DmnOrder, minds: Sequence[Mind], now: datetime) -> tuple[Answe
     if not meant:
         there = ", ".join(mind.agent for mind in minds)
         return Answer(ok=False, lines=(f"there is no agent {order.agent}; there is {there}",)), []
-    if order.what in ASKS:
+    if order.what in ASKS or order.what == "presence":  # which is no network's: what they are by then is the answer
         seen = [look(mind, now) for mind in meant]
-        lines = [line for one in seen for line in (told(one, now) if order.what == "status" else fires(one))]
+        lines = [line for one in seen for line in (fires(one) if order.what == "debug" else told(one, now))]
         return Answer(ok=True, lines=tuple(lines), data=tuple(seen)), []
     return _direct(order, meant, now)
 

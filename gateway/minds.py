@@ -150,7 +150,7 @@ class Minds:
         told = [Directed(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.minds]
         await self._shared.store.append([Entry(fact=one, at=now, conversation=inner(one.agent)) for one in told])
         self._shared.life.following.ordered(None if order.level == "auto" else order.level)
-        answer, _ = mindctl.answer(order.model_copy(update={"what": "status"}), self._loops, now)
+        answer, _ = mindctl.answer(order, self._loops, now)
         return answer
 
     @property

@@ -8,7 +8,7 @@ from datetime import UTC
 from hypothesis import strategies as st
 
 from gateway import events, records
-from gateway.events import ChannelName, MessageId, PostKey, RoomId, ThreadId
+from gateway.events import ChannelName, ConversationId, MessageId, PostKey, RoomId, ThreadId
 from gateway.records import Seq
 
 _FIRST_SEQ, _LAST_SEQ = 1, 2**53
@@ -96,6 +96,7 @@ turns_ended = st.builds(
     usage=usages,
     requests=counts,
     accounts=st.lists(accounts, max_size=2).map(tuple),
+    looked=st.lists(st.tuples(texts.map(ConversationId), seqs), max_size=2).map(tuple),
 )
 folds = st.builds(records.Folded, start=seqs)
 cards = st.builds(records.Carded)
@@ -114,11 +115,11 @@ previews = st.builds(records.Previewed, at=addresses, message=texts.map(MessageI
 previews_ended = st.builds(records.PreviewEnded, at=addresses, message=texts.map(MessageId))
 cursors = st.builds(records.CursorMoved)
 dmn_states = st.builds(records.DmnSaved)
-handled = st.builds(records.Handled)
+handled = st.builds(records.Handled, upto=seqs)
 reminded = st.builds(records.Reminded, at=st.none() | addresses, due=times)
 reminders_ended = st.builds(records.ReminderEnded)
 noted = st.builds(records.Noted)
-dreamed = st.builds(records.Dreamed)
+dreamed = st.builds(records.Dreamed, upto=seqs)
 directed = st.builds(records.Directed, until=st.none() | times)
 
 facts: st.SearchStrategy[records.Fact] = st.one_of(
