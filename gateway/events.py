@@ -331,6 +331,22 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where something stands whole, of which the model was told a part."""
+
+    handle: str
+    """What `fetch_evidence` takes: see `gateway.evidence`."""
+    kind: str
+    """What it is: `text`, `file`, `command`, `page`, `messages`, ..."""
+    origin: str
+    """Where it is from, on one line: a path and range, a command, a URL, message ids. Untrusted."""
+    chars: int
+    """Of the whole."""
+    sha256: str
+    """Of the whole in UTF-8, in lower-case hex."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
     """A tool that the model called, and what it was told."""
 
@@ -343,6 +359,12 @@ class Called:
     error: bool = False
     ended: bool = False
     """It ended the turn, so the model has not read the result."""
+    source: Source | None = None
+    """Of what `result` shows a part of. None: `result` is all of it."""
+    origin: str = ""
+    """Where the result is from, if its tool tells. Empty: from the call alone."""
+    ephemeral: bool = False
+    """What it did is kept elsewhere, so the call leaves the view at the next fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

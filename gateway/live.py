@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.settings import ContextOptimization, Settings
+from gateway.settings import Settings
+from gateway.settings_context import ContextOptimization
 from gateway.settings_load import BadConfig, load
 
 logger = logging.getLogger("reverie.live")

@@ -76,6 +76,39 @@ class MediaRef:
     """Pixels; 0 if they are not known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """What a fold was decided by: `agent.folding.decide` says the same of the same."""
+
+    situation: str
+    """`agent.folding.Situation`, as canonical JSON."""
+    turns: str
+    """The `agent.folding.Sizes` of the turns in view, oldest first, as canonical JSON."""
+    verdict: str
+    """In words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summarised:
+    """A summary that a model made: one row of `compactions_v1`."""
+
+    text: str
+    """As the model wrote it."""
+    turns: int
+    """That it stands for, besides what the summary before it stood for."""
+    tokens_before: int
+    """Of what it stands for, estimated."""
+    tokens_after: int
+    """Of the head that holds it, estimated."""
+    tries: int
+    took_s: float
+    model: str
+    """What made it, as its provider names it."""
+    usage: Usage
+    cost_usd: float | None
+    """Of the requests for it, failed ones too; the turn that it was made for bears it. None: no price is known."""
+
+
 Cause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream"]
 """Why a turn was taken: somebody spoke to the agent; something there was worth a look; a reminder came; it goes on with
 what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down."""
@@ -122,16 +155,86 @@ class TurnEnded:
     """Of the inner conversation: where it looked, and up to which entry. What was unread there wakes nobody again."""
     within: TurnId | None = None
     """It is what this turn of the inner conversation did here, and asked no model by itself."""
+    prompt_tokens: int = 0
+    """Of the last request, as the provider billed it. 0: it did not tell."""
+    prompt_estimate: int = 0
+    """What the same request was thought to have, by the view's own measure."""
+    recalled: tuple[str, ...] = ()
+    """What was recalled for it, by the names of `gateway.recalling`: that is not told again while this is in view."""
+    nudged: bool = False
+    """It was asked to write down what matters, because the window is nearly full."""
+    view: str = ""
+    """Hex digest of the history that its first request repeated (`gateway.past.digest`). Empty: not told."""
+    weighed: Weighed | None = None
+    """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """From now on the view of this conversation begins at the turn that ended at `start`."""
+    """From now on the view of this conversation is this: `head`, then the turns from `start` on, in these forms."""
 
     start: Seq
+    """The first turn in view is the first that ended at this position or behind it."""
     reason: str
+    """In words: which trigger, what it saves, what it costs."""
+    head: str = ""
+    """What stands in front of the first turn, word for word. Empty: nothing."""
+    summed: Seq = Seq(0)
+    """The tool loops of turns in front of this position are told as summaries."""
+    trimmed: Seq = Seq(0)
+    """Of turns in front of this position old results are stubs, and ephemeral calls are gone. At least `summed`."""
+    spared: int = 0
+    """So many of the newest results in front of `trimmed` are whole all the same."""
+    excerpts_tokens: int = 0
+    """So much of the results of summarised loops is still told, the newest first."""
+    kinds: tuple[str, ...] = ()
+    """What it did, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
+    weighed: Weighed | None = None
+    """What it was decided by. None: somebody asked for it, or the version that wrote this did not tell."""
+    summary: Summarised | None = None
+    """The model's summary that `head` holds. None: it holds none that is new."""
     kind: Literal["folded"] = "folded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionLocked:
+    """A summary of this conversation is being made; nobody else begins one before `until`."""
+
+    holder: str
+    until: Time
+    """At its beginning: when it counts as broken off. At its end: that moment."""
+    kind: Literal["compaction_lock"] = "compaction_lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Something that a tool brought, whole, of which the model was told a part."""
+
+    turn: TurnId
+    call: str
+    """The model's own name of the call."""
+    tool: str
+    what: str
+    """As `Source.kind`."""
+    origin: str
+    """As `Source.origin`. Untrusted."""
+    text: str
+    """Untrusted."""
+    kind: Literal["evidence"] = "evidence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """The turns of this conversation that ended from `first` to `last` are out of view, as if they had not been."""
+
+    first: Seq
+    last: Seq
+    by: str
+    """Who wanted it, for people."""
+    again: tuple[Seq, ...] = ()
+    """These messages are unread again, and answered anew."""
+    kind: Literal["rewound"] = "rewound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +411,9 @@ Fact = (
     | Judged
     | TurnEnded
     | Folded
+    | CompactionLocked
+    | Evidence
+    | Rewound
     | Carded
     | Queued
     | Sending

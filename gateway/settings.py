@@ -7,7 +7,7 @@ Frozen. Reading files, `${...}` and error reports are `gateway.settings_load`'s.
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
@@ -17,6 +17,7 @@ from gateway.fields import Duration, Section, TimeZone
 from gateway.media_config import MediaConfig
 from gateway.records import INNER
 from gateway.settings_attention import AttentionConfig
+from gateway.settings_context import ContextOptimization, RecallConfig
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -28,12 +29,6 @@ def _name(value: str) -> str:
     return value
 
 
-def _lasting(value: float) -> float:
-    if value not in {300.0, 3600.0}:
-        raise ValueError("providers cache for 5m or for 1h; write one of these")
-    return value
-
-
 def _channel(value: str) -> str:
     if value == INNER:
         raise ValueError(f"`{INNER}` is the agents' own; write another name, e.g. irc.libera")
@@ -42,8 +37,6 @@ def _channel(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 """Letters, digits, `.`, `_` and `-`."""
-Lasting = Annotated[Duration, AfterValidator(_lasting)]
-"""What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
 
 class ConsoleConfig(Section):
@@ -104,70 +97,6 @@ class AgentConfig(Section):
     """The first match wins; a conversation that matches none is not listened to. Left out: all match."""
 
 
-class PromptCache(Section):
-    """Cache marks on what is sent to a model."""
-
-    enabled: bool = True
-    policy: Literal["auto", "fixed"] = "auto"
-    """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
-    long_ttl: Lasting = 3600.0
-    """Of what all conversations share, and the longest that `auto` may choose."""
-    short_ttl: Lasting = 300.0
-    """Of what is behind it, under `fixed`; `auto` chooses. Not longer than `long_ttl`."""
-    long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
-    """Kinds or names of providers that honour an hour; others are never asked for it."""
-    keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """For reading a prompt again only so that it stays cached, per agent and UTC day. 0: never."""
-
-    @field_validator("short_ttl")
-    @classmethod
-    def _not_longer(cls, value: float, info: ValidationInfo) -> float:
-        if value > info.data.get("long_ttl", value):
-            raise ValueError("must not be longer than long_ttl; write 5m, or long_ttl: 1h")
-        return value
-
-
-class Compaction(Section):
-    """Folding of long conversations by a model's summary."""
-
-    enabled: bool = False
-    compact_at_pct: float = Field(default=0.75, gt=0, le=1)
-    """Share of the usable window that starts it."""
-    tail_keep_tokens: int = Field(default=20_000, ge=0)
-    tool_result_max_pct: float = Field(default=0.30, gt=0, le=1)
-    """Share of the usable window that one tool result may fill."""
-    summarizer_model: str = ""
-    """A key of `llm.models`. Empty: the agent's own."""
-    lock_ttl_seconds: int = Field(default=300, ge=1)
-
-
-class TokenCounter(Section):
-    """How prompts are measured before they are sent."""
-
-    enabled: bool = True
-    backend: Literal["auto", "anthropic_api", "tiktoken"] = "auto"
-    cache_capacity: int = Field(default=1024, ge=0)
-    """Counts remembered. 0: none."""
-
-
-class WorkspaceCache(Section):
-    """Persona files kept in memory."""
-
-    enabled: bool = True
-    watch_debounce_ms: int = Field(default=500, ge=0)
-    max_age_seconds: int = Field(default=0, ge=0)
-    """0: re-read only when a file changes."""
-
-
-class ContextOptimization(Section):
-    """The four mechanisms and their knobs."""
-
-    prompt_cache: PromptCache = PromptCache()
-    compaction: Compaction = Compaction()
-    token_counter: TokenCounter = TokenCounter()
-    workspace_cache: WorkspaceCache = WorkspaceCache()
-
-
 class Llm(Section):
     """Where answers come from."""
 
@@ -211,6 +140,7 @@ class Settings(Section):
     """At least one. A conversation belongs to the first binding that matches, from the first agent on."""
     llm: Llm
     dmn: Dmn = Dmn()
+    recall: RecallConfig = RecallConfig()
     attention: AttentionConfig = AttentionConfig()
     access: AccessConfig = AccessConfig()
     commands: CommandsConfig = CommandsConfig()

@@ -98,7 +98,30 @@ turns_ended = st.builds(
     accounts=st.lists(accounts, max_size=2).map(tuple),
     looked=st.lists(st.tuples(texts.map(ConversationId), seqs), max_size=2).map(tuple),
 )
-folds = st.builds(records.Folded, start=seqs)
+folds = st.builds(
+    records.Folded,
+    start=seqs,
+    summed=counts.map(Seq),
+    trimmed=counts.map(Seq),
+    spared=counts,
+    excerpts_tokens=counts,
+    kinds=st.lists(texts, max_size=3).map(tuple),
+    weighed=st.none() | st.builds(records.Weighed),
+    summary=st.none()
+    | st.builds(
+        records.Summarised,
+        turns=counts,
+        tokens_before=counts,
+        tokens_after=counts,
+        tries=counts,
+        took_s=st.floats(0, 1e6),
+        usage=usages,
+        cost_usd=st.none() | st.floats(0, 1e6),
+    ),
+)
+locks = st.builds(records.CompactionLocked, until=times)
+evidence = st.builds(records.Evidence)
+rewound = st.builds(records.Rewound, first=seqs, last=seqs, again=st.lists(seqs, max_size=3).map(tuple))
 cards = st.builds(records.Carded)
 queued = st.builds(records.Queued, post=posts)
 post_keys = texts.map(PostKey)
@@ -127,6 +150,9 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     judgements,
     turns_ended,
     folds,
+    locks,
+    evidence,
+    rewound,
     cards,
     queued,
     sendings,

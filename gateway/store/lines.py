@@ -6,10 +6,12 @@ import unicodedata
 from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Finished, Link, Membership, Message, Reacted
 from gateway.records import (
     Carded,
+    CompactionLocked,
     CursorMoved,
     Directed,
     DmnSaved,
     Dreamed,
+    Evidence,
     Fact,
     Folded,
     Handled,
@@ -21,6 +23,7 @@ from gateway.records import (
     Queued,
     Reminded,
     ReminderEnded,
+    Rewound,
     Sending,
     TurnEnded,
 )
@@ -76,7 +79,13 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
         case TurnEnded():
             return f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: {fact.text or fact.reason or '-'}"
         case Folded():
-            return f"view starts at {fact.start}: {fact.reason}"
+            return f"view starts at {fact.start} ({', '.join(fact.kinds) or 'drop'}): {fact.reason}"
+        case CompactionLocked():
+            return f"{fact.holder} until {fact.until:%Y-%m-%d %H:%M:%S}"
+        case Evidence():
+            return f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: {fact.origin or fact.what}"
+        case Rewound():
+            return f"turns from {fact.first} to {fact.last} are taken back, by {fact.by}"
         case Carded():
             return f"{fact.reason}: {fact.text}"
         case Queued():

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from gateway.events import Alarm, ConversationId, Delivery, Link
 from gateway.records import (
+    URGENT,
+    CompactionLocked,
     CursorMoved,
     DmnSaved,
     Fact,
@@ -23,18 +25,23 @@ from gateway.records import (
     Queued,
     Reminded,
     ReminderEnded,
+    Rewound,
     Sending,
     Seq,
+    Summarised,
     TurnEnded,
 )
 from gateway.store.registry import SEEN, Seen, merged, seen
-from gateway.store.spending import LIMIT, spent
+from gateway.store.spending import LIMIT, NANO, spent
 
 TABLES = (
     "unread",
     "outbox",
     "outbox_part",
     "view",
+    "view_cut",
+    "compactions_v1",
+    "compaction_locks_v1",
     "cursor",
     "dmn_state",
     "link",
@@ -46,7 +53,7 @@ TABLES = (
 )
 """Every table that `project` writes."""
 
-SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended"})
+SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
 """Kinds with text to search for; the view `said` names the same."""
 
 SqlValue = str | int | None
@@ -63,7 +70,18 @@ class Statement(NamedTuple):
 _UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
 _LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
-_VIEW = "INSERT OR REPLACE INTO view (conversation, start) VALUES (?, ?)"
+_VIEW = "INSERT OR REPLACE INTO view (conversation, start, fold) VALUES (?, ?, ?)"
+_CUT_OUT = "INSERT OR IGNORE INTO view_cut (conversation, first, last) VALUES (?, ?, ?)"
+_COMPACTED = (
+    "INSERT OR IGNORE INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
+    "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_LOCKED = (
+    "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT ?, ?, ?, ? WHERE true "
+    "ON CONFLICT DO UPDATE SET holder = excluded.holder, acquired_at = excluded.acquired_at, "
+    "expires_at = excluded.expires_at WHERE expires_at <= excluded.acquired_at OR holder = excluded.holder"
+)
 _QUEUED = "INSERT OR IGNORE INTO outbox (seq, post) VALUES (?, ?)"
 _CUT = "INSERT OR IGNORE INTO outbox_part (post, part, body, state, reason, attempts) VALUES (?, ?, ?, ?, ?, ?)"
 _SENDING = (
@@ -116,7 +134,15 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
         case Handled() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
         case Folded() if conversation is not None:
-            yield Statement("view", _VIEW, (conversation, fact.start))
+            yield Statement("view", _VIEW, (conversation, fact.start, seq))
+            if fact.summary is not None:
+                yield Statement("compactions_v1", _COMPACTED, (seq, conversation, at, *_summarised(fact.summary)))
+        case CompactionLocked() if conversation is not None:
+            yield Statement("compaction_locks_v1", _LOCKED, (conversation, fact.holder, at, _time(fact.until)))
+        case Rewound() if conversation is not None:
+            yield Statement("view_cut", _CUT_OUT, (conversation, fact.first, fact.last))
+            for message in fact.again:
+                yield Statement("unread", _UNREAD, (message, conversation, URGENT))
         case Queued():
             yield Statement("outbox", _QUEUED, (seq, fact.post.key))
         case Sending():
@@ -162,6 +188,21 @@ def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[St
     if turn.autonomous and turn.within is None:
         cost = min(sum(one.cost_nano_usd for one in shares), LIMIT)
         yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
+
+
+def _summarised(made: Summarised) -> tuple[SqlValue, ...]:
+    cost = None if made.cost_usd is None else int(min(max(made.cost_usd * NANO, 0.0), LIMIT) + 0.5)
+    usage, sizes = made.usage, (made.turns, made.tokens_before, made.tokens_after, made.tries)
+    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    return (
+        *sizes,
+        int(min(max(made.took_s * 1_000, 0.0), LIMIT)),
+        made.model,
+        read,
+        usage.output_tokens,
+        cost,
+        made.text,
+    )
 
 
 def _time(at: datetime) -> str:

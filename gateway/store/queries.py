@@ -85,8 +85,12 @@ rest, each the newest first.
 
 TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
-    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) ORDER BY seq"
+    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) "
+    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 AND log.seq BETWEEN first AND last) "
+    "ORDER BY seq"
 )
+VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
+COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
 ENDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT ?"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.events import Account, PostKey
-from gateway.records import DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Sending, Seq, TurnEnded
+from gateway.records import DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Rewound, Sending, Seq, TurnEnded
 from gateway.store import Difference, Entry, Unreadable, rebuild
 from gateway.store.projections import SAID, TABLES, Statement, grouped, project
 from gateway.store.registry import SEEN, Seen, merged
@@ -49,6 +49,9 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
         ).map(tuple),
     ),
     st.builds(Folded, start=_near),
+    st.builds(Rewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)),
+    strategies.locks,
+    strategies.folds,
     st.builds(Queued, post=_keys.map(post)),
     st.builds(Sending, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
     st.builds(PartEnded, post=_keys, part=_small),

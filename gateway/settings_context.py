@@ -1,0 +1,117 @@
+"""The part of the configuration that says what a model is told, and what that may cost: caches, folds, recall."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from gateway.fields import Duration, Section
+
+
+def _lasting(value: float) -> float:
+    if value not in {300.0, 3600.0}:
+        raise ValueError("providers cache for 5m or for 1h; write one of these")
+    return value
+
+
+Lasting = Annotated[Duration, AfterValidator(_lasting)]
+"""What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
+
+
+class PromptCache(Section):
+    """Cache marks on what is sent to a model."""
+
+    enabled: bool = True
+    policy: Literal["auto", "fixed"] = "auto"
+    """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
+    long_ttl: Lasting = 3600.0
+    """Of what all conversations share, and the longest that `auto` may choose."""
+    short_ttl: Lasting = 300.0
+    """Of what is behind it, under `fixed`; `auto` chooses. Not longer than `long_ttl`."""
+    long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
+    """Kinds or names of providers that honour an hour; others are never asked for it."""
+    keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """For reading a prompt again only so that it stays cached, per agent and UTC day. 0: never."""
+
+    @field_validator("short_ttl")
+    @classmethod
+    def _not_longer(cls, value: float, info: ValidationInfo) -> float:
+        if value > info.data.get("long_ttl", value):
+            raise ValueError("must not be longer than long_ttl; write 5m, or long_ttl: 1h")
+        return value
+
+
+class Compaction(Section):
+    """Folding of long conversations by a model's summary."""
+
+    enabled: bool = False
+    compact_at_pct: float = Field(default=0.75, gt=0, le=1)
+    """Share of the usable window that starts it."""
+    tail_keep_tokens: int = Field(default=20_000, ge=0)
+    tool_result_max_pct: float = Field(default=0.30, gt=0, le=1)
+    """Share of the usable window that one tool result may fill."""
+    summarizer_model: str = ""
+    """A key of `llm.models`. Empty: the agent's own."""
+    lock_ttl_seconds: int = Field(default=300, ge=1)
+
+
+class Folds(Section):
+    """When and how what the model sees of a conversation is made smaller."""
+
+    policy: Literal["auto", "always", "full"] = "auto"
+    """auto: when it costs nothing or pays; always: before each turn; full: only when the window is."""
+    keep_recent_tool_results: int = Field(default=2, ge=0)
+    """Whole in every fold."""
+    active_evidence_tokens: int = Field(default=18_000, ge=0)
+    """Of what tools bring in one turn, told word for word; the rest is told with a handle."""
+    completed_evidence_tokens: int = Field(default=2_000, ge=0)
+    """The same of all summarised tool loops together."""
+    nudge_at_pct: float = Field(default=0.80, gt=0, le=1)
+    """Share of the usable window at which the agent is asked, once, to write down what matters."""
+    fold_at_pct: float = Field(default=0.90, gt=0, le=1)
+    """Share of it, as the provider counts, at which the view is folded whatever that costs."""
+    provider_side: Literal["off", "clear", "compact"] = "off"
+    """What the provider is asked to do by itself, where the model can: clear old tool results, or summarise."""
+
+
+class Prefetch(Section):
+    """A command that is asked before each turn what else the agent should know."""
+
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """The program and its arguments, without a shell. Empty: none."""
+    timeout: Duration = 2.0
+
+
+class RecallConfig(Section):
+    """What is called to mind before each turn."""
+
+    ambient_tokens: int = Field(default=150, ge=0, le=2_000)
+    """Of what was said and written down before and has to do with the newest messages. 0: nothing."""
+    prefetch: Prefetch = Prefetch()
+
+
+class TokenCounter(Section):
+    """How prompts are measured before they are sent."""
+
+    enabled: bool = True
+    backend: Literal["auto", "anthropic_api", "tiktoken"] = "auto"
+    cache_capacity: int = Field(default=1024, ge=0)
+    """Counts remembered. 0: none."""
+
+
+class WorkspaceCache(Section):
+    """Persona files kept in memory."""
+
+    enabled: bool = True
+    watch_debounce_ms: int = Field(default=500, ge=0)
+    max_age_seconds: int = Field(default=0, ge=0)
+    """0: re-read only when a file changes."""
+
+
+class ContextOptimization(Section):
+    """The four mechanisms and their knobs."""
+
+    prompt_cache: PromptCache = PromptCache()
+    compaction: Compaction = Compaction()
+    folds: Folds = Folds()
+    token_counter: TokenCounter = TokenCounter()
+    workspace_cache: WorkspaceCache = WorkspaceCache()
