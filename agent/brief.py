@@ -57,13 +57,17 @@ class Exchange:
     steps: tuple[Step, ...] = ()
     """The tools that were used, answer by answer."""
     simple: bool = False
-    """For a model that takes no tools: of the steps only what arrived meanwhile is repeated."""
+    """For a model that takes no tools, or where `loop` stands in for them: of the steps only what arrived meanwhile is
+    repeated."""
+    loop: str = ""
+    """What is told in place of the tools, behind all that was heard. Empty: nothing."""
     said: tuple[Said, ...] = field(init=False, compare=False, repr=False)
     """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
 
     def __post_init__(self) -> None:
         parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
         parts = (*parts, *overheard(self.steps)) if self.simple else parts
+        parts = (*parts, Text(text=self.loop)) if self.loop else parts
         steps = () if self.simple else repeated(self.steps)
         reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
         if not parts and (steps or reply):  # it spoke unasked
@@ -121,7 +125,9 @@ class Brief:
     """What is unread now, as `agent.prompt.hear` writes it."""
     images: tuple[Image, ...] = ()
     """What is shown with it, in the order of the lines."""
+    aside: str = ""
+    """What was called to mind for this turn only: words of people, which no later prompt repeats."""
     now: str = ""
-    """What holds for this turn only, and no later prompt repeats."""
+    """What holds for this turn only, in the operator's weight, and no later prompt repeats."""
     conversation: str = ""
     """Which one it is, for caches: never shown."""
