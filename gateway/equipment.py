@@ -10,6 +10,7 @@ from typing import Literal
 from agent.cache.cadence import Cadence
 from agent.cache.dialect import Dialect
 from agent.cache.keeper import Keeper
+from agent.cache.outlook import UNKNOWN, Outlook
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
 from agent.cache.warmer import KeepWarm
@@ -52,6 +53,9 @@ class Equipment:
     ceilings: Mapping[str, Callable[[Request], float]]
     """By agent: what a request may cost at most, in US dollars, whichever of its models answers."""
 
+    outlooks: Mapping[str, Callable[[str], Outlook]]
+    """By agent: what the cache of a conversation is like, of the model that it asks first."""
+
     async def recall(self, reader: Reader) -> None:
         """Learn from the log how often each conversation is asked in, as it was known before a restart."""
         habits: dict[str, Cadence] = {}
@@ -89,6 +93,10 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
         agent.id: partial(_ceiling, [keepers[name] for name in chain(agent.model, llm.models) if name in keepers])
         for agent in settings.agents
     }
+    outlooks: dict[str, Callable[[str], Outlook]] = {
+        agent.id: partial(keepers[agent.model].outlook, agent.id) if agent.model in keepers else _unknown
+        for agent in settings.agents
+    }
     try:
         yield Equipment(
             models=models,
@@ -97,6 +105,7 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
             keepers=tuple(around.keepers),
             keep_warm=warmer,
             ceilings=ceilings,
+            outlooks=outlooks,
         )
     finally:
         for one in {id(one): one for one in models.values()}.values():
@@ -107,6 +116,10 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
 
 def _ceiling(keepers: Sequence[Keeper], request: Request) -> float:
     return max((keeper.ceiling_usd(request) for keeper in keepers), default=0.0)
+
+
+def _unknown(_place: str) -> Outlook:
+    return UNKNOWN
 
 
 class _Around:

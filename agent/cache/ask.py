@@ -11,6 +11,12 @@ from agent.tokens.meter import Estimate, Meter
 from gateway.events import BlockAccount, Usage
 
 
+_SHORT = 0.9
+"""Of what was expected to be read: less was a miss. Estimates are this far off."""
+_NEAR = 256
+"""Tokens that a provider may round down by."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request, planned."""
@@ -35,6 +41,15 @@ class Ask:
         """Tokens that should be read from the cache, as estimated."""
         return sum(block.read for block in self.plan.blocks)
 
+    def units_read(self, billed: int) -> int:
+        """How many of the units that should have been read were, if so many tokens are billed as read."""
+        read, tokens = 0, 0
+        for place, unit in enumerate(self.laid[: self.plan.read], start=1):
+            tokens += self.estimate.corrected(unit.tokens)
+            if enough(billed, tokens * self.scale):
+                read = place if billed else 0
+        return read
+
     @property
     def writing(self) -> Digest | None:
         """The shared prefix that it is going to write; None: it writes none."""
@@ -48,6 +63,11 @@ class Ask:
         if not tokens:
             return self.plan.blocks
         return (*self.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))
+
+
+def enough(read: int, expected: float) -> bool:
+    """Whether so many tokens read are what was expected, as far as estimates go."""
+    return read >= expected * _SHORT - _NEAR
 
 
 def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from agent.cache.ask import Ask, scaled, why
+from agent.cache.ask import Ask, enough, scaled, why
 from agent.cache.cadence import Cadence
 from agent.cache.dialect import Dialect
 from agent.cache.flights import Flights
 from agent.cache.keepwarm import Due, refresh_at, rereading, resting
 from agent.cache.newest import Newest
+from agent.cache.outlook import UNKNOWN, Outlook, outlook
 from agent.cache.plan import Policy, by_itself, plan
 from agent.cache.prices import Price
 from agent.cache.units import units
@@ -28,10 +29,6 @@ _PATIENCE_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
 reads twice costs that time; a remote one begins to answer within seconds, or hangs."""
 _RETRY_S = 60.0
 """What is asked so soon after a failure is asked again (`agent.models.failover.LONGEST_HINT_S`): nobody's habit."""
-_SHORT = 0.9
-"""Of what was expected to be read: less was a miss. Estimates are this far off."""
-_NEAR = 256
-"""Tokens that a provider may round down by."""
 
 
 class Keeper:
@@ -182,7 +179,7 @@ class Keeper:
     def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
         # The estimate may be off as a whole, so what counts is the share that was read.
         usage, expected = end.usage, ask.expected * ask.scale
-        missed = prompt_tokens(usage) > 0 and usage.cache_read_tokens < expected * _SHORT - _NEAR
+        missed = prompt_tokens(usage) > 0 and not enough(usage.cache_read_tokens, expected)
         if missed:
             self._unread(ask, usage)
         account = Account(
@@ -200,11 +197,7 @@ class Keeper:
 
     def _unread(self, ask: Ask, usage: Usage) -> None:
         """Believe what was billed: less was cached than was thought."""
-        read, tokens = 0, 0
-        for place, unit in enumerate(ask.laid[: ask.plan.read], start=1):
-            tokens += ask.estimate.corrected(unit.tokens)
-            if tokens * ask.scale * _SHORT - _NEAR <= usage.cache_read_tokens:
-                read = place if usage.cache_read_tokens else 0
+        read = ask.units_read(usage.cache_read_tokens)
         self._warmth.forget(ask.path[read : ask.plan.read])
         if self._dialect.caching == "marks":
             marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.marks}
@@ -224,6 +217,14 @@ class Keeper:
         lengthens = policy.kind == "auto" and policy.long
         cadence, price = self._cadence_of(ask.request), self._dialect.price
         return refresh_at(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+
+    def outlook(self, agent: str, place: str) -> Outlook:
+        """What the cache of a conversation's history is like now, and how long that is expected to matter."""
+        ask, price = self._newest.get(agent, place), self._dialect.price
+        if self._dialect.caching == "none" or self._policy(agent).kind == "off":
+            return UNKNOWN
+        lasting = self._warmth.lasting(ask.path, self._now_s()) if ask is not None else ()
+        return outlook(ask, lasting, self._cadence.setdefault(agent, Cadence()).odds(place), price)
 
     async def refresh(self, agent: str, place: str) -> Account | None:
         """Read again what is cached of a conversation, and answer nothing. None: there is nothing any more.
