@@ -180,6 +180,8 @@ class Folded:
     """In words: which trigger, what it saves, what it costs."""
     head: str = ""
     """What stands in front of the first turn, word for word. Empty: nothing."""
+    carried: str = ""
+    """The summary that `head` holds, of this fold or an earlier one. Empty: none."""
     summed: Seq = Seq(0)
     """The tool loops of turns in front of this position are told as summaries."""
     trimmed: Seq = Seq(0)

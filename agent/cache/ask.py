@@ -10,7 +10,6 @@ from agent.models.base import Request
 from agent.tokens.meter import Estimate, Meter
 from gateway.events import BlockAccount, Usage
 
-
 _SHORT = 0.9
 """Of what was expected to be read: less was a miss. Estimates are this far off."""
 _NEAR = 256

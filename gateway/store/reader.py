@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiosqlite
 
 from gateway.events import ChannelName, ConversationId, Membership, MessageId, Post
-from gateway.records import Carded, Folded, Judged, Queued, Seq
+from gateway.records import Carded, Judged, Queued, Seq
 from gateway.store import queries
 from gateway.store.connection import bounded
 from gateway.store.entries import (
@@ -195,10 +195,9 @@ class Reader:
         """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
         return [Stored.read(row) for row in await self._rows(queries.TURNS, conversation)]
 
-    async def view(self, conversation: ConversationId) -> Folded | None:
-        """How the conversation's view shows what it shows; None: it was never folded."""
-        found = self._one(await self._rows(queries.VIEW, conversation))
-        return found.fact if found is not None and isinstance(found.fact, Folded) else None
+    async def view(self, conversation: ConversationId) -> Stored | None:
+        """The newest `Folded` there: how its view shows what it shows; None: it was never folded."""
+        return self._one(await self._rows(queries.VIEW, conversation))
 
     async def compacting(self, conversation: ConversationId) -> tuple[str, datetime] | None:
         """Who holds the lock for summaries there, and until when; None: nobody ever did."""
