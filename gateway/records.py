@@ -81,9 +81,9 @@ class Weighed:
     """What a fold was decided by: `agent.folding.decide` says the same of the same."""
 
     situation: str
-    """`agent.folding.Situation`, as canonical JSON."""
-    turns: str
-    """The `agent.folding.Sizes` of the turns in view, oldest first, as canonical JSON."""
+    """`agent.folding.Situation`, as canonical JSON. The sizes of the turns follow from the log."""
+    written: Time | None = None
+    """When the newest journal entry of the place was written, if that was looked up."""
     verdict: str
     """In words."""
 

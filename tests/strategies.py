@@ -106,7 +106,7 @@ folds = st.builds(
     spared=counts,
     excerpts_tokens=counts,
     kinds=st.lists(texts, max_size=3).map(tuple),
-    weighed=st.none() | st.builds(records.Weighed),
+    weighed=st.none() | st.builds(records.Weighed, written=st.none() | times),
     summary=st.none()
     | st.builds(
         records.Summarised,
