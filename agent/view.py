@@ -12,6 +12,10 @@ BYTES_PER_TOKEN = 3.5
 
 WINDOW_SHARE = 0.60
 """Of the model's window may be used at all: beyond that answers get worse."""
+SMALL_TOKENS = 8_000
+"""May be used of a small window all the same: 60 % of 8k would be filled by the persona and the tools alone."""
+SLACK_SHARE = 1 / 16
+"""Of the window is never used: estimates are that far off before the first bill corrects them."""
 RESERVED_SHARE = 0.25
 """Of that stays free for output and for what tools bring in."""
 KEEP_SHARE = 0.50
@@ -45,6 +49,12 @@ def images_tokens(images: Iterable[Sized]) -> int:
     """Roughly; as much as there can be for those whose size is not known."""
     pixels = (image.width * image.height for image in images)
     return sum(min(MAX_IMAGE_TOKENS, each // PIXELS_PER_TOKEN + 1) if each else MAX_IMAGE_TOKENS for each in pixels)
+
+
+def usable_tokens(context_tokens: int, output_tokens: int) -> int:
+    """Tokens that whole prompts may have: enough of the window stays free for an answer of `output_tokens`."""
+    share = max(int(context_tokens * WINDOW_SHARE), SMALL_TOKENS)
+    return max(256, min(share, context_tokens - output_tokens - int(context_tokens * SLACK_SHARE)))
 
 
 def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:
