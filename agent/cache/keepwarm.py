@@ -126,6 +126,7 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
             request,
             blocks=request.blocks[:blocks],
             conversation=request.conversation[: last.number + 1] if last.behind == "said" else (),
+            aside="",
             now="",
             marks=planned.marks,
             max_output_tokens=0,

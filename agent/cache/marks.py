@@ -17,8 +17,9 @@ from gateway.events import Lifetime
 MAX_MARKS = 4
 LOOK_BACK = 20
 """Positions that a mark looks at, its own first."""
-_SAFE = 18
-"""As many are counted on: what a provider counts as a position may differ by the odd one."""
+_SAFE = 17
+"""As many are counted on: thinking is a position of its own, and so is each of what is told for one request and stays
+in front of it."""
 
 Marked = list[tuple[int, Lifetime]]
 """Units to mark behind, ascending, and for how long."""

@@ -10,6 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.models.base import Said, Text, ToolCall, ToolResult
 
@@ -19,13 +20,21 @@ _REMEMBERED = 256
 """A loop has tens at most, a gateway a few at a time."""
 
 
+class Told(NamedTuple):
+    """What is told for one request only, at its end. Empty: nothing."""
+
+    aside: str = ""
+    """In the user's words."""
+    now: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
     """One such answer."""
 
     came_after: str
     """`Prefix.digest` of all that was in front of it."""
-    told: str
+    told: Told
     """What was told right in front of it for that request only: the thinking is bound to it, too."""
     words: str
     calls: tuple[ToolCall, ...]
@@ -48,11 +57,11 @@ class Prefix:
         """Messages that are in it. -1: not even the head."""
 
     def digest(self, messages: Sequence[Json]) -> str:
-        """Hash the head and `messages`, which begin with those of the call before, all but its last one."""
+        """Hash the head and `messages`, which begin with those of the call before, all but its last two."""
         if self._hashed < 0:
             self._hash.update(_canonical(self._head))
             self._hashed = 0
-        for message in messages[self._hashed : -1]:
+        for message in messages[self._hashed : -2]:  # what is told stands in one of the last, and is the other one
             self._hash.update(_canonical(message))
             self._hashed += 1
         whole = self._hash.copy()

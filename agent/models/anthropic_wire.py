@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.models.anthropic_thinking import Json, Prefix, Recall
-from agent.models.base import Image, Mark, Piece, Request, Said, Text, ToolCall, ToolResult
+from agent.models.anthropic_marks import marked
+from agent.models.anthropic_thinking import Json, Prefix, Recall, Told
+from agent.models.base import Image, Piece, Request, Said, Text, ToolCall, ToolResult
 
 _WARM_UP = "(nothing yet)"
 """A request needs words of the user, also if only what is in front of them is to be read."""
-_MARKABLE = frozenset({"text", "image", "tool_use", "tool_result"})
-"""Thinking takes no mark, nor does anything that we do not know."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 _Placed = list[tuple[int, Piece]]
@@ -30,8 +29,7 @@ class Wire:
     """One request in the API's dialect."""
 
     body: Json
-    told: str
-    """What is said at the end for this request only; empty: nothing."""
+    told: Told
     systems: bool
     """There are system messages among the messages."""
     recalled: tuple[str, ...]
@@ -64,15 +62,15 @@ def translate(
     loop = loop_begins(request.conversation)
     for role, parts in _merged(request.conversation):
         laid.add(role, parts, recall if parts[0][0] >= loop else lambda _: None)
-    told = laid.tell_last(request.now)
+    told = laid.tell_last(Told(request.aside, request.now))
     messages = laid.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
-        messages = _telling(messages, _WARM_UP, systems=False)
+        messages = _telling(messages, Told(now=_WARM_UP), systems=False)
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
-    marked = _marked(request.marks, tools, system, messages, laid.places)
-    body |= {key: value for key, value in marked.items() if value}
+    with_marks = marked(request.marks, tools, system, messages, laid.places)
+    body |= {key: value for key, value in with_marks.items() if value}
     return Wire(
         body=body,
         told=told,
@@ -104,7 +102,7 @@ class _Laid:
         """Of each `Said`: message and block of all that it became."""
         self.recalled: list[str] = []
         self._systems = systems
-        self._told = ""
+        self._told = Told()
 
     def add(self, role: str, parts: _Placed, recall: Recall) -> None:
         content = self._recalled(parts, recall) if role == "assistant" else None
@@ -124,16 +122,18 @@ class _Laid:
             return None
         self.messages = before
         self.recalled.append(thought.calls[0].id)
-        self._told = f"{self._told}\n{thought.told}".strip()
+        self._told = Told(*[f"{old}\n{new}".strip() for old, new in zip(self._told, thought.told, strict=True)])
         return [(parts[-1][0], block) for block in thought.content]
 
-    def tell_last(self, now: str) -> str:
-        """Tell, at the end, what of `now` has not been told in front of an answer. Returns it."""
-        now = now.strip()
-        if self._told and (now + "\n").startswith(self._told + "\n"):
-            now = now[len(self._told) :].strip()
-        self.messages = _telling(self.messages, now, systems=self._systems)
-        return now
+    def tell_last(self, told: Told) -> Told:
+        """Tell, at the end, what of it has not been told in front of an answer. Returns that."""
+        told = Told(*[_untold(new.strip(), old) for new, old in zip(told, self._told, strict=True)])
+        self.messages = _telling(self.messages, told, systems=self._systems)
+        return told
+
+
+def _untold(words: str, told: str) -> str:
+    return words[len(told) :].strip() if told and f"{words}\n".startswith(f"{told}\n") else words
 
 
 def tool_input(arguments: str) -> Json:
@@ -197,47 +197,22 @@ def _plain(name: str) -> str:
     return _ODD.sub("_", name) or "_"
 
 
-def _telling(messages: list[Json], now: str, *, systems: bool) -> list[Json]:
-    """Return the messages with `now` behind them. Changes none of them: they may be hashed already."""
-    if not now:
+def _telling(messages: list[Json], told: Told, *, systems: bool) -> list[Json]:
+    """Return the messages with what is told behind them. Changes none of them: they may be hashed already."""
+    if told.aside:
+        messages = _adding(messages, told.aside)
+    if not told.now:
         return messages
+    if systems and messages and messages[-1]["role"] == "user":
+        return [*messages, {"role": "system", "content": told.now}]
+    return _adding(messages, told.now)
+
+
+def _adding(messages: list[Json], words: str) -> list[Json]:
+    """Add to the user's last words."""
+    block: Json = {"type": "text", "text": words}
     if not messages or messages[-1]["role"] != "user":
-        return [*messages, {"role": "user", "content": [{"type": "text", "text": now}]}]
-    if systems:
-        return [*messages, {"role": "system", "content": now}]
+        return [*messages, {"role": "user", "content": [block]}]
     content = messages[-1]["content"]
     assert isinstance(content, list)
-    return [*messages[:-1], {"role": "user", "content": [*content, {"type": "text", "text": now}]}]
-
-
-def _marked(
-    marks: Sequence[Mark],
-    tools: list[Json],
-    system: list[Json],
-    messages: list[Json],
-    places: Mapping[int, Sequence[tuple[int, int]]],
-) -> dict[str, list[Json]]:
-    """Put the marks on. Copies what it changes: contents may be remembered ones, and all of it may yet be hashed."""
-    tools, system, messages = [*tools], [*system], [*messages]
-    for mark in marks:
-        control: Json = {"cache_control": {"type": "ephemeral", "ttl": mark.lifetime}}
-        if mark.behind == "tools":
-            tools[-1:] = [tool | control for tool in tools[-1:]]
-        elif mark.behind == "block":
-            if 0 <= mark.index < len(system):
-                system[mark.index] = {**system[mark.index], **control}
-        else:
-            _mark_said(messages, places.get(mark.index, ()), control)
-    return {"tools": tools, "system": system, "messages": messages}
-
-
-def _mark_said(messages: list[Json], places: Sequence[tuple[int, int]], control: Json) -> None:
-    """Mark the last block that can be marked of these."""
-    for message, index in reversed(places):
-        content = messages[message]["content"]
-        assert isinstance(content, list)
-        block = content[index]
-        if block["type"] in _MARKABLE and block.get("text") != "":
-            marked = [*content[:index], block | control, *content[index + 1 :]]
-            messages[message] = messages[message] | {"content": marked}
-            return
+    return [*messages[:-1], {"role": "user", "content": [*content, block]}]

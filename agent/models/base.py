@@ -114,8 +114,12 @@ class Request:
 
     blocks: tuple[Block, ...]
     conversation: tuple[Said, ...]
+    aside: str = ""
+    """Words of people or of tools that are told for this request only: as the user's, behind the conversation and all
+    marks, in front of `now`, and never repeated. Untrusted."""
     now: str = ""
-    """What holds for this request only. Told behind the conversation and all marks, and never repeated."""
+    """What holds for this request only. Told behind all that, in the operator's weight where there is a place that has
+    it, and never repeated."""
     tools: tuple[ToolSpec, ...] = ()
     marks: tuple[Mark, ...] = ()
     """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
@@ -128,13 +132,14 @@ class Request:
 
 
 def with_now(request: Request) -> tuple[Said, ...]:
-    """The conversation with `now` as the user's last words, for dialects that have no better place."""
-    if not request.now.strip():
+    """The conversation with `aside` and `now` as the user's last words, for dialects that have no better place."""
+    told = tuple([Text(text=words) for words in (request.aside, request.now) if words.strip()])
+    if not told:
         return request.conversation
     *before, last = request.conversation or (Said(role="user", parts=()),)
     if last.role != "user":
         before, last = [*before, last], Said(role="user", parts=())
-    return (*before, Said(role="user", parts=(*last.parts, Text(text=request.now))))
+    return (*before, Said(role="user", parts=(*last.parts, *told)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,7 +235,7 @@ class LlamaCppModel:
 def _with_answer(request: Request, words: str) -> Request:
     """What the next message will come behind."""
     said = (Said(role="assistant", parts=(Text(text=words.strip()),)),) if words.strip() else ()
-    return replace(request, conversation=(*request.conversation, *said), now="", max_output_tokens=0)
+    return replace(request, conversation=(*request.conversation, *said), aside="", now="", max_output_tokens=0)
 
 
 def _extends(request: Request, before: Request) -> bool:
@@ -244,5 +244,5 @@ def _extends(request: Request, before: Request) -> bool:
     return (
         (request.tools, request.blocks) == (before.tools, before.blocks)
         and request.conversation[: len(said)] == said
-        and not before.now
+        and not (before.aside or before.now)
     )

@@ -76,7 +76,7 @@ class Warmer:
             pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False))
             blocks = tuple(one for one, _ in pairs) or blocks
         self._begins[request.shared_key] = replace(
-            request, blocks=blocks, conversation=(), now="", marks=(), place="", max_output_tokens=0
+            request, blocks=blocks, conversation=(), aside="", now="", marks=(), place="", max_output_tokens=0
         )
         if len(self._begins) > _AGENTS:
             self._begins.popitem(last=False)

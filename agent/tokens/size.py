@@ -23,6 +23,7 @@ class PromptSize:
     conversation: tuple[int, ...]
     """One for each `Said`."""
     now: int
+    """Of what holds for this request only: `aside` and `now`."""
     images: int
     """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
     pictured: tuple[int, ...] = ()
@@ -64,7 +65,7 @@ def prompt_size(
         tools=sum(tool_size(tool, counter) for tool in request.tools),
         blocks=tuple(block_size(block, counter) for block in request.blocks),
         conversation=(*(old.conversation[:known] if old else ()), *[words + images for words, images in sizes]),
-        now=count(request.now) + FRAME_TOKENS if request.now else 0,
+        now=sum([count(words) + FRAME_TOKENS for words in (request.aside, request.now) if words]),
         images=sum([images for _, images in sizes]) + (sum(old.pictured[:known]) if old else 0),
         pictured=(*(old.pictured[:known] if old else ()), *[images for _, images in sizes]),
     )

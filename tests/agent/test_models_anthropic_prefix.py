@@ -4,24 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.anthropic_thinking import Json, Thought, Thoughts
+from agent.models.anthropic_thinking import Json, Thought, Thoughts, Told
 from agent.models.anthropic_wire import translate
 from agent.models.base import Mark, Request, Said, ToolCall
 from tests.agent.models_kit import TOOL, assistant, request, user
 from tests.agent.test_models_anthropic import CALLS, LOOP, RESULTS, marks
 
 
-def after(asked: Request, *calls: ToolCall, told: str = "", content: tuple[Json, ...] = ()) -> Thought:
+def after(asked: Request, *calls: ToolCall, content: tuple[Json, ...] = ()) -> Thought:
     """Answer a request with calls and these words."""
     digest = translate(asked, model="m").digest()
-    return Thought(came_after=digest, told=told, words="Let me see.", calls=calls, content=content)
+    return Thought(
+        came_after=digest, told=Told(asked.aside, asked.now), words="Let me see.", calls=calls, content=content
+    )
 
 
 def test_what_only_begins_alike_is_told_whole() -> None:
     asked = replace(request(user("hi"), tools=(TOOL,)), now="It is 1")
-    thought = after(asked, *CALLS, told="It is 1")
+    thought = after(asked, *CALLS)
     later = translate(replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought)
-    assert (later.recalled, later.told) == (("a",), "It is 10")
+    assert (later.recalled, later.told) == (("a",), Told(now="It is 10"))
 
 
 def test_marks_change_nothing_that_thinking_is_bound_to() -> None:
@@ -47,7 +49,7 @@ def test_what_takes_no_mark_gets_none(last: Json) -> None:
 def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
     said = (*LOOP, assistant("ok"), user("more"))
     second = ToolCall(id="c", name="look_up", arguments="{}")
-    forgotten = Thought(came_after="another", told="long ago", words="", calls=CALLS, content=[])
+    forgotten = Thought(came_after="another", told=Told(now="long ago"), words="", calls=CALLS, content=[])
     kept = after(request(*said), second, content=({"type": "thinking"},))
     answers = {"a": forgotten, "c": kept}
 
@@ -64,6 +66,6 @@ def test_as_many_as_loops_need_are_remembered() -> None:
     for one in said:
         (call,) = one.parts
         assert isinstance(call, ToolCall)
-        thoughts.keep(Thought(came_after="", told="", words="", calls=(call,), content=[]), (user("hi"),))
+        thoughts.keep(Thought(came_after="", told=Told(), words="", calls=(call,), content=[]), (user("hi"),))
     assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
     assert thoughts.recall(user("hi")) is None
