@@ -1,0 +1,70 @@
+"""How the turns in view are told: whole, with old results as stubs, or with the tool loop as one summary. Pure.
+
+The log has every turn whole; what is told of it follows from that and from `Marks`, which change in folds only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent import steps
+from agent.brief import Exchange
+from agent.view import estimate_tokens
+
+
+class Form(StrEnum):
+    """How a turn is told, gentlest first."""
+
+    WHOLE = "whole"
+    TRIMMED = "trimmed"
+    """Old results are stubs with handles, and calls that are kept elsewhere are gone."""
+    SUMMED = "summed"
+    """The tool loop is one text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Where in the view which form begins, as the newest fold has it. Positions are those of turns in the log."""
+
+    summed: int = 0
+    """Turns in front of this position are SUMMED."""
+    trimmed: int = 0
+    """Turns in front of this position, and not of `summed`, are TRIMMED."""
+    spared: int = 0
+    """So many of the newest results of TRIMMED turns are whole all the same."""
+    excerpts_tokens: int = 0
+    """So much of the results of SUMMED turns is told word for word, the newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """A turn as the log has it."""
+
+    seq: int
+    """Where its record stands: what handles of its results begin with."""
+    exchange: Exchange
+
+
+def form(seq: int, marks: Marks) -> Form:
+    """Which form a turn has."""
+    if seq < marks.summed:
+        return Form.SUMMED
+    return Form.TRIMMED if seq < marks.trimmed else Form.WHOLE
+
+
+def project(turns: Sequence[Raw], marks: Marks) -> tuple[Exchange, ...]:
+    """The turns as they are told, oldest first. The same object for a turn that is told as it was.
+
+    What is told of a turn depends on no turn behind `marks.trimmed`: the view only grows at its end.
+    """
+    assert marks.summed <= max(marks.trimmed, marks.summed)
+    return tuple(turn.exchange for turn in turns)
+
+
+def size(exchange: Exchange) -> int:
+    """Tokens that it takes where it is repeated, roughly, without its images."""
+    told = sum(estimate_tokens(text) for text in (exchange.heard, exchange.reply))
+    told += estimate_tokens(exchange.loop) if exchange.loop else 0
+    if exchange.simple:
+        return told + sum(estimate_tokens(text.text) for text in steps.overheard(exchange.steps))
+    return told + steps.tokens(exchange.steps)
