@@ -8,14 +8,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from agent.journal import flat
 from agent.models.base import Piece, Said, Text, ToolCall, ToolResult
 from agent.view import estimate_tokens
-from gateway.events import Called, Step
+from gateway.events import Called, Source, Step
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""
 MAX_RESULT_CHARS = 20_000
 """Of one result: it stays in view until a fold, and a tool that is asked again can tell the rest."""
+MAX_ORIGIN_CHARS = 120
+"""Of where a result is from, in what is told of it: the whole is told with the evidence."""
+MAX_NAME_CHARS = 40
 _ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
@@ -33,6 +37,25 @@ def _sides(step: Step) -> tuple[Said, ...]:
     told: list[Piece] = [ToolResult(id=called.id, text=called.result, error=called.error) for called in calls]
     told += [Text(text=step.heard)] if step.heard else []
     return Said(role="assistant", parts=tuple(asked)), Said(role="user", parts=tuple(told))
+
+
+def told_in_part(source: Source, tool: str, excerpt: str) -> str:
+    """What the model is told of a result that it is not told whole. `excerpt`: how that begins, exactly; may be empty.
+
+    It is bounded but for the excerpt: names and origins are what somebody else chose.
+    """
+    origin = flat(source.origin[: 2 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+    what = f"{flat(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: {flat(source.kind[:MAX_NAME_CHARS])}"
+    whole = f"{what}, {source.chars} characters, sha256 {source.sha256[:12]}"
+    more = f", offset {len(excerpt)} for what follows" if excerpt else ""
+    lines = [
+        "[TOOL RESULT SUMMARY]",
+        f"{whole}, from {origin}" if origin else whole,
+        f"To read it word for word: fetch_evidence with handle {source.handle}{more}.",
+    ]
+    if excerpt:
+        lines.append(f"Its first {len(excerpt)} characters:\n{excerpt}")
+    return "\n".join(lines)
 
 
 def overheard(steps: Iterable[Step]) -> tuple[Text, ...]:

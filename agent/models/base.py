@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gateway.events import Account, Lifetime, Usage
+from gateway.events import Account, Lifetime, Source, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class ToolSpec:
     task: bool = True
     """Using it is work on a task, with which the agent may go on. False: it only ends the turn, looks something up in
     its own memory or writes something down. Not told to the model."""
+    ephemeral: bool = False
+    """What it does is kept elsewhere, so its calls leave the view at the next fold. Not told to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,21 @@ class ToolResult:
     id: str
     text: str
     error: bool = False
+    kind: str = "text"
+    """As `gateway.events.Source.kind`. Not told to the model, as all that follows."""
+    origin: str = ""
+    """As `gateway.events.Source.origin`. Untrusted."""
+    part: "Excerpt | None" = None
+    """It is a part of what stands whole somewhere already. None: it is all there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Of what a result is a part, and of which."""
+
+    source: Source
+    shift: int
+    """What stands at a place of the result's text, behind its first line, stands so much further on in the source."""
 
 
 Piece = Text | Image | ToolCall | ToolResult

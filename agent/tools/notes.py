@@ -44,6 +44,7 @@ JOURNAL = spec(
     "Write an entry into your journal: what happened, what you found out, what you mean to do. Nothing is posted. "
     "It keeps to where it was written: what you write in private is found in private only.",
     Journal,
+    ephemeral=True,
 )
 REMEMBER = spec(
     "remember",
