@@ -17,6 +17,7 @@ GOLDEN = {
     "resting": "0cf4acde9f88cfcf",
     "stored": "e331ee7d1be37f8a",
     "dreaming": "f8ebb19fd979cac8",
+    "write_down": "6d9640a095cfcf05",
     "paused": "6060a3ae68889029",
     "off": "840982ab8ba5349f",
 }
