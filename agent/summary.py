@@ -1,0 +1,206 @@
+"""Summaries that a model makes: what it is asked, what is taken of its answer, what must survive it. Pure.
+
+A name, a number or a path that a summary lost is lost to whoever reads it. So what looks like one is found by its form
+alone, and what the summary does not say word for word stands beside it (`agent.head`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from agent.models.base import Request, Said, Text
+from agent.prompts import prompt
+from agent.workspace.text import tidy
+
+SUMMARY_TOKENS: Final = 2_000
+"""Of a summary at most: some three pages."""
+WORDS_PER_TOKEN: Final = 0.5
+"""Models count badly, and other languages than English take more."""
+THINKING_SHARE: Final = 2
+"""A model that thinks may take as much again before it writes."""
+SUBSTANCE_CHARS: Final = 200
+"""Of an answer that was cut off: less is not worth what it cost."""
+CUT: Final = "[... the rest did not fit]"
+NO_CALLS: Final = "(Call no tools: none is carried out. Write the summary, as text.)"
+NO_TEXT: Final = "(You wrote nothing. Write the summary.)"
+
+MOST_IDENTIFIERS: Final = 60
+MIN_IDENTIFIER_CHARS: Final = 2
+MAX_IDENTIFIER_CHARS: Final = 160
+MAX_TEXT_CHARS: Final = 100_000
+"""Of one text is looked at, half from each end."""
+
+_SENTENCE: Final = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]»”]{0,3}(?=\s|$)|\n")
+_DECLINED: Final = re.compile(
+    r"(?:i['\u2019]m sorry|i am sorry|sorry|i can['\u2019]?t|i cannot|i['\u2019]m (?:not able|unable))\b",
+    re.IGNORECASE,
+)
+_DECLINED_CHARS: Final = 300
+"""A longer answer that begins so is rather a summary of somebody's excuse."""
+
+
+# What is asked
+
+
+def asking(request: Request, *, tail: int, most_tokens: int = SUMMARY_TOKENS, hint: str = "") -> Request:
+    """The request that asks for a summary of all but the last `tail` exchanges of this one's conversation.
+
+    It begins with the bytes of `request`, so that a cached prefix is read. `hint`: what was wrong with the last answer.
+    """
+    words = max(50, int(most_tokens * WORDS_PER_TOKEN) // 50 * 50)
+    asked = Text(text=prompt("summarise").replace("{tail}", str(tail)).replace("{words}", str(words)))
+    *before, last = request.conversation or (Said(role="user", parts=()),)
+    if last.role == "user":
+        conversation = (*before, replace(last, parts=(*last.parts, asked)))
+    else:
+        conversation = (*request.conversation, Said(role="user", parts=(asked,)))
+    most = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
+    return replace(request, conversation=conversation, aside="", now=hint, max_output_tokens=most)
+
+
+# What is taken of the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an answer is worth: one of the two is empty."""
+
+    text: str = ""
+    """The summary."""
+    reason: str = ""
+    """Why there is none, in words."""
+    hint: str = ""
+    """What to tell the model when it is asked again."""
+
+
+def accepted(
+    text: str, *, stop: Literal["end", "tools", "length", "refused"], called: bool, most_tokens: int = SUMMARY_TOKENS
+) -> Draft:
+    """Judge a whole answer. `called`: it called tools. Of one that was cut off whole sentences are taken."""
+    if called:
+        return Draft(reason="the model called tools instead of writing a summary", hint=NO_CALLS)
+    if stop == "refused":
+        return Draft(reason="the model declined to write a summary")
+    text = _unwrapped(tidy(text))
+    if not text:
+        return Draft(reason="the model wrote no summary", hint=NO_TEXT)
+    if len(text) <= _DECLINED_CHARS and _DECLINED.match(text):
+        return Draft(reason="the model excused itself instead of writing a summary")
+    if stop == "length":
+        text = shortened(f"{text}{CUT}", len(text.encode()))
+        if len(text) < SUBSTANCE_CHARS:
+            return Draft(reason="the summary was cut off before it said anything")
+    return Draft(text=shortened(text, most_tokens * 5))
+
+
+def _unwrapped(text: str) -> str:
+    """Without what only wraps it: a fence around all of it, our own heading."""
+    lines = text.split("\n")
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
+        lines = lines[1:-1]
+    return tidy("\n".join(lines)).removeprefix("[Previous conversation summary]").strip()
+
+
+def shortened(text: str, most_bytes: int) -> str:
+    """All of it, or its beginning until the last sentence or word that fits, saying that there was more.
+
+    Empty if that would be nothing. Never more than `most_bytes` as UTF-8.
+    """
+    if len(text.encode()) <= most_bytes:
+        return text
+    room = most_bytes - len(CUT) - 1
+    if room <= 0:
+        return ""
+    fits = text.encode()[:room].decode(errors="ignore")
+    ends = [found.end() for found in _SENTENCE.finditer(fits)]
+    end = ends[-1] if ends and ends[-1] >= len(fits) // 2 else max(fits.rfind(" "), 0) or len(fits)
+    kept = fits[:end].rstrip()
+    return f"{kept} {CUT}" if kept else ""
+
+
+# What must survive
+
+
+def identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = MOST_IDENTIFIERS) -> list[str]:
+    """What must be kept word for word: names, numbers, paths and the like; the most recent and most repeated first.
+
+    `texts`: oldest first. `kept`: of summaries before (`agent.head.exact_in`), the most important first. What is found
+    leaves at least half of the places to these, so that what was planted early is not washed away by one long talk.
+    """
+    weights = dict[str, int]()
+    for place, text in enumerate(texts, start=1):
+        for found in dict.fromkeys(_found(text)):
+            weights[found] = weights.get(found, 0) + place
+    order = {found: number for number, found in enumerate(weights)}
+    new = sorted(weights, key=lambda found: (-weights[found], -order[found]))
+    old = [name for name in dict.fromkeys(kept) if name not in weights]
+    room = max(most - len(old), (most + 1) // 2)
+    return [*new[:room], *old[: most - len(new[:room])]]
+
+
+def missing(summary: str, names: Iterable[str]) -> list[str]:
+    """Those that a summary does not say word for word, in their order."""
+    return [name for name in names if not re.search(rf"(?<!\w)(?<!\w[./-]){re.escape(name)}(?!\w|[./-]\w)", summary)]
+
+
+_FRAMED: Final = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ", re.MULTILINE)
+"""When a line was said (`agent.prompt.render_line`): no fact, and each has one."""
+_UNITS: Final = (
+    "ms|s|sec|seconds?|min|minutes?|h|hours?|days?|weeks?|months?|years?|[kKMGT]i?B|[kMG]?bit|px|[nµmck]?m|km|[mk]?g|"
+    "m?l|[kMG]?Hz|k?Wh?|m?A|k?V|°[CF]|°|%|tokens?|USD|EUR|GBP|CHF|JPY|€|£|\\$|dollars?|euros?|pounds?"
+)
+_MONTHS: Final = (
+    "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"  # and whatever follows these letters
+    r"[a-zäé]{0,7}\.?"
+)
+_CAPITAL: Final = "[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ'\u2019-]{1,30}"
+_FORMS: Final = re.compile(
+    "|".join(
+        (
+            r"https?://[^\s<>\"'`]{2,160}",
+            r"[\w.+-]{1,64}@(?:[\w-]{1,63}\.){1,5}[A-Za-z]{2,20}",
+            r"`(?P<code>[^`\n]{2,160})`",
+            r"[\"“„«](?P<quoted>[^\"“”„«»\n]{2,60})[\"”“»]",
+            r"[A-Za-z]:\\[^\s\"<>|*?]{1,150}",
+            r"(?<![\w/.])(?:~|\.{1,2})?/(?:[\w.@+-]{1,60}/){1,12}[\w.@+-]{0,60}",
+            r"(?<![\w/.])(?:~|\.{1,2})?/[\w@+-]{1,60}\.\w{1,6}\b",
+            r"(?<![\w/.])(?:[\w.@+-]{1,60}/){2,12}[\w.@+-]{1,60}",
+            r"(?<![\w/.])[\w@+-]{1,60}/[\w@+-]{1,60}\.\w{1,6}\b",
+            r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:Z|\b))?",
+            rf"\b\d{{1,2}}(?:\.|st|nd|rd|th)? {_MONTHS}(?: \d{{4}})?\b",
+            rf"\b{_MONTHS} \d{{1,2}}(?:st|nd|rd|th)?(?:, ?\d{{4}})?\b",
+            r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b",
+            r"(?<![\w:])\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]m)?\b",
+            r"(?<!\w)\+\d[\d ()/-]{5,18}\d\b",
+            r"\bv?\d{1,6}(?:\.\d{1,6}){2,4}(?:[-+][\w.]{1,40}|:\d{2,5})?\b",
+            r"\bv\d{1,5}(?:\.\d{1,6}){0,3}(?:[-+][\w.]{1,40})?\b",
+            r"[$€£¥] ?\d[\d,.]{0,20}(?:(?<=\d)|(?<=\d[,.]))(?: ?[kKmM]\b)?",
+            rf"\b\d[\d,.]{{0,20}} ?(?:{_UNITS})(?!\w)",
+            r"(?<![\w#/&])#[\w-]{1,60}",
+            r"(?<![\w@])@\w[\w.-]{0,60}",
+            r"\b[A-Z]{1,10}[a-z0-9]{1,40}(?:[A-Z][a-z0-9]{0,40}){1,8}\b",
+            r"\b[a-z]{1,40}(?:[A-Z][a-z0-9]{0,40}){1,8}\b",
+            r"\b\w{1,60}(?:_\w{1,60}){1,8}\b",
+            r"\b(?:[a-z0-9-]{2,63}\.){1,6}[a-z][a-z0-9]{1,20}\b(?::\d{2,5})?",
+            r"\b(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[A-Za-z])[^\W_][\w-]{3,80}\b",
+            r"\b\d{1,3}(?:[,.' ]\d{3}){1,5}\b",
+            r"\b\d{3,40}(?:\.\d{1,10})?\b",
+            rf"\b{_CAPITAL}(?: (?:van|von|de|der|la|di|of))?(?: {_CAPITAL}){{1,3}}\b",
+        )
+    )
+)
+"""The first form that fits at a place is taken. Each is bounded, so that no text takes long."""
+_ENDS: Final = ".,;:!?'"
+
+
+def _found(text: str) -> Iterator[str]:
+    """In the order of the text, as often as it is there."""
+    if len(text) > MAX_TEXT_CHARS:
+        text = f"{text[: MAX_TEXT_CHARS // 2]}\n{text[-MAX_TEXT_CHARS // 2 :]}"
+    for match in _FORMS.finditer(_FRAMED.sub("", text)):
+        name = (match["code"] or match["quoted"] or match[0]).strip().rstrip(_ENDS)
+        if name.endswith(")") and "(" not in name:
+            name = name.rstrip(")" + _ENDS)
+        if MIN_IDENTIFIER_CHARS <= len(name) <= MAX_IDENTIFIER_CHARS and name.isprintable() and "`" not in name:
+            yield name

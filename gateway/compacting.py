@@ -1,0 +1,237 @@
+"""Asks a model to summarise what is to leave a conversation's view: one asker at a time, three tries, bounded in time.
+
+Nothing here changes a view. Whoever asked for the summary writes the fold that holds it, or goes on with the
+conversation as it was. A process that dies in between leaves a lock, which expires.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, Literal
+
+from agent.answer import ask
+from agent.models.adapted import adapted
+from agent.models.base import Busy, Model, ModelError, Request
+from agent.outcome import NOTHING, Progress
+from agent.summary import SUMMARY_TOKENS, Draft, accepted, asking
+from agent.view import estimate_tokens
+from gateway.clock import Clock
+from gateway.events import Account, Address, ConversationId, Usage
+from gateway.ids import new_id
+from gateway.records import CompactionLocked, Summarised
+from gateway.settings_context import Compaction
+from gateway.store import Entry, Store
+
+logger = logging.getLogger("reverie.compacting")
+
+TRIES: Final = 3
+FIRST_WAIT_S: Final = 1.0
+WAIT_GROWS: Final = 4.0
+"""So 1 s and 4 s, each up to half as long again: somebody waits for an answer meanwhile."""
+LONGEST_HINT_S: Final = 30.0
+"""A server that asks for more is not waited for."""
+TTL_SHARE: Final = 0.8
+"""Of the lock's time may be used: it must not expire under its holder."""
+BROKE: Final = "the day's budget does not reach for a summary"
+
+Outcome = Literal["ok", "failed", "lock_held", "no_boundary"]
+"""As `gateway.ops.llm_stats` counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What came of it."""
+
+    outcome: Outcome
+    """no_boundary: nothing can leave; lock_held: somebody else is at it."""
+    reason: str = ""
+    """Why there is none; empty for `ok`. Holds no secrets."""
+    summary: Summarised | None = None
+    """With `ok`. Its `tokens_after` are of the text alone: the head that holds it is not made yet."""
+    accounts: tuple[Account, ...] = ()
+    """Of all requests for it, failed ones too."""
+    usage: Usage = NOTHING
+    requests: int = 0
+
+
+class Compacting:
+    """One agent's."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        random: Callable[[], float],
+        model: Callable[[], Model],
+        said: Callable[[], Compaction],
+        compacted: Callable[[Outcome, float | None], None],
+    ) -> None:
+        """`model` and `said` are asked anew each time; `random` gives numbers in [0, 1).
+
+        `compacted` is told once of each try to make a summary, with the seconds that it took where a model was asked.
+        """
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._model = model
+        self._said = said
+        self._compacted = compacted
+
+    async def summarise(
+        self,
+        place: Address,
+        request: Request,
+        *,
+        leaving: int,
+        tail: int,
+        tokens_before: int,
+        most_tokens: int = SUMMARY_TOKENS,
+        afford: Callable[[Request], bool] = lambda _: True,
+        progress: Progress | None = None,
+    ) -> Made:
+        """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
+
+        `request`: as the next turn would begin it, so that what is cached is read. `leaving`: so many turns would leave
+        the view, of about `tokens_before` tokens. `afford` is asked before each request to the model. `progress` says
+        at any time what was spent.
+
+        Raises StoreError. Cancelled, it gives the lock back first.
+        """
+        if leaving <= 0:
+            return self._told(Made(outcome="no_boundary", reason="nothing can leave the view"))
+        began_s, ttl_s = self._clock.monotonic(), float(self._said().lock_ttl_seconds)
+        async with self._locked(place.conversation, ttl_s) as mine:
+            if not mine:
+                return self._told(Made(outcome="lock_held", reason="a summary of it is being made already"))
+            trying = _Trying(self._model(), self._clock, self._random, afford, progress or Progress())
+            draft = await self._in_time(trying.draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
+        took_s, made = self._clock.monotonic() - began_s, trying.made(draft)
+        if made.summary is None:
+            logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, made.reason)
+            return self._told(made, took_s)
+        summary = replace(made.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
+        return self._told(replace(made, summary=summary), took_s)
+
+    def _told(self, made: Made, took_s: float | None = None) -> Made:
+        self._compacted(made.outcome, took_s)
+        return made
+
+    async def _in_time(self, drafting: Coroutine[None, None, Draft], limit_s: float) -> Draft:
+        task, timer = asyncio.ensure_future(drafting), asyncio.ensure_future(self._clock.sleep(limit_s))
+        try:
+            await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else Draft(reason=f"there was none after {limit_s:.0f} s")
+        finally:
+            task.cancel()
+            timer.cancel()
+            await asyncio.gather(task, timer, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, conversation: ConversationId, ttl_s: float) -> AsyncIterator[bool]:
+        """Whether this is the only one that makes a summary there, until the end."""
+        holder = new_id(self._clock.now())
+        if await self._held(conversation, besides=holder):
+            yield False
+            return
+        try:
+            await self._lock(conversation, holder, ttl_s)
+            yield not await self._held(conversation, besides=holder)
+        finally:  # a cancelled append may have been written
+            release = asyncio.ensure_future(self._lock(conversation, holder, 0.0))
+            try:
+                await asyncio.shield(release)
+            except asyncio.CancelledError:
+                await asyncio.wait([release])
+                raise
+
+    async def _lock(self, conversation: ConversationId, holder: str, for_s: float) -> None:
+        now = self._clock.now()
+        fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
+        await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
+
+    async def _held(self, conversation: ConversationId, *, besides: str) -> bool:
+        lock = await self._store.compacting(conversation)
+        return lock is not None and lock[0] != besides and lock[1] > self._clock.now()
+
+
+class _Trying:
+    """Asks until there is a summary, or no hope of one."""
+
+    def __init__(
+        self,
+        model: Model,
+        clock: Clock,
+        random: Callable[[], float],
+        afford: Callable[[Request], bool],
+        progress: Progress,
+    ) -> None:
+        self.tries = 0
+        self._model = model
+        self._clock = clock
+        self._random = random
+        self._afford = afford
+        self._progress = progress
+
+    async def draft(self, request: Request, tail: int, most_tokens: int) -> Draft:
+        draft = Draft()
+        while self.tries < TRIES:
+            asked = asking(request, tail=tail, most_tokens=most_tokens, hint=draft.hint)
+            if not self._afford(asked):
+                return Draft(reason=BROKE)
+            draft, wait_s = await self._try(adapted(asked, self._model), most_tokens)
+            if draft.text or wait_s is None:
+                return draft
+            if self.tries < TRIES:
+                await self._clock.sleep(wait_s)
+        return draft
+
+    async def _try(self, request: Request, most_tokens: int) -> tuple[Draft, float | None]:
+        """What one request brought, and the seconds until the next. None: asking again does not help."""
+        wait_s = FIRST_WAIT_S * WAIT_GROWS**self.tries * (1 + self._random() / 2)
+        self.tries += 1
+        try:
+            answer = await ask(self._model, request, None, self._progress)
+        except Busy as error:
+            self._progress.lost(error.accounts)
+            hint_s = error.retry_after_s or 0.0
+            return Draft(reason=error.reason), max(wait_s, hint_s) if hint_s <= LONGEST_HINT_S else None
+        except ModelError as error:
+            self._progress.lost(error.accounts)
+            return Draft(reason=error.reason), None
+        if answer.end is None:
+            return Draft(reason="the answer broke off"), wait_s
+        self._progress.answered(answer.end, self._model)
+        called = bool(answer.calls)
+        return accepted(answer.text, stop=answer.end.stop, called=called, most_tokens=most_tokens), wait_s
+
+    def made(self, draft: Draft) -> Made:
+        """The same with what it cost; of a summary the sizes of what it stands for are not told yet."""
+        done = self._progress.done
+        spent = Made(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
+        if not draft.text:
+            return replace(spent, reason=draft.reason)
+        summary = Summarised(
+            text=draft.text,
+            turns=0,
+            tokens_before=0,
+            tokens_after=estimate_tokens(draft.text),
+            tries=self.tries,
+            took_s=0.0,
+            model=done.model,
+            usage=done.usage,
+            cost_usd=_cost_usd(done.accounts, done.requests),
+        )
+        return replace(spent, outcome="ok", summary=summary)
+
+
+def _cost_usd(accounts: Sequence[Account], requests: int) -> float | None:
+    if not accounts or len(accounts) < requests:
+        return None
+    costs = [account.cost_usd for account in accounts]
+    return None if None in costs else sum(cost or 0.0 for cost in costs)
