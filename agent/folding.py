@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from agent.projection import Form, Raw, size
+from agent.projection import Form, Raw, size, summed, trimmed
+from agent.stubs import stubs, tokens
 
 KEEP_SHARE = 0.50
 """Of the budget survives a fold under pressure, so that the next one is far off."""
@@ -126,8 +127,17 @@ def load(text: str) -> Situation:
 
 def weigh(turn: Raw, *, form: Form, images: int = 0, requests: int = 1, covered: bool = False) -> Sizes:
     """Measure a turn in each form. `images`: tokens of what was shown with it."""
-    whole = size(turn.exchange) + images
-    return Sizes(whole=whole, trimmed=whole, summed=whole, form=form, requests=requests, covered=covered)
+    found = stubs(turn.seq, turn.exchange)
+    calls = [called for step in turn.exchange.steps for called in step.calls]
+    return Sizes(
+        whole=size(turn.exchange) + images,
+        trimmed=size(trimmed(turn)) + images,
+        summed=size(summed(turn)) + images,
+        form=form,
+        results=tuple(tokens(calls[number - 1]) - tokens(stub) for number, stub in found.items()),
+        requests=requests,
+        covered=covered,
+    )
 
 
 def decide(turns: Sequence[Sizes], at: Situation) -> Decision:

@@ -4,11 +4,13 @@ The log has every turn whole; what is told of it follows from that and from `Mar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
-from agent import steps
+from agent import loops, steps
 from agent.brief import Exchange
+from agent.stubs import cleared, stubs
 from agent.view import estimate_tokens
 
 
@@ -57,8 +59,44 @@ def project(turns: Sequence[Raw], marks: Marks) -> tuple[Exchange, ...]:
 
     What is told of a turn depends on no turn behind `marks.trimmed`: the view only grows at its end.
     """
-    assert marks.summed <= max(marks.trimmed, marks.summed)
-    return tuple(turn.exchange for turn in turns)
+    told, spared, excerpts = list[Exchange](), marks.spared, marks.excerpts_tokens
+    for turn in reversed(turns):
+        match form(turn.seq, marks):
+            case Form.WHOLE:
+                told.append(turn.exchange)
+            case Form.TRIMMED:
+                found = stubs(turn.seq, turn.exchange)
+                clear = max(0, len(found) - spared)
+                spared -= len(found) - clear
+                told.append(cleared(turn.exchange, dict(islice(found.items(), clear))))
+            case Form.SUMMED:
+                exchange, taken = _summed(turn, excerpts)
+                excerpts -= taken
+                told.append(exchange)
+    return tuple(reversed(told))
+
+
+def trimmed(turn: Raw) -> Exchange:
+    """The turn with all of its old results cleared."""
+    return cleared(turn.exchange, stubs(turn.seq, turn.exchange))
+
+
+def summed(turn: Raw) -> Exchange:
+    """The turn with its tool loop told as one text, without excerpts; trimmed, if that takes less."""
+    return _summed(turn, 0)[0]
+
+
+def _summed(turn: Raw, excerpts_tokens: int) -> tuple[Exchange, int]:
+    """With excerpts, as many as fit; and how much those took."""
+    exchange, gentler = loops.summed(turn.seq, turn.exchange), trimmed(turn)
+    if size(exchange) >= size(gentler):
+        return gentler, 0
+    most = min(excerpts_tokens, size(turn.exchange) - size(exchange))
+    found = loops.excerpts(turn.seq, turn.exchange, most)
+    if not found:
+        return exchange, 0
+    longer = replace(exchange, loop=f"{exchange.loop}\n{found}")
+    return longer, size(longer) - size(exchange)
 
 
 def size(exchange: Exchange) -> int:

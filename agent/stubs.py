@@ -1,0 +1,146 @@
+"""Turns with their old results cleared: what stands in place of a result says where it is read word for word. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agent import steps
+from agent.brief import Exchange
+from agent.journal import flat
+from agent.view import BYTES_PER_TOKEN, estimate_tokens
+from gateway.events import Called, Source, Step
+
+LARGE_TOKENS = 400
+"""What stands in place of a longer result tells how it began; of a shorter one, one line tells only where it is."""
+EXCERPT_TOKENS = 60
+MAX_ARGUMENTS_TOKENS = 200
+"""Of a call whose result is cleared: what was written to a file stands in the file."""
+_VALUE_CHARS = 80
+"""Of one argument, where they are longer than that together."""
+_SHORT_CHARS = 120
+"""Of arguments that cannot be told one by one, and of the first line of an error."""
+
+
+def handle(seq: int, number: int) -> str:
+    """Name the result of a turn's call, counted from 1 over all of its steps, as `fetch_evidence` takes it."""
+    return f"t{seq}.{number}"
+
+
+def source(seq: int, number: int, called: Called) -> Source:
+    """Where the result of a call stands whole."""
+    if called.source is not None:
+        return called.source
+    digest = hashlib.sha256(called.result.encode()).hexdigest()
+    origin = called.origin or (called.arguments if called.arguments.strip() != "{}" else "")
+    return Source(handle=handle(seq, number), kind="text", origin=origin, chars=len(called.result), sha256=digest)
+
+
+def cut(text: str, most_tokens: int) -> str:
+    """Return how it begins, exactly: so many tokens at most."""
+    return text.encode()[: int(max(0, most_tokens) * BYTES_PER_TOKEN)].decode(errors="ignore")
+
+
+def first_line(called: Called, most_chars: int) -> str:
+    """Of its result; quoted for use in a line of ours."""
+    lines = called.result[: 8 * most_chars].strip().splitlines()
+    return flat(lines[0], most_chars) if lines else ""
+
+
+def tokens(called: Called) -> int:
+    """How much the call and its result take, but for what takes the same in each form."""
+    return estimate_tokens(called.name + called.arguments) + estimate_tokens(called.result)
+
+
+def stubs(seq: int, exchange: Exchange) -> dict[int, Called]:
+    """Of the calls that clearing makes shorter, what is left of them, by number and oldest first."""
+    found = {}
+    if not exchange.simple:
+        for number, called in enumerate((called for step in exchange.steps for called in step.calls), start=1):
+            if not called.ended and not called.ephemeral:
+                stub = replace(called, arguments=_arguments(called.arguments), result=_result(seq, number, called))
+                if stub != called:
+                    found[number] = stub
+    return found
+
+
+def cleared(exchange: Exchange, instead: Mapping[int, Called]) -> Exchange:
+    """The turn with these calls in place of those with their numbers, and without its ephemeral calls.
+
+    A step of which no call is left leaves; what arrived meanwhile is told behind what was told before it. The same
+    object if nothing changes.
+    """
+    if exchange.simple or not (instead or any(called.ephemeral for step in exchange.steps for called in step.calls)):
+        return exchange
+    heard, kept, number = exchange.heard, list[Step](), 0
+    for step in exchange.steps:
+        numbered = list(enumerate(step.calls, start=number + 1))
+        number += len(numbered)
+        calls = tuple([instead.get(at, called) for at, called in numbered if called.ended or not called.ephemeral])
+        if not _told(step.calls) or _told(calls):
+            kept.append(replace(step, calls=calls))
+        elif kept:
+            kept[-1] = replace(kept[-1], heard=_joined(kept[-1].heard, step.heard))
+        else:
+            heard = _joined(heard, step.heard)
+    return replace(exchange, heard=heard, steps=tuple(kept))
+
+
+def _told(calls: Sequence[Called]) -> bool:
+    return any(not called.ended for called in calls)
+
+
+def _joined(*heard: str) -> str:
+    return "\n".join(text for text in heard if text)
+
+
+def _result(seq: int, number: int, called: Called) -> str:
+    whole = source(seq, number, called)
+    if called.error:
+        stub = f'{first_line(called, _SHORT_CHARS)} [cut: fetch_evidence("{whole.handle}") gives it again]'
+    elif called.source is not None:
+        stub = steps.told_in_part(whole, called.name, "")
+    elif estimate_tokens(called.result) > LARGE_TOKENS:
+        stub = steps.told_in_part(whole, called.name, _beginning(called.result))
+    else:
+        name = flat(called.name[: 2 * steps.MAX_NAME_CHARS], steps.MAX_NAME_CHARS)
+        stub = f'[{name} result cleared: fetch_evidence("{whole.handle}") gives it again]'
+    return stub if estimate_tokens(stub) < estimate_tokens(called.result) else called.result
+
+
+def _beginning(text: str) -> str:
+    """How it begins, up to a line that could pass for one of ours."""
+    lines = []
+    for line in cut(text, EXCERPT_TOKENS).splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            break
+        lines.append(line)
+    return "".join(lines)
+
+
+def _arguments(written: str) -> str:
+    """The arguments, told short if they are long: a JSON object still, which is all that the APIs take."""
+    if estimate_tokens(written) <= MAX_ARGUMENTS_TOKENS:
+        return written
+    try:
+        given = json.loads(written)
+        short = _dumped({key: _value(value) for key, value in given.items()}) if isinstance(given, dict) else ""
+    except (ValueError, RecursionError):
+        short = ""
+    if not short or estimate_tokens(short) > MAX_ARGUMENTS_TOKENS:
+        short = _dumped({"shortened": f"{written[:_SHORT_CHARS]}{_more(written, _SHORT_CHARS)}"})
+    return short
+
+
+def _value(value: object) -> object:
+    written = value if isinstance(value, str) else _dumped(value)
+    return value if len(written) <= _VALUE_CHARS else f"{written[:_VALUE_CHARS]}{_more(written, _VALUE_CHARS)}"
+
+
+def _more(text: str, told: int) -> str:
+    return f" [... {len(text) - told} more characters]" if len(text) > told else ""
+
+
+def _dumped(value: object) -> str:
+    """Written as UTF-8 can be: an escape in what the model wrote may be half of a character."""
+    return steps.whole(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
