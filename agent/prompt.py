@@ -45,6 +45,7 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
     return Request(
         blocks=_blocks(brief, plain=plain),
         conversation=tuple([_joined(list(side)) for _, side in groupby(said, key=attrgetter("role"))]),
+        aside=brief.aside,
         now=brief.now,
         tools=tuple(sorted(tools, key=lambda tool: tool.name)),
         max_output_tokens=max_output_tokens,
