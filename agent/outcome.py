@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.models.base import End, Model
+from agent.tokens.meter import prompt_tokens
 from gateway.events import Account, Step, Usage
 
 NOTHING = Usage()
@@ -31,6 +32,10 @@ class Outcome:
     """Of the requests whose cache was kept account of."""
     steps: tuple[Step, ...] = ()
     """Each answer with tool calls, and what the model was told then."""
+    prompt_tokens: int = 0
+    """Of the last request, as billed. 0: it was not told."""
+    prompt_estimate: int = 0
+    """Of the same, as `agent.allowance.Window` thought."""
 
 
 @dataclass(slots=True)
@@ -39,13 +44,15 @@ class Progress:
 
     done: Outcome = field(default_factory=lambda: Outcome(outcome="interrupted"))
 
-    def answered(self, end: End, model: Model) -> None:
-        """One more request has been answered."""
+    def answered(self, end: End, model: Model, estimate: int) -> None:
+        """One more request has been answered, which was thought to have so many tokens."""
         self.lost(end.lost)
-        done = self.done
+        done, usage = self.done, end.usage
         self.done = replace(
             done,
-            usage=done.usage + end.usage,
+            usage=done.usage + usage,
+            prompt_tokens=prompt_tokens(usage),
+            prompt_estimate=estimate,
             requests=done.requests + 1,
             model=end.model or model.name,
             accounts=done.accounts if end.account is None else (*done.accounts, end.account),
@@ -71,6 +78,10 @@ class Progress:
         step = replace(step, heard=heard)
         self.done = replace(self.done, steps=(*before, step))
         return step
+
+    def retold(self, steps: tuple[Step, ...]) -> None:
+        """The last steps are told like this instead."""
+        self.done = replace(self.done, steps=(*self.done.steps[: len(self.done.steps) - len(steps)], *steps))
 
     def ended(self, ending: Outcome) -> Outcome:
         """The whole outcome of a turn that ended like this."""

@@ -15,10 +15,10 @@ from gateway.events import Called, Source, Step
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""
-MAX_RESULT_CHARS = 20_000
-"""Of one result: it stays in view until a fold, and a tool that is asked again can tell the rest."""
 MAX_ORIGIN_CHARS = 120
 """Of where a result is from, in what is told of it: the whole is told with the evidence."""
+MAX_SOURCE_CHARS = 500
+"""The same, as it is written down."""
 MAX_NAME_CHARS = 40
 _ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
@@ -103,18 +103,15 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def called(call: ToolCall, result: ToolResult | None) -> Called:
-    """One call as it is written down. None: it ended the turn."""
+def called(call: ToolCall, result: ToolResult | None, source: Source | None = None) -> Called:
+    """One call as it is written down. None: it ended the turn. `source`: of what the result is a part."""
     return Called(
         id=call.id,
         name=call.name,
         arguments=call.arguments,
-        result=_bounded(whole(result.text)) if result is not None else "",
+        result=whole(result.text) if result is not None else "",
         error=result is not None and result.error,
         ended=result is None,
+        source=source,
+        origin=flat(whole(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS) if result is not None else "",
     )
-
-
-def _bounded(text: str) -> str:
-    left_out = len(text) - MAX_RESULT_CHARS
-    return text if left_out <= 0 else f"{text[:MAX_RESULT_CHARS]} [... {left_out} more characters]"

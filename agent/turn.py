@@ -1,11 +1,12 @@
 """One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from agent.answer import Answer, ask
+from agent.asked import Asked, Shorten, cannot, request_of
 from agent.brief import Brief
 from agent.models.base import (
     Image,
@@ -19,10 +20,11 @@ from agent.models.base import (
     ToolSpec,
 )
 from agent.outcome import Outcome, Progress
-from agent.prompt import SHARED, assemble
-from agent.steps import called, named_apart, repeated, whole
-from agent.tools.rest import STAY_SILENT, TOOLS, YIELD_TO_USER
-from gateway.events import Step
+from agent.prompt import SHARED
+from agent.steps import called, named_apart, whole
+from agent.telling import Keeping, Telling
+from agent.tools.rest import STAY_SILENT, YIELD_TO_USER
+from gateway.events import Called, Step
 
 ENDING = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
@@ -59,28 +61,36 @@ async def take_turn(
     news: Callable[[], Awaitable[str]] = no_news,
     afford: Callable[[Request], bool] = lambda _: True,
     progress: Progress | None = None,
+    evidence: Keeping | None = None,
+    shorten: Shorten = cannot,
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
     `glimpse` is called with the text so far of each answer while it grows: what it was told may be taken back,
     and only what is `presentable` of it may be shown. `news` is asked after each round of tools for what has arrived
     meanwhile; it is told behind their results. `afford` is asked before each request: without its leave the turn
-    ends, silently. `progress` is kept up to date, also with tools that were cut off.
+    ends, silently. `progress` is kept up to date, also with tools that were cut off. `evidence` says how much of what
+    tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the conversation
+    has become too long in the middle of the turn: then it goes on behind that brief, with less of its older results.
 
-    Raises for the very first request only: `TooLong` if it does not fit the window (fold, then call again),
-    `Malformed` if it holds images (leave them out, then call again). Every other model failure is an outcome.
+    Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
+    window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
+    failure is an outcome.
     Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
     """
-    turn = _Turn(_request(brief, model, tools.specs, key), model, tools, progress or Progress(), max_tool_rounds)
-    progress = turn.progress
-    while afford(turn.request):
+    progress = progress or Progress()
+    asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence))
+    turn = _Turn(asked, tools, max_tool_rounds)
+    while afford(asked.request):
         try:
-            answer = await ask(model, turn.request, glimpse, progress)
+            answer = await ask(model, asked.request, glimpse, progress)
         except ModelError as error:
-            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(turn.request))
+            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(asked.request))
             if mendable and progress.done.requests == 0:
                 raise
             progress.lost(error.accounts)
+            if isinstance(error, TooLong) and await asked.shorten(shorten):
+                continue
             return progress.ended(Outcome(outcome="failed", reason=error.reason))
         ended = await turn.take(answer, news)
         if ended is not None:
@@ -89,12 +99,11 @@ async def take_turn(
 
 
 class _Turn:
-    """One turn under way: what the model is to be asked next."""
+    """One turn under way."""
 
-    def __init__(self, request: Request, model: Model, tools: Tools, progress: Progress, max_rounds: int) -> None:
-        self.request = request
-        self.progress = progress
-        self._model = model
+    def __init__(self, asked: Asked, tools: Tools, max_rounds: int) -> None:
+        self._asked = asked
+        self._progress = asked.progress
         self._tools = tools
         self._max_rounds = max_rounds
         self._rounds = 0
@@ -103,8 +112,8 @@ class _Turn:
     async def take(self, answer: Answer, news: Callable[[], Awaitable[str]]) -> Outcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
-        self.progress.answered(answer.end, self._model)
-        answer.calls = named_apart(answer.calls, self.request.conversation)
+        self._asked.answered(answer.end)
+        answer.calls = named_apart(answer.calls, self._asked.request.conversation)
         ended = _ended(answer)
         if answer.calls and (ended is None or ended.outcome != "failed"):
             await self._use(answer)
@@ -112,18 +121,18 @@ class _Turn:
         if ended is None and self._nudged:
             return Outcome(outcome="failed", reason="the model answered with nothing, twice")
         if ended is None:
-            self._nudged, self.request = True, _with_hint(self.request, NUDGE)
+            self._nudged = True
+            self._asked.hint(NUDGE)
         return ended
 
     async def _go_on(self, news: Callable[[], Awaitable[str]]) -> Outcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
         if self._rounds > self._max_rounds:
             return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
-        step = self.progress.told(whole(await news()))
-        self.request = replace(self.request, conversation=(*self.request.conversation, *repeated((step,))))
+        await self._asked.go_on(whole(await news()))
         if self._rounds == self._max_rounds:
-            self.progress.done = replace(self.progress.done, used_tools=True)
-            self.request = _with_hint(self.request, ENOUGH)
+            self._progress.done = replace(self._progress.done, used_tools=True)
+            self._asked.hint(ENOUGH)
         return None
 
     async def _use(self, answer: Answer) -> None:
@@ -131,26 +140,46 @@ class _Turn:
         enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if call.name not in ENDING]
         tasks = [asyncio.ensure_future(_no_more(call) if enough else self._tools.call(call)) for call in calls]
+        text, posted = whole(answer.text), {call.name for call in answer.calls} & ENDING == {YIELD_TO_USER.name}
+        room = self._asked.room(text, answer.calls)
+        told = dict[str, Called]()
         try:
-            await asyncio.gather(*tasks)
+            await _all(tasks)
+            told = await self._asked.telling.tell(calls, _results(calls, tasks), room)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            told = self._asked.telling.cut_off(calls, _results(calls, tasks), room)
             raise
         finally:
-            results = {call.id: _result(call, task) for call, task in zip(calls, tasks, strict=True)}
-            text, posted = whole(answer.text), {call.name for call in answer.calls} & ENDING == {YIELD_TO_USER.name}
             step = Step(
                 text="" if posted or not text.strip() else text,
-                calls=tuple([called(call, results.get(call.id)) for call in answer.calls]),
+                calls=tuple([self._written(call, told.get(call.id)) for call in answer.calls]),
             )
-            work = {spec.name for spec in self.request.tools if spec.task}
-            self.progress.used(step, worked=any(call.name in work for call in calls))
+            work = {spec.name for spec in self._asked.request.tools if spec.task}
+            self._progress.used(step, worked=any(call.name in work for call in calls))
+
+    def _written(self, call: ToolCall, told: Called | None) -> Called:
+        """None: it ended the turn."""
+        leaves = {spec.name for spec in self._asked.request.tools if spec.ephemeral}
+        return replace(told or called(call, None), ephemeral=call.name in leaves)
+
+
+async def _all(tasks: Sequence[asyncio.Task[ToolResult]]) -> None:
+    """Wait until all have ended. Cut off, they are ended."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def _no_more(call: ToolCall) -> ToolResult:
     return ToolResult(id=call.id, text=NO_MORE, error=True)
+
+
+def _results(calls: Sequence[ToolCall], tasks: Sequence[asyncio.Task[ToolResult]]) -> list[ToolResult]:
+    return [_result(call, task) for call, task in zip(calls, tasks, strict=True)]
 
 
 def _result(call: ToolCall, task: asyncio.Task[ToolResult]) -> ToolResult:
@@ -162,15 +191,9 @@ def _result(call: ToolCall, task: asyncio.Task[ToolResult]) -> ToolResult:
 def beginning(persona: str, skills: str, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
     """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
     brief = Brief(persona=persona, skills=skills, card="", history=(), heard="")
-    whole = _request(brief, model, specs, key)
+    whole = request_of(brief, model, specs, key)
     blocks = tuple(block for block in whole.blocks if block.name in SHARED)
     return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
-
-
-def _request(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
-    specs = (*TOOLS, *specs) if model.takes_tools else ()
-    plain = model.family == "local"
-    return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
 
 
 def _shows(request: Request) -> bool:
@@ -191,8 +214,3 @@ def _ended(answer: Answer) -> Outcome | None:
     if not names and text:
         return Outcome(outcome="replied", text=text)
     return None
-
-
-def _with_hint(request: Request, hint: str) -> Request:
-    """Say something to the model behind all that is worth caching. It leaves with this turn."""
-    return replace(request, now=f"{request.now}\n{hint}".strip())

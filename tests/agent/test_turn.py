@@ -7,7 +7,6 @@ import pytest
 
 from agent.models.base import Text, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
-from agent.steps import MAX_RESULT_CHARS
 from agent.turn import BROKE, CUT_OFF, ENOUGH, NO_MORE, take_turn
 from gateway.events import Called
 from tests.agent.turn_kit import Drawer, Played, Say, brief
@@ -176,14 +175,3 @@ def test_half_characters_can_be_written_down() -> None:
     ended, _ = run(Say(text="\ud83d", calls=(("\udc00", "look_up"),)))
     assert ended.steps[0].text == "\ufffd"
     assert ended.steps[0].calls[0].id == "\ufffd"
-
-
-def test_a_result_may_not_crowd_out_the_rest() -> None:
-    class Flood(Drawer):
-        async def call(self, call: ToolCall) -> ToolResult:
-            return ToolResult(id=call.id, text="x" * (MAX_RESULT_CHARS + 5))
-
-    ended, model = run(Say(calls=(LOOK,)), tools=Flood())
-    (called,) = ended.steps[0].calls
-    assert called.result == "x" * MAX_RESULT_CHARS + " [... 5 more characters]"
-    assert model.requests[1].conversation[-1].parts == (ToolResult(id="l", text=called.result),)

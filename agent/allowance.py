@@ -1,0 +1,103 @@
+"""How much of what tools bring in is told word for word, and how much room for it the window still has. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.models.base import Request
+from agent.steps import CALL_TOKENS
+from agent.tokens.base import heuristic
+from agent.tokens.size import PromptSize, prompt_size
+from agent.view import BYTES_PER_TOKEN, SLACK_SHARE, estimate_tokens
+
+FRAME_TOKENS: Final = 100
+"""Of a result that is told in part, without an excerpt, or nearly: what is no longer is told whole, always."""
+_TOLD_SHARE: Final = 0.5
+"""Of a bill against the estimate: one that says less is not of the whole prompt, or of none (some servers tell 0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What is told of one result."""
+
+    chars: int | None
+    """So many of its first characters. None: all of it."""
+    over: bool = False
+    """It is more than one result may ever be."""
+
+
+def share(
+    texts: Sequence[str], left_tokens: int, most_tokens: int, room_tokens: int, *, asked: Sequence[bool]
+) -> tuple[tuple[Share, ...], int]:
+    """What is told of the results of one answer, in their order, and what is left then of `left_tokens`.
+
+    `left_tokens`: of what the turn may tell word for word. `most_tokens`: of one result. `room_tokens`: of the window.
+    `asked`: what is a part already. Of the others what does not fit whole takes half of what there is at most, so that
+    something is left for what comes later. All of it is never more than `left_tokens`, and a frame for each.
+    """
+    shares = []
+    for place, text in enumerate(texts):
+        room_tokens -= CALL_TOKENS
+        size = estimate_tokens(text)
+        free = max(
+            0, min(left_tokens, most_tokens, room_tokens - (FRAME_TOKENS + CALL_TOKENS) * (len(texts) - place - 1))
+        )
+        if size <= max(free, FRAME_TOKENS):
+            spent = size
+            shares.append(Share(chars=None))
+        else:
+            chars = beginning(text, max(free, FRAME_TOKENS) if asked[place] else free // 2)
+            spent = estimate_tokens(text[:chars]) if chars else 0
+            room_tokens -= FRAME_TOKENS
+            shares.append(Share(chars=chars, over=size > most_tokens))
+        left_tokens, room_tokens = max(0, left_tokens - spent), room_tokens - spent
+    return tuple(shares), left_tokens
+
+
+def beginning(text: str, tokens: int) -> int:
+    """How many of the first characters of a text have at most so many tokens."""
+    most = int((tokens - 4) * BYTES_PER_TOKEN)
+    if most <= 0:
+        return 0
+    return len(text[:most].encode()[:most].decode(errors="ignore"))
+
+
+class Window:
+    """The room in a model's window while a turn goes on: estimated, and corrected by each bill."""
+
+    def __init__(self, context_tokens: int, max_output_tokens: int) -> None:
+        self._tokens = context_tokens - max_output_tokens - int(context_tokens * SLACK_SHARE)
+        self._size: tuple[Request, PromptSize] | None = None
+        self._factor = 1.0
+        """A real token is so many estimated ones."""
+
+    def asked(self, request: Request) -> int:
+        """This is what the model is asked now: its tokens, as estimated."""
+        self._size = request, prompt_size(request, _Rough(), before=self._size)
+        return self._size[1].total
+
+    def billed(self, prompt_tokens: int) -> None:
+        """What the provider says of the same request. 0: nothing."""
+        estimate = self._estimate()
+        if estimate and prompt_tokens >= _TOLD_SHARE * estimate:
+            self._factor = estimate / prompt_tokens
+
+    def refused(self) -> None:
+        """The provider says that the same request is too long, whatever was thought of it."""
+        self._factor = min(self._factor, self._estimate() / max(1, self._tokens))
+
+    def room(self) -> int:
+        """Tokens, as estimated, that can still be told behind that request. Negative: it has too many."""
+        return int(self._tokens * self._factor) - self._estimate()
+
+    def _estimate(self) -> int:
+        return self._size[1].total if self._size is not None else 0
+
+
+class _Rough:
+    """As `agent.view` measures, so that both say the same of the same."""
+
+    is_exact = False
+
+    def count(self, text: str) -> int:
+        return heuristic(text)

@@ -1,0 +1,117 @@
+"""What a turn asks the model next: what it was told first, the turn's own steps behind it, and hints."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from agent.allowance import Window
+from agent.brief import Brief
+from agent.models.base import End, Model, Request, Said, ToolCall, ToolSpec
+from agent.outcome import Progress
+from agent.prompt import assemble
+from agent.steps import CALL_TOKENS, repeated
+from agent.telling import Telling
+from agent.tools.rest import TOOLS
+from agent.view import estimate_tokens
+from gateway.events import Step
+
+MAX_SHORTENED: Final = 2
+"""Times that a turn goes on with less after the provider says that its tools have made it too long."""
+LESS_TOKENS: Final = 200
+"""Of each of the newest results, the second time."""
+
+Shorten = Callable[[int], Awaitable[Brief | None]]
+"""Makes the brief of a turn anew with less history, for the first time or the second. None: that cannot be done."""
+
+
+async def cannot(_: int) -> Brief | None:
+    """Nothing can be left out."""
+    return None
+
+
+class Asked:
+    """The request of one turn, which grows at its end, unless it becomes too long."""
+
+    def __init__(
+        self, brief: Brief, model: Model, specs: tuple[ToolSpec, ...], *, key: str, progress: Progress, telling: Telling
+    ) -> None:
+        """`progress`: where the steps are, and perhaps those of an earlier turn in front of them."""
+        self.progress = progress
+        self.telling = telling
+        self._model = model
+        self._specs = specs
+        self._key = key
+        self._window = Window(model.context_tokens, model.max_output_tokens)
+        self._hints: tuple[str, ...] = ()
+        self._shortened = 0
+        self._before = len(progress.done.steps)
+        self._begin(brief)
+
+    def answered(self, end: End) -> None:
+        """The request was answered."""
+        self.progress.answered(end, self._model, self._estimate)
+        self._window.billed(self.progress.done.prompt_tokens)
+
+    def room(self, text: str, calls: Sequence[ToolCall]) -> int:
+        """Tokens that the window has for the results of such an answer."""
+        said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
+        return self._window.room() - said
+
+    def hint(self, hint: str) -> None:
+        """Say something to the model behind all that is worth caching. It leaves with this turn."""
+        self._hints = (*self._hints, hint)
+        self._ask(self.request.conversation)
+
+    async def go_on(self, heard: str) -> None:
+        """Ask with the last step, behind whose results this is told. Where there is no room for it older ones go.
+
+        Raises what `Keeping.keep` does.
+        """
+        step = self.progress.told(heard)
+        self._ask((*self.request.conversation, *repeated((step,))))
+        if self._window.room() < 0 and len(self._steps) > 1:
+            await self._lessen(len(self._steps) - 1, 0)
+            self._ask((*self._told.conversation, *repeated(self._steps)))
+
+    async def shorten(self, shorten: Shorten) -> bool:
+        """Ask the same again with less, after the provider said that it is too long. False: that cannot be done.
+
+        Raises what `shorten` and `Keeping.keep` do.
+        """
+        self._shortened += 1
+        self._window.refused()
+        brief = await shorten(self._shortened) if self._shortened <= MAX_SHORTENED else None
+        if brief is None:
+            return False
+        await self._lessen(len(self._steps) - 1, 0)
+        if self._shortened == MAX_SHORTENED:
+            await self._lessen(len(self._steps), LESS_TOKENS)
+        self._begin(brief)
+        return True
+
+    @property
+    def _steps(self) -> tuple[Step, ...]:
+        """The turn's own."""
+        return self.progress.done.steps[self._before :]
+
+    def _begin(self, brief: Brief) -> None:
+        self._told = self.request = request_of(brief, self._model, self._specs, self._key)
+        self._ask((*self._told.conversation, *repeated(self._steps)))
+
+    def _ask(self, conversation: tuple[Said, ...]) -> None:
+        now = "\n".join([said for said in (self._told.now, *self._hints) if said])
+        self.request = replace(self._told, conversation=conversation, now=now)
+        self._estimate = self._window.asked(self.request)
+
+    async def _lessen(self, first: int, tokens: int) -> None:
+        """Tell less of the results of the first steps."""
+        if first > 0:
+            steps = self._steps
+            self.progress.retold((*await self.telling.lessen(steps[:first], tokens), *steps[first:]))
+
+
+def request_of(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
+    """The first request of a turn."""
+    specs = (*TOOLS, *specs) if model.takes_tools else ()
+    plain = model.family == "local"
+    return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)

@@ -1,0 +1,122 @@
+"""What a turn tells the model of what its tools brought, and where the rest of it is kept."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from agent.allowance import FRAME_TOKENS, Share, beginning, share
+from agent.models.base import ToolCall, ToolResult
+from agent.steps import called, told_in_part, whole
+from agent.view import estimate_tokens
+from gateway.events import Called, Source, Step
+
+_NO_LIMIT: Final = 2**62
+
+
+class Keeping(Protocol):
+    """Where a turn keeps what it does not tell."""
+
+    @property
+    def budget_tokens(self) -> int:
+        """What it may tell word for word, all results together."""
+
+    @property
+    def most_tokens(self) -> int:
+        """The same of one result."""
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> Source:
+        """Make it durable, whole. Raises what ends the turn; cancelled, it is kept or not."""
+
+    def cut(self) -> None:
+        """A result is not told whole because it is larger than `most_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """A result that was told."""
+
+    call: ToolCall
+    result: ToolResult
+    """Its text: as much as was told."""
+    source: Source | None
+    """Where it is whole. None: `result` is, or it is nowhere."""
+    chars: int
+    """Of the whole."""
+
+
+class Telling:
+    """Of one turn."""
+
+    def __init__(self, keeping: Keeping | None) -> None:
+        """`keeping`: None, for who has no place: all is told as far as the window has room, and the rest is lost."""
+        self._keeping = keeping
+        self._left = keeping.budget_tokens if keeping is not None else _NO_LIMIT
+        self._most = keeping.most_tokens if keeping is not None else _NO_LIMIT
+        self._brought: dict[str, _Brought] = {}
+        """By the call's id."""
+
+    async def tell(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int) -> dict[str, Called]:
+        """What the model is told of each, by the call's id. What it is not told whole is durable then.
+
+        `room`: tokens that the window has for all of them. Raises what `Keeping.keep` does.
+        """
+        results, shares, left = self._shared(results, room)
+        told = {}
+        for call, result, part in zip(calls, results, shares, strict=True):
+            if part.over and self._keeping is not None and result.part is None:
+                self._keeping.cut()
+            source = await self._source(call, result) if part.chars is not None else None
+            told[call.id] = self._told(_Brought(call, result, source, len(result.text)), part.chars)
+        self._left = left
+        return told
+
+    def cut_off(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int) -> dict[str, Called]:
+        """The same for a turn that is ended from outside, where nothing can be waited for any more."""
+        results, shares, _ = self._shared(results, room)
+        kept = {name: brought.source for name, brought in self._brought.items()}
+        return {
+            call.id: self._told(_Brought(call, result, kept.get(call.id), len(result.text)), part.chars)
+            for call, result, part in zip(calls, results, shares, strict=True)
+        }
+
+    async def lessen(self, steps: Sequence[Step], tokens: int) -> tuple[Step, ...]:
+        """The same steps with at most about so many tokens of each result, and a frame. Raises what `tell` does."""
+        return tuple(
+            [replace(step, calls=tuple([await self._less(one, tokens) for one in step.calls])) for step in steps]
+        )
+
+    def _shared(self, results: Iterable[ToolResult], room: int) -> tuple[list[ToolResult], Sequence[Share], int]:
+        clean = [replace(result, text=whole(result.text), origin=whole(result.origin)) for result in results]
+        texts, asked = [result.text for result in clean], [result.part is not None for result in clean]
+        shares, left = share(texts, self._left, self._most, room, asked=asked)
+        return clean, shares, left
+
+    async def _source(self, call: ToolCall, result: ToolResult) -> Source | None:
+        if self._keeping is None or result.part is not None:
+            return None
+        return await self._keeping.keep(call, result)
+
+    async def _less(self, told: Called, tokens: int) -> Called:
+        brought = self._brought.get(told.id)
+        if brought is None or estimate_tokens(told.result) <= max(tokens, FRAME_TOKENS):
+            return told
+        source = brought.source or await self._source(brought.call, brought.result)
+        chars = min(beginning(brought.result.text, tokens), len(brought.result.text))
+        return self._told(replace(brought, source=source), chars)
+
+    def _told(self, brought: _Brought, chars: int | None) -> Called:
+        result, source = brought.result, brought.source
+        if result.part is not None:
+            source = result.part.source
+            chars = None if chars is None else max(chars, result.text.find("\n") + 1)
+        first = result.text[:chars]
+        if chars is None:
+            text = first
+        elif result.part is not None:
+            text = f"{first}\n[cut here: what follows begins at offset {chars + result.part.shift}]"
+        elif source is not None:
+            text = told_in_part(source, brought.call.name, first)
+        else:
+            text = f"{first} [... {brought.chars - chars} more characters]"
+        self._brought[brought.call.id] = replace(brought, result=replace(result, text=first))
+        return called(brought.call, replace(result, text=text), source)
