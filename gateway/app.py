@@ -151,6 +151,7 @@ class _Gateway:
             stats=self.stats,
             model=lambda: self.minds.thinking,
             mode=lambda: self.minds.mode,
+            rewinds=self.minds.rewinds,
         )
         doors = Doors(
             arrived=self.inbox.arrived,

@@ -19,7 +19,6 @@ from gateway.events import (
     Membership,
     Message,
     Notification,
-    Post,
     Reacted,
 )
 from gateway.exchanges import LOOK_BACK, Exchanges
@@ -27,7 +26,7 @@ from gateway.inbox import Arrival
 from gateway.ops.stats import Stats
 from gateway.records import MESSAGES, CursorMoved, Judged, Queued, address_of, inner, key_of
 from gateway.salience import Salient
-from gateway.store import Entry, OutboxPost, Store
+from gateway.store import Appended, Entry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.intake")
 
@@ -53,12 +52,11 @@ class Doors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
     event: Notification
-    judged: Judged
+    handled: Handled
     conversation: ConversationId | None
     """Where it is unread, if it is due; else where it happened."""
-    post: Post | None
     entries: tuple[Entry, ...]
-    """The event, its judgement, and the answer if there is one."""
+    """The event, its judgement, what it changes, and the answer if there is one."""
 
 
 class Intake:
@@ -95,19 +93,38 @@ class Intake:
         self._doors = doors
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Make a batch durable with what is decided about it, in one transaction. See `channels.base.Emit`."""
-        taken = [await self._take(event) for event in batch]
+        """Make a batch durable with what is decided about it, in one transaction. See `channels.base.Emit`.
+
+        A command that changes something ends a transaction, for what comes behind it is decided by what then holds;
+        the cursor moves in the last one.
+        """
+        taken = list[_Taken]()
+        for event in batch:
+            taken.append(await self._take(event))
+            if taken[-1].handled.change is not None:
+                await self._write(taken)
+                taken = []
+        await self._write(taken, cursor)
+
+    async def _write(self, taken: Sequence[_Taken], cursor: str | None = None) -> None:
+        """One transaction, and what follows from it. At most the last one changes something."""
         entries = [entry for one in taken for entry in one.entries]
         if cursor is not None:
             entries.append(Entry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
-        written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
+        written = dict[int, Appended]()
+        try:
+            written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
+        finally:
+            for one in taken:
+                if one.handled.change is not None:
+                    one.handled.change.settle(written.get(id(one.entries[0])))
         fresh = [one for one in taken if written[id(one.entries[0])].fresh]
         self._stats.took(self._channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             self._announce(one)
-            if one.post is not None:
-                queued = one.entries[-1]
-                self._doors.post(OutboxPost(seq=written[id(queued)].seq, at=queued.at, post=one.post, parts=()))
+            if one.handled.post is not None:
+                seq, at = written[id(one.entries[-1])].seq, one.entries[-1].at
+                self._doors.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
 
     async def _take(self, event: Notification) -> _Taken:
         """Decide about one event, and make what is to be written of it."""
@@ -128,11 +145,14 @@ class Intake:
         now = self._clock.now()
         noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
         entries = [noticed, Entry(fact=handled.judged, at=now, conversation=place, cause=noticed)]
+        for number, fact in enumerate(handled.change.facts if handled.change is not None else ()):
+            key = f"changed:{key_of(event)}:{number}"
+            entries.append(Entry(fact=fact, at=now, conversation=place, key=key, cause=noticed))
         if handled.post is not None:
             queued = Queued(post=handled.post)
             key = f"post:{handled.post.key}"
             entries.append(Entry(fact=queued, at=now, conversation=place, key=key, cause=noticed))
-        return _Taken(event=event, judged=handled.judged, conversation=place, post=handled.post, entries=tuple(entries))
+        return _Taken(event=event, handled=handled, conversation=place, entries=tuple(entries))
 
     async def _linked(self, link: Link, judged: Judged) -> tuple[Handled, ConversationId | None]:
         """A link that came up or went down is told to whose account it is. What only says so again is noted."""
@@ -187,7 +207,7 @@ class Intake:
         return self._salient.lift(message, self._clock.now())
 
     def _announce(self, one: _Taken) -> None:
-        event, judged, place = one.event, one.judged, one.conversation
+        event, judged, place = one.event, one.handled.judged, one.conversation
         if isinstance(event, Link):
             reason = f": {event.reason}" if event.reason else ""
             logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)

@@ -145,7 +145,7 @@ class Mind:
             doors=shared.doors,
             digests=self._digests,
             post=shared.post,
-            forget=self._forget,
+            forget=self.forget,
         )
 
     def _dreaming(self, briefing: Briefing) -> Dreams:
@@ -162,7 +162,7 @@ class Mind:
             afford=self._purse.afford,
             answered=shared.answered,
             finished=shared.life.inward.tell,
-            forget=self._forget,
+            forget=self.forget,
         )
 
     def _hands(self, acting: Acting) -> Hands:
@@ -195,8 +195,14 @@ class Mind:
             tools=self.hands.specs if self.model.takes_tools else (),
         )
 
-    def _forget(self, conversation: ConversationId) -> None:
+    def forget(self, conversation: ConversationId) -> None:
+        """What is kept of the view there is not what the log has."""
         self._turns.forget(conversation)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view there now; in words, what came of it."""
+        async with self._shared.doors.of(conversation):
+            return "Nothing is folded by hand yet: it is done when it pays."
 
     def _left_usd(self) -> float:
         state, policy = self.loop.state, self.loop.policy

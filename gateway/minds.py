@@ -18,6 +18,7 @@ from gateway.loop import Loop
 from gateway.mind import Mind, Shared
 from gateway.orders import Answer, DmnOrder, MindSeen, Order
 from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
+from gateway.rewinds import Rewinds
 from gateway.store import Entry
 
 logger = logging.getLogger("reverie.minds")
@@ -36,6 +37,14 @@ class Minds:
             for agent in shared.settings.agents
         }
         self._first = next(iter(self.minds.values()))
+        self.rewinds = Rewinds(
+            store=shared.store,
+            clock=shared.clock,
+            doors=shared.doors,
+            minds=self,
+            post=shared.post,
+            spawn=shared.spawn,
+        )
 
     def of(self, conversation: ConversationId) -> Mind:
         """Whose it is."""
@@ -68,6 +77,7 @@ class Minds:
     async def stop(self, grace_s: float) -> None:
         """As `Loop.stop`, all at once."""
         await asyncio.gather(*(mind.loop.stop(grace_s) for mind in self.minds.values()))
+        await self.rewinds.close()
 
     async def due(self) -> list[Arrival]:
         """What an earlier process left undone, as it would arrive now."""
@@ -115,6 +125,14 @@ class Minds:
         """A reminder has come, and is noticed: whoever asked for it does not wait for the next tick."""
         place = alarm.at.conversation if alarm.at is not None else inner(alarm.agent)
         self.of(place).loop.tick()
+
+    def forget(self, conversation: ConversationId) -> None:
+        """The view there was changed by somebody else."""
+        self.of(conversation).forget(conversation)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view there now; in words, what came of it."""
+        return await self.of(conversation).compact(conversation)
 
     def presence(self, level: Level) -> None:
         """The people came nearer, or went."""

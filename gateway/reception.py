@@ -11,10 +11,11 @@ from gateway import access, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.commands.desk import Desk
-from gateway.commands.handlers import World
+from gateway.commands.world import World
 from gateway.events import Address, ChannelName, Post, RoomId
 from gateway.intake import Doors, Intake
 from gateway.ops.stats import Stats
+from gateway.rewinds import Rewinds
 from gateway.settings import Settings
 from gateway.store import Store
 
@@ -37,6 +38,7 @@ class Parts:
     stats: Stats
     model: Callable[[], str]
     mode: Callable[[], str]
+    rewinds: Rewinds
 
 
 def intakes(parts: Parts, doors: Doors) -> dict[ChannelName, Intake]:
@@ -80,6 +82,7 @@ def _world(parts: Parts) -> World:
         mode=parts.mode,
         contacts={name: found for name, own in contacts.items() if (found := own or said.contact)},
         prefix={name: "/" if platform in NATIVE else said.prefix for name, platform in platforms.items()},
+        rewinds=parts.rewinds,
         pages=pages,
     )
 

@@ -1,7 +1,8 @@
 """Who is answered, and with what: from a command to its judgement and its post.
 
-Commands are reads. What they answer is known before anything is written, so that the command, what was decided
-about it and the answer become durable together; a command that comes twice is answered once.
+What commands answer, and what they change, is known before anything is written: so the command, what was decided about
+it, the answer and the facts that it makes become durable together, and a command that comes twice is answered once, and
+changes something once.
 """
 
 import asyncio
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from gateway import access, attention
 from gateway.attention import Listen
 from gateway.commands import handlers, parse
-from gateway.commands.handlers import HANDLERS, Answer, Ask, World
+from gateway.commands.handlers import HANDLERS
 from gateway.commands.pace import Pace
 from gateway.commands.table import BY_NAME
+from gateway.commands.world import Answer, Ask, World
 from gateway.events import Command, Message, MessageId, Post, PostKey
 from gateway.records import LOW, Judged, key_of
+from gateway.rewinds import Change
 
 logger = logging.getLogger("reverie.commands")
 
@@ -31,6 +34,8 @@ class Handled:
     judged: Judged
     post: Post | None = None
     """None: it is not answered."""
+    change: Change | None = None
+    """What becomes durable with it, and is to be settled then. None: nothing."""
 
 
 class Desk:
@@ -63,14 +68,17 @@ class Desk:
         return page is not None
 
     async def handle(self, command: Command) -> Handled:
-        """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too."""
+        """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too.
+
+        What comes with a `change` must be written down before anything else is handled, and then be settled.
+        """
         decision = access.decide(self._access, command)
         row = BY_NAME.get(command.name)
         name = row.name if row else command.name
         refusal = None if decision.allowed else decision.rule
         if decision.allowed and command.sender.is_bot:
             refusal = "bots give no commands"
-        elif decision.allowed and row is not None and not row.open_to(decision.role):
+        elif decision.allowed and row is not None and not row.open_to(decision.role, direct=command.direct):
             refusal = f"command {name} is for {row.role} and above"
         if refusal is not None:
             return Handled(judged=_judged(command, decision.role, refusal, refused=True))
@@ -91,9 +99,8 @@ class Desk:
             private=row.private if row else True,
             page=answer.page,
         )
-        return Handled(
-            judged=_judged(command, decision.role, f"command {name}" if row else "no such command"), post=post
-        )
+        judged = _judged(command, decision.role, f"command {name}" if row else "no such command")
+        return Handled(judged=judged, post=post, change=answer.change)
 
     async def _answer(self, name: str | None, ask: Ask, key: PostKey) -> Answer:
         if name is None:

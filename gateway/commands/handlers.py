@@ -1,21 +1,20 @@
 """What the commands answer. Each reads, and returns Markdown; what it may look at is the `World` it is given.
 
-A handler may fail with any exception: the desk answers for it. It changes nothing.
+A handler may fail with any exception: the desk answers for it. It changes nothing by itself: of what is to change it
+hands the facts over (`Answer.change`), to be written down with its answer.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, timedelta
 
 from gateway import ledger
-from gateway.access import Role
-from gateway.clock import Clock
+from gateway.commands import context
 from gateway.commands.parse import nearest
-from gateway.commands.table import BY_NAME, RANKS, TABLE, Row
-from gateway.events import Address, ChannelName, Command, ConversationId, Post
+from gateway.commands.table import BY_NAME, RANKS, Row
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import Address, ConversationId, Post
 from gateway.ops.report import clock_time, span, told
-from gateway.ops.stats import Stats
-from gateway.store import Reader, Spending
+from gateway.store import Spending
 from gateway.why import why
 
 SHOWN_POSTS = 10
@@ -26,51 +25,6 @@ RECENT = 50
 MONTH_DAYS = 30
 DEAREST = 5
 """Rooms that are told by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """All that commands may look at."""
-
-    reader: Reader
-    clock: Clock
-    stats: Stats
-    version: str
-    model: Callable[[], str]
-    """What answers people, by name."""
-    mode: Callable[[], str]
-    """What the agent is doing, in a word."""
-    contacts: Mapping[ChannelName, str]
-    """Who runs this bot, as each channel says it."""
-    prefix: Mapping[ChannelName, str]
-    """What stands in front of a command's name there. Empty: none can be given there."""
-    pages: Callable[[Post], int]
-    """How many pages a post has where it goes; 1 where there are no pages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """One command that is to be answered."""
-
-    command: Command
-    role: Role
-    rule: str
-    """Why this person is heard here."""
-
-    def listed(self) -> list[Row]:
-        """The commands that this person may use here."""
-        return [row for row in TABLE if row.open_to(self.role) and (self.command.direct or not row.direct_only)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What to say."""
-
-    text: str
-    page: int = 1
-
-
-Handler = Callable[[Ask, World], Awaitable[str | Answer]]
 
 
 async def help_(ask: Ask, world: World) -> str:
@@ -206,6 +160,10 @@ HANDLERS: dict[str, Handler] = {
     "cache": cache,
     "why": why_,
     "channels": channels,
+    "new": context.new,
+    "retry": context.retry,
+    "rewind": context.rewind,
+    "compact": context.compact,
 }
 
 

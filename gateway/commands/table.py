@@ -21,6 +21,8 @@ class Row:
     """What to write behind the name; None: nothing."""
     role: Role = "guest"
     """The lowest role that may use it. Others are not answered."""
+    own: bool = False
+    """In a direct chat whoever it belongs to may use it, too."""
     direct_only: bool = False
     """Only in a direct chat."""
     private: bool = False
@@ -28,9 +30,9 @@ class Row:
     aliases: tuple[str, ...] = ()
     """Other names for it, not listed anywhere."""
 
-    def open_to(self, role: Role) -> bool:
-        """Whether this role may use it."""
-        return RANKS.index(role) >= RANKS.index(self.role)
+    def open_to(self, role: Role, *, direct: bool) -> bool:
+        """Whether this role may use it; `direct`: in a direct chat, which is that person's own."""
+        return RANKS.index(role) >= RANKS.index(self.role) or (self.own and direct and role != "blocked")
 
 
 TABLE: tuple[Row, ...] = (
@@ -55,6 +57,16 @@ TABLE: tuple[Row, ...] = (
         private=True,
     ),
     Row(name="channels", summary="Every channel: state, age, reconnects, reason.", role="admin", private=True),
+    Row(name="new", summary="Begin afresh: I see nothing of what was said here until now.", role="admin", own=True),
+    Row(name="retry", summary="Answer once more what I answered last here.", role="admin", own=True),
+    Row(
+        name="rewind",
+        summary="Take back the last exchange here, or as many as you say.",
+        argument="[n]",
+        role="admin",
+        own=True,
+    ),
+    Row(name="compact", summary="Make what I see of this conversation smaller, now.", role="admin", own=True),
 )
 
 BY_NAME: dict[str, Row] = {name: row for row in TABLE for name in (row.name, *row.aliases)}

@@ -13,7 +13,7 @@ from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
 from gateway.clock import ManualClock
 from gateway.commands import desk, handlers
-from gateway.commands.handlers import Ask, World
+from gateway.commands.world import Ask, World
 from gateway.events import (
     Address,
     Command,
@@ -132,6 +132,9 @@ def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
         (native("version", "b0t", bot=True), ("refused", "bots are not answered")),
         (native("version", "mia", bot=True), ("refused", "bots give no commands")),
         (native("button", "ann"), ("noted", "no such command")),
+        (native("rewind", "ann"), ("refused", "command rewind is for admin and above")),
+        (native("new", "mia"), ("refused", "command new is for admin and above")),
+        (native("retry", "mal", direct=True), ("refused", "access.roles.blocked")),
     ],
 )
 def test_who_may_not_gets_no_answer(tmp_path: Path, event: Command, expected: tuple[str, str]) -> None:
@@ -204,6 +207,20 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
         assert who == "You are `console:ann`, which the platform vouches for. Role: guest, by access.dm: open."
         assert gateway.screen.parts[0].private
         assert not gateway.screen.parts[5].private
+
+    asyncio.run(story())
+
+
+def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            for number, (name, sender) in enumerate([("new", "ann"), ("retry", "mia"), ("rewind", "ann")], start=1):
+                await emit(gateway.console, native(name, sender, number=number, direct=True))
+                await gateway.screen.until(number)
+            await emit(gateway.console, native("rewind", "root", number=4))
+            await gateway.screen.until(4)
+        assert all(part.body.startswith("Nothing is in view here") for part in gateway.screen.parts)
+        assert {fate for fate, _ in await fates(gateway)} == {"noted"}
 
     asyncio.run(story())
 

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from channels.base import CommandSpec
+from gateway.access import Role
 from gateway.commands.handlers import HANDLERS
 from gateway.commands.pace import PEOPLE, Pace
 from gateway.commands.parse import asks_for_disclosure, nearest, read
@@ -181,6 +182,30 @@ def test_the_table_is_whole() -> None:
         assert len(row.summary) <= 100
         assert row.name.isascii()
         assert row.name.islower()
+
+
+OWN = {"new", "retry", "rewind", "compact"}
+ADMIN = {"cache", "why", "channels"}
+
+
+@pytest.mark.parametrize(
+    ("role", "direct", "closed"),
+    [
+        ("blocked", False, {row.name for row in TABLE}),
+        ("blocked", True, {row.name for row in TABLE}),
+        ("guest", False, {"usage", *ADMIN, *OWN}),
+        ("guest", True, {"usage", *ADMIN}),
+        ("member", False, {*ADMIN, *OWN}),
+        ("member", True, ADMIN),
+        ("admin", False, set()),
+        ("admin", True, set()),
+        ("owner", False, set()),
+        ("owner", True, set()),
+    ],
+)
+def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
+    assert {row.name for row in TABLE if not row.open_to(role, direct=direct)} == closed
+    assert {row.name for row in TABLE if row.own} == OWN
 
 
 def test_a_person_is_answered_so_often_a_minute() -> None:

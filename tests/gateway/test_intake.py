@@ -38,6 +38,7 @@ from gateway.reception import Parts, intakes
 from gateway.records import Fact, Judged, PartEnded, Queued, inner
 from gateway.store import Entry, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
+from tests.gateway.rewinds_kit import Views, rewinds
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -76,6 +77,7 @@ class House:
             stats=Stats({CONSOLE: "console"}, NOW),
             model=lambda: "",
             mode=lambda: "",
+            rewinds=rewinds(store, clock, Views()),
         )
         doors = Doors(
             arrived=self.arrived.append,

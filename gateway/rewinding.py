@@ -1,0 +1,129 @@
+"""Taking back what a conversation's view shows: which turns leave it, and what is said of that. Pure.
+
+People count exchanges. One ends with a turn that said something there by itself; what was interrupted directly in front
+of it is part of it, for it was answered there; and what came behind it - turns that stayed silent, and what was said
+there out of the inner conversation - leaves with it. The log keeps everything: only the view changes.
+
+`retry` goes back to the newest turn that was told something, with those in front of it that were interrupted. What the
+agent has done since then by itself leaves too, for it followed from that answer; but what it said there since then out
+of its inner conversation stays: it was no answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gateway.events import ConversationId
+from gateway.records import Fact, Folded, Rewound, Seq, TurnEnded, is_inner
+
+What = Literal["new", "rewind", "retry", "compact"]
+MOST_EXCHANGES = 1_000
+"""Taken back at once: more is a mistake, or `new`."""
+BUSY = "A turn is under way here; say it again when it has ended."
+
+
+class Seen(NamedTuple):
+    """A turn in view."""
+
+    seq: Seq
+    fact: TurnEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """What comes of it."""
+
+    words: str
+    """One sentence for whoever asked."""
+    fact: Folded | Rewound | None = None
+    """To be written down in that conversation. None: nothing changes."""
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The same."""
+        return () if self.fact is None else (self.fact,)
+
+    @property
+    def again(self) -> bool:
+        """Something is unread again, and wants a turn."""
+        return isinstance(self.fact, Rewound) and bool(self.fact.again)
+
+
+def new(view: Sequence[Seen], folded: Folded | None, by: str) -> TakenBack:
+    """Begin afresh: nothing of what was said until now is in view. `folded`: the newest fold there."""
+    head = folded is not None and bool(folded.head)
+    if not view and not head:
+        return TakenBack(words="Nothing is in view here: it is fresh already.")
+    start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
+    gone = f"{_turns(len(view))}{' and what stood in front of them' if head else ''}"
+    return TakenBack(
+        words=f"A fresh view: {gone} left it; the log keeps all.",
+        fact=Folded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
+    )
+
+
+def rewind(view: Sequence[Seen], count: int, by: str) -> TakenBack:
+    """Take back the newest exchanges: as many as are in view, if that is fewer. `count`: at least 1."""
+    if not view:
+        return TakenBack(words="Nothing is in view here that could be taken back.")
+    first, found = _exchanges(view, count)
+    short = f" (of {count}: no more are in view)" if found < count else ""
+    gone = view[first:]
+    return TakenBack(
+        words=f"Taken back: the last {_exchanges_word(found)}{short}, which {_were(len(gone))} of this conversation.",
+        fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by),
+    )
+
+
+def retry(view: Sequence[Seen], by: str, conversation: ConversationId) -> TakenBack:
+    """Answer once more what was answered last."""
+    told = [place for place, turn in enumerate(view) if turn.fact.covers and turn.fact.within is None]
+    if is_inner(conversation) or not told:
+        return TakenBack(words="Nothing is in view here that could be answered again.")
+    first = _with_interrupted(view, told[-1])
+    last = max(place for place, turn in enumerate(view) if turn.fact.within is None)
+    gone = view[first : last + 1]
+    again = tuple(sorted({seq for turn in gone for seq in turn.fact.covers}))
+    lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
+    return TakenBack(
+        words=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
+        f"and {_turns(len(gone))} taken back.",
+        fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by, again=again),
+    )
+
+
+def counted(said: str) -> int | None:
+    """How many exchanges somebody means; nothing: one. None: that is no number of exchanges."""
+    text = said.strip()
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_EXCHANGES))):
+        return None
+    return count if 1 <= (count := int(text)) <= MOST_EXCHANGES else None
+
+
+def _exchanges(view: Sequence[Seen], count: int) -> tuple[int, int]:
+    """Where the newest so many begin, and how many there are; what nobody saw an answer to counts as one."""
+    ends = [place for place, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
+    if len(ends) <= count:  # and whatever is in front of the first of them
+        return (0 if len(ends) < count or not ends else _with_interrupted(view, ends[0])), max(1, len(ends))
+    return _with_interrupted(view, ends[-count]), count
+
+
+def _with_interrupted(view: Sequence[Seen], place: int) -> int:
+    """Where what that turn answered begins."""
+    while place > 0 and view[place - 1].fact.outcome == "interrupted":
+        place -= 1
+    return place
+
+
+def _turns(count: int) -> str:
+    return f"{count} turn{'' if count == 1 else 's'}"
+
+
+def _exchanges_word(count: int) -> str:
+    return f"{count} exchanges" if count > 1 else "exchange"
+
+
+def _were(count: int) -> str:
+    return f"{'was' if count == 1 else 'were'} {_turns(count)}"

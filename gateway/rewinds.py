@@ -1,0 +1,162 @@
+"""Changes the view of a conversation because somebody asked for it: `gateway.rewinding` decides, this carries it out.
+
+What is decided holds while no turn runs there: the room's door is held from the decision until its facts are durable.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway import rewinding
+from gateway.acting import Rooms
+from gateway.clock import Clock
+from gateway.events import Address, ConversationId, MessageId, Post, PostKey
+from gateway.inbox import Arrival
+from gateway.records import URGENT, Fact, Folded, Queued, Seq, TurnEnded
+from gateway.rewinding import BUSY, Seen, TakenBack, What
+from gateway.store import Appended, Entry, OutboxPost, Store, StoreError
+
+logger = logging.getLogger("reverie.rewinds")
+
+COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
+
+
+class Minds(Protocol):
+    """What is needed of the agents: `gateway.minds.Minds`."""
+
+    def forget(self, conversation: ConversationId) -> None:
+        """What is kept of the view there is not what the log has."""
+
+    def notice(self, arrival: Arrival) -> None:
+        """Something is ripe for a turn."""
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view there now, while no turn runs there; in words, what came of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody wants of a conversation."""
+
+    what: What
+    at: Address
+    by: str
+    """Who, for people."""
+    count: int = 1
+    """Of `rewind`: exchanges."""
+    direct: bool | None = None
+    """Whether it is a direct chat. None: that is not known."""
+    trusted: bool = False
+    """An owner or admin wants it."""
+    reply_to: MessageId | None = None
+    """What tells later what came of `compact` is a reply to this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What comes of a wish. Until it is settled no turn begins there."""
+
+    words: str
+    facts: tuple[Fact, ...] = ()
+    """To be written down there, all in one transaction."""
+    settle: Callable[[Appended | None], None] = lambda _: None
+    """Call it once, in any case: with what became of the entry that asked for it, or None if that is not known. What is
+    to follow follows only if it is written now. Returns at once."""
+
+
+class Rewinds:
+    """For all agents."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        doors: Rooms,
+        minds: Minds,
+        post: Callable[[OutboxPost], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`post` is called with what is said, after it is durable. `spawn` starts a task whose failure stops all."""
+        self._store = store
+        self._clock = clock
+        self._doors = doors
+        self._minds = minds
+        self._post = post
+        self._spawn = spawn
+        self._folding: set[asyncio.Task[None]] = set()
+
+    async def ask(self, wish: Wish) -> Change:
+        """Decide. Where a turn is under way nothing changes."""
+        place = wish.at.conversation
+        door = self._doors.of(place)
+        if door.locked():
+            return Change(words=BUSY)
+        if wish.what == "compact":
+            return Change(words=COMPACTING, settle=lambda asked: self._fold(wish, asked))
+        await door.acquire()  # it is free, so nobody comes in between
+        try:
+            back = await self._decide(wish, place)
+        except BaseException:
+            door.release()
+            raise
+        if not back.facts:
+            door.release()
+            return Change(words=back.words)
+        return Change(words=back.words, facts=back.facts, settle=lambda asked: self._settle(wish, back, door, asked))
+
+    async def close(self) -> None:
+        """Leave off what was begun."""
+        folding = list(self._folding)
+        for task in folding:
+            task.cancel()
+        await asyncio.gather(*folding, return_exceptions=True)
+
+    async def _decide(self, wish: Wish, place: ConversationId) -> TakenBack:
+        turns = await self._store.turns(place)
+        view = [Seen(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnEnded)]
+        if wish.what == "rewind":
+            return rewinding.rewind(view, wish.count, wish.by)
+        if wish.what == "retry":
+            return rewinding.retry(view, wish.by, place)
+        newest = await self._store.view(place)
+        folded = newest.fact if newest is not None and isinstance(newest.fact, Folded) else None
+        return rewinding.new(view, folded, wish.by)
+
+    def _settle(self, wish: Wish, back: TakenBack, door: asyncio.Lock, asked: Appended | None) -> None:
+        place = wish.at.conversation
+        self._minds.forget(place)
+        door.release()
+        if asked is None or not asked.fresh:
+            return
+        logger.info("%s: %s, by %s: %s", place, wish.what, wish.by, back.words)
+        if back.again:
+            self._minds.notice(
+                Arrival(conversation=place, urgency=URGENT, direct=wish.direct, own=True, trusted=wish.trusted)
+            )
+
+    def _fold(self, wish: Wish, asked: Appended | None) -> None:
+        if asked is not None and asked.fresh:
+            task = self._spawn(self._folded(wish, asked.seq))
+            self._folding.add(task)
+            task.add_done_callback(self._folding.discard)
+
+    async def _folded(self, wish: Wish, seq: Seq) -> None:
+        """Fold, and tell there what came of it."""
+        place = wish.at.conversation
+        try:
+            words = await self._minds.compact(place)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception:  # a bug: whoever asked is told, and everything else goes on
+            logger.exception("folding %s because of entry %d broke", place, seq)
+            words = f"That did not work (entry {seq}). The operator can look it up in the log."
+        now = self._clock.now()
+        key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
+        post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
+        entry = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
+        (queued,) = await self._store.append([entry])
+        self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))

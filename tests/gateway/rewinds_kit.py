@@ -1,0 +1,46 @@
+"""Where views are changed because somebody asks for it, without agents beside it."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from gateway.acting import Rooms
+from gateway.clock import Clock
+from gateway.events import ConversationId
+from gateway.inbox import Arrival
+from gateway.rewinds import Rewinds
+from gateway.store import OutboxPost, Store
+
+
+@dataclass
+class Views:
+    """What agents are told of it."""
+
+    forgotten: list[ConversationId] = field(default_factory=list)
+    noticed: list[Arrival] = field(default_factory=list)
+    folded: list[ConversationId] = field(default_factory=list)
+    broken: bool = False
+
+    def forget(self, conversation: ConversationId) -> None:
+        self.forgotten.append(conversation)
+
+    def notice(self, arrival: Arrival) -> None:
+        self.noticed.append(arrival)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        self.folded.append(conversation)
+        if self.broken:
+            raise KeyError("a bug")
+        return "From 9 tokens to 3."
+
+
+def rewinds(
+    store: Store, clock: Clock, views: Views, *, doors: Rooms | None = None, posts: list[OutboxPost] | None = None
+) -> Rewinds:
+    return Rewinds(
+        store=store,
+        clock=clock,
+        doors=doors or Rooms(),
+        minds=views,
+        post=(posts if posts is not None else []).append,
+        spawn=asyncio.ensure_future,
+    )

@@ -1,0 +1,371 @@
+"""Taking back what a view shows: what is decided, that it is durable with its command, and what the model sees then."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.base import Text
+from agent.models.scripted import Rule, Script
+from gateway import rewinding
+from gateway.acting import Rooms
+from gateway.clock import ManualClock
+from gateway.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
+from gateway.records import Folded, Rewound, Seq, TurnEnded, TurnId, inner
+from gateway.rewinding import MOST_EXCHANGES, Seen, counted
+from gateway.rewinds import COMPACTING, Change, Wish
+from gateway.store import Appended, Entry, Store, rebuild
+from tests.gateway.kit import CONSOLE, Running, running
+from tests.gateway.rewinds_kit import Views, rewinds
+from tests.store.kit import turn
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+AT = Address(channel=CONSOLE, room=RoomId("lobby"))
+PLACE = AT.conversation
+P = ParamSpec("P")
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+SORTS = "aswif"
+"""Answered, silent, within another conversation, interrupted, failed."""
+
+
+def seen(sorts: str, *, each: int = 10) -> list[Seen]:
+    """Turns of these sorts, at 10, 20, ...; those answered, failed and interrupted have a message in front of them."""
+    outcomes: dict[str, Any] = {"a": "replied", "s": "silent", "w": "replied", "i": "interrupted", "f": "failed"}
+    return [
+        Seen(
+            Seq(place * each),
+            TurnEnded(
+                turn=TurnId(f"t{place}"),
+                covers=(Seq(place * each - 1),) if sort in "aif" else (),
+                omitted=0,
+                heard="",
+                upto=Seq(place * each - 1),
+                outcome=outcomes[sort],
+                text="said" if sort in "awf" else "",
+                reason="",
+                model="m",
+                usage=Usage(),
+                requests=1,
+                autonomous=sort == "w",
+                within=TurnId("x") if sort == "w" else None,
+            ),
+        )
+        for place, sort in enumerate(sorts, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sorts", "count", "first", "said"),
+    [
+        ("aaa", 1, 30, "Taken back: the last exchange, which was 1 turn of this conversation."),
+        ("aaa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns of this conversation."),
+        ("aaa", 9, 10, "Taken back: the last 3 exchanges (of 9: no more are in view), which were 3 turns"),
+        ("aia", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("aiia", 1, 20, "Taken back: the last exchange, which were 3 turns"),
+        ("iaa", 1, 30, "Taken back: the last exchange, which was 1 turn"),
+        ("iaa", 2, 10, "Taken back: the last 2 exchanges, which were 3 turns"),
+        ("aas", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("aaws", 1, 20, "Taken back: the last exchange, which were 3 turns"),
+        ("aai", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("saa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns"),
+        ("saa", 3, 10, "Taken back: the last 2 exchanges (of 3: no more are in view), which were 3 turns"),
+        ("asf", 1, 30, "Taken back: the last exchange, which was 1 turn"),
+        ("ss", 1, 10, "Taken back: the last exchange, which were 2 turns"),
+        ("w", 1, 10, "Taken back: the last exchange, which was 1 turn"),
+    ],
+)
+def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first: int, said: str) -> None:
+    view = seen(sorts)
+    back = rewinding.rewind(view, count, "ops")
+    assert back.facts == (Rewound(first=Seq(first), last=view[-1].seq, by="ops"),)
+    assert back.words.startswith(said)
+    assert not back.again
+
+
+@pytest.mark.parametrize(
+    ("sorts", "first", "last", "again"),
+    [
+        ("aa", 20, 20, (19,)),
+        ("aia", 20, 30, (19, 29)),
+        ("aas", 20, 30, (19,)),
+        ("aaw", 20, 20, (19,)),
+        ("aasw", 20, 30, (19,)),
+        ("aaws", 20, 40, (19,)),
+        ("aai", 30, 30, (29,)),
+        ("af", 20, 20, (19,)),
+    ],
+)
+def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: int, again: tuple[Seq, ...]) -> None:
+    back = rewinding.retry(seen(sorts), "ops", PLACE)
+    assert back.facts == (Rewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
+    assert back.again
+
+
+def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
+    one, two = (rewinding.retry(seen(sorts), "ops", PLACE).words for sorts in ("a", "ias"))
+    assert one == "Once more: 1 message of this conversation is answered again, and 1 turn taken back."
+    assert two == "Once more: 2 messages of this conversation are answered again, and 3 turns taken back."
+
+
+def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
+    for back in (
+        rewinding.rewind([], 1, "ops"),
+        rewinding.retry([], "ops", PLACE),
+        rewinding.retry(seen("sw"), "ops", PLACE),
+        rewinding.retry(seen("a"), "ops", inner("reverie")),  # of what it was told there most is of other places
+        rewinding.new([], None, "ops"),
+        rewinding.new([], Folded(start=Seq(9), reason=""), "ops"),
+    ):
+        assert (back.fact, back.again) == (None, False)
+        assert back.words.startswith("Nothing is in view here")
+
+
+def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
+    back = rewinding.new(seen("aa"), None, "ops")
+    assert back.facts == (Folded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
+    assert back.words == "A fresh view: 2 turns left it; the log keeps all."
+    head = rewinding.new([], Folded(start=Seq(40), reason="", head="so far"), "ops")
+    assert isinstance(head.fact, Folded)
+    assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
+    assert head.words == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [("", 1), (" 2 ", 2), ("1000", 1000), *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99))],
+)
+def test_a_number_of_exchanges(said: str, count: int | None) -> None:
+    assert counted(said) == count
+    assert MOST_EXCHANGES == 1000
+
+
+@given(sorts=st.text(SORTS, max_size=12), count=st.integers(1, 15))
+def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> None:
+    view = seen(sorts)
+    rewound, again = rewinding.rewind(view, count, "ops").fact, rewinding.retry(view, "ops", PLACE).fact
+    assert (rewound is None) == (not view)
+    if isinstance(rewound, Rewound):
+        gone = [one.fact for one in view if rewound.first <= one.seq <= rewound.last]
+        assert gone == [one.fact for one in view][-len(gone) :]
+        visible = [one for one in view if one.fact.text and one.fact.within is None]
+        assert sum(one.text != "" and one.within is None for one in gone) == min(count, len(visible))
+        left = [one for one in view if one.seq < rewound.first]
+        assert not left or left[-1].fact.outcome != "interrupted"  # nothing that was heard is left without its answer
+    if isinstance(again, Rewound):
+        gone = [one.fact for one in view if again.first <= one.seq <= again.last]
+        assert again.again == tuple(seq for one in gone for seq in one.covers)
+        assert all(one.fact.within is not None for one in view if one.seq > again.last)
+
+
+def wish(what: rewinding.What, count: int = 1) -> Wish:
+    return Wish(what=what, at=AT, by="ops", count=count)
+
+
+async def written(store: Store, change: Change) -> None:
+    """As whoever asks does it."""
+    asked = Entry(fact=_command(), at=NOW, conversation=PLACE)
+    facts = [Entry(fact=fact, at=NOW, conversation=PLACE, cause=asked) for fact in change.facts]
+    first, *_ = await store.append([asked, *facts])
+    change.settle(first)
+
+
+def _command(number: int = 1) -> Command:
+    return Command(
+        id=EventId(str(number)),
+        at=AT,
+        sender=Sender(id=SenderId("root"), name="root", verified=True),
+        name="rewind",
+        args="",
+        sent=NOW,
+        origin="native",
+    )
+
+
+@story
+async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, views = Rooms(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        async with doors.of(PLACE):
+            for what in ("new", "rewind", "retry", "compact"):
+                change = await asked.ask(wish(what))
+                assert (change.words, change.facts) == (rewinding.BUSY, ())
+                change.settle(Appended(Seq(1), fresh=True))
+        assert (views.forgotten, views.noticed, views.folded) == ([], [], [])
+
+
+@story
+async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, views = Rooms(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        change = await asked.ask(wish("rewind"))
+        assert doors.busy(PLACE)
+        assert (await asked.ask(wish("rewind"))).words == rewinding.BUSY
+        await written(store, change)
+        assert not doors.busy(PLACE)
+        assert views.forgotten == [PLACE]
+        assert (await asked.ask(wish("rewind"))).words.startswith("Nothing is in view")
+        assert not doors.busy(PLACE)
+
+
+@story
+async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE, 1)])
+        doors, views = Rooms(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        for became in (None, Appended(Seq(1), fresh=False)):
+            (await asked.ask(wish("retry"))).settle(became)
+            (await asked.ask(wish("compact"))).settle(became)
+            assert not doors.busy(PLACE)
+        await asked.close()
+    assert (views.noticed, views.folded) == ([], [])
+
+
+@story
+async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -> None:
+    store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), Rooms()
+    asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
+    await store.close()
+    with pytest.raises(ValueError, match="losed"):
+        await asked.ask(wish("new"))
+    assert not doors.busy(PLACE)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@story
+async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, broken: bool) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        views, posts = Views(broken=broken), list[Any]()
+        asked = rewinds(store, ManualClock(NOW), views, posts=posts)
+        change = await asked.ask(wish("compact"))
+        assert (change.words, change.facts) == (COMPACTING, ())
+        change.settle(Appended(Seq(7), fresh=True))
+        await asyncio.gather(*asked._folding)
+        (post,) = posts
+        assert post.post.to == AT
+        expected = "That did not work (entry 7). The operator can look it up in the log."
+        assert post.post.text == (expected if broken else "From 9 tokens to 3.")
+        (queued,) = await store.entries(kinds=["post"])
+        assert (queued.seq, queued.cause) == (post.seq, 7)
+        assert views.folded == [PLACE]
+
+
+async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann") -> str:
+    await gateway.console.say(words, sender=sender)
+    await gateway.screen.until(count)
+    return gateway.screen.parts[-1].body
+
+
+def _read(gateway: Running) -> list[str]:
+    """What the newest request repeats of the conversation, and what is new."""
+    said = gateway.scripted.requests[-1].conversation
+    return [part.text for one in said for part in one.parts if isinstance(part, Text)]
+
+
+RULES = (Rule(match="one", reply="first"), Rule(match="two", reply="second"), Rule(match="", reply="other"))
+TALK = Script(rules=RULES)
+
+
+@story
+async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        for count, words in enumerate(["say one", "say two"], start=1):
+            await _say(gateway, words, count=count)
+        assert await _say(gateway, "!rewind", count=3) == (
+            "Taken back: the last exchange, which was 1 turn of this conversation."
+        )
+        await _say(gateway, "say three", count=4)
+        seen_then = " ".join(_read(gateway))
+        assert "say one" in seen_then
+        assert "say two" not in seen_then
+        assert (await _say(gateway, "!new", count=5)).startswith("A fresh view: 2 turns left it")
+        await _say(gateway, "say four", count=6)
+        assert "say one" not in " ".join(_read(gateway))
+        assert "say three" not in " ".join(_read(gateway))
+        assert (await _say(gateway, "!rewind nine", count=7)).startswith("Write how many exchanges")
+    async with running(tmp_path, TALK) as again:  # the log says it all
+        await _say(again, "say five", count=1)
+        read = " ".join(_read(again))
+        assert "say four" in read
+        assert "say three" not in read
+    assert await rebuild(gateway.path) == []
+
+
+@story
+async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        await _say(gateway, "say one", count=1)
+        await _say(gateway, "say two", count=2)
+        await gateway.console.say("!retry", sender="ann")
+        await gateway.screen.until(4)
+        assert [part.body for part in gateway.screen.parts[2:]] == [
+            "Once more: 1 message of this conversation is answered again, and 1 turn taken back.",
+            "second",
+        ]
+        assert sum("say two" in text for text in _read(gateway)) == 1
+        first, second, third = await gateway.turns()
+        assert second.covers == third.covers != first.covers
+        (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
+        assert (rewound.again, rewound.by) == (second.covers, "console:ann")
+        await _say(gateway, "say three", count=5)
+        assert sum("say two" in text for text in _read(gateway)) == 1
+    assert await rebuild(gateway.path) == []
+
+
+@story
+async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}) as gateway:
+        for count, words in enumerate(["reverie: say one", "reverie: say two", "reverie: say three"], start=1):
+            await gateway.console.say(words, sender="ann", room="lobby")
+            await gateway.screen.until(count)
+        once, other = _command(1), replace(_command(2), args="1")
+        assert gateway.console._emit is not None
+        await gateway.console._emit([once, once, other])
+        await gateway.console._emit([once])
+        await gateway.screen.until(5)
+        rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
+        assert len(rewound) == 2  # each of the two once, the second one by what the first one left
+        assert rewound[0].first > rewound[1].last
+        await gateway.console.say("reverie: say four", sender="ann", room="lobby")
+        await gateway.screen.until(6)
+        read = " ".join(_read(gateway))
+        assert "say one" in read
+        assert "say two" not in read
+
+
+@story
+async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_process(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        await _say(gateway, "say two", count=1)
+    async with await Store.open(gateway.path, ManualClock(NOW)) as store:
+        (ended,) = await store.turns(ConversationId("console/ann"))
+        assert isinstance(ended.fact, TurnEnded)
+        back = Rewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
+        await store.append([Entry(fact=back, at=NOW, conversation=ended.conversation)])
+    async with running(tmp_path, TALK) as again:
+        await again.screen.until(1)
+        assert again.screen.parts[0].body == "second"
