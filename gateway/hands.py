@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agent.models.base import ToolCall, ToolResult, ToolSpec
+from agent.models.base import Excerpt, ToolCall, ToolResult, ToolSpec
 from agent.tools.schema import Arguments, Refused, Taken, read
 from gateway.events import Address, SenderId
 from gateway.records import TurnId
@@ -43,17 +43,29 @@ class Whereabouts:
     """Who said what is new to the agent, oldest first. Empty: nobody did."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a tool brought, and where that is from: all as in `ToolResult`."""
+
+    text: str
+    kind: str = "text"
+    origin: str = ""
+    part: Excerpt | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Hand:
     """One tool: how it is told, what it takes, who carries it out."""
 
     spec: ToolSpec
     takes: type[Arguments]
-    does: Callable[[Any, Whereabouts], Awaitable[str]]
-    """Gives what the model is told. Raises Refused for what may not or cannot be."""
+    does: Callable[[Any, Whereabouts], Awaitable[str | Given]]
+    """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be."""
 
     @classmethod
-    def of(cls, spec: ToolSpec, takes: type[Taken], does: Callable[[Taken, Whereabouts], Awaitable[str]]) -> Self:
+    def of(
+        cls, spec: ToolSpec, takes: type[Taken], does: Callable[[Taken, Whereabouts], Awaitable[str | Given]]
+    ) -> Self:
         """The same, with the types held to each other."""
         return cls(spec, takes, does)
 
@@ -87,7 +99,8 @@ class Hands:
                 id=call.id, text=f"That did not work (internal error: {type(error).__name__}).", error=True
             )
         logger.debug("%s: %s", where.turn, call.name)
-        return ToolResult(id=call.id, text=told)
+        given = Given(text=told) if isinstance(told, str) else told
+        return ToolResult(id=call.id, text=given.text, kind=given.kind, origin=given.origin, part=given.part)
 
 
 @dataclass(frozen=True, slots=True)

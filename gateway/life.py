@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.signals import Level
+from agent.tools import evidence as proving
 from agent.tools import notes as noting
 from agent.tools import remind as reminding
 from gateway import access, own_files, policies
@@ -12,8 +13,9 @@ from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.dreaming import Dreaming
 from gateway.events import Alarm, ConversationId
+from gateway.evidence import Evidences
 from gateway.following import Following
-from gateway.hands import Hand, Whereabouts
+from gateway.hands import Given, Hand, Whereabouts
 from gateway.hands_remind import RemindHands
 from gateway.inbox import Arrival
 from gateway.inward import Inward
@@ -61,6 +63,7 @@ class Life:
         self.dreaming = Dreaming(store, self.notes, self.memory)
         said = settings.dmn
         self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
+        self.evidences = Evidences(store, clock, self.places)
         self._recall = Recall(store, self.places, self.memory.read, self.notes.by_hand)
         self._remind = RemindHands(self.reminders, clock)
 
@@ -78,13 +81,14 @@ class Life:
         async def remember(asked: noting.Remember, where: Whereabouts) -> str:
             return await self.notes.remember(where, asked.text)
 
-        async def recall(asked: noting.Recall, where: Whereabouts) -> str:
-            return await self._recall(where, asked.query)
+        async def recall(asked: noting.Recall, where: Whereabouts) -> Given:
+            return Given(text=await self._recall(where, asked.query), kind="messages", origin=f"recall {asked.query}")
 
         return (
             Hand.of(noting.JOURNAL, noting.Journal, journal),
             Hand.of(noting.REMEMBER, noting.Remember, remember),
             Hand.of(noting.RECALL, noting.Recall, recall),
+            Hand.of(proving.FETCH_EVIDENCE, proving.FetchEvidence, self.evidences.fetch),
             Hand.of(reminding.REMIND, reminding.Remind, self._remind.remind),
             Hand.of(reminding.LIST_REMINDERS, reminding.ListReminders, self._remind.list_reminders),
             Hand.of(reminding.CANCEL_REMINDER, reminding.CancelReminder, self._remind.cancel_reminder),

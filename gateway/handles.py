@@ -1,0 +1,159 @@
+"""What handles name: pieces of the log, each to be told only where it may be.
+
+They are positions in the log, short because they are told with each summary:
+
+- `e<seq>`: an `Evidence`.
+- `t<seq>.<n>`: what the n-th call of the turn brought whose record stands there, counted from 1 over all its steps.
+- `m<seq>`: a message, as it reads now.
+- `v<a>-<b>`: the turns of the conversation where it is asked that ended at a <= seq < b, and in front of them what
+  stood in front of the first of them in the view.
+
+Nobody learns of one that may not be told to them whether it exists.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.journal import flat
+from agent.stubs import source as source_of
+from agent.tools.schema import Refused
+from gateway.events import ConversationId, Deleted, Edited, Message, Source
+from gateway.records import Evidence, Folded, Rewound, Seq, TurnEnded
+from gateway.scopes import Sight
+from gateway.store import Reader, Stored
+from gateway.transcript import transcript
+
+UNKNOWN: Final = (
+    "There is nothing with that handle that may be told here. A handle is one of those that stand where something "
+    "was told in part, e.g. e12, t12.3 or v12-34; what was said can also be found with recall."
+)
+_HANDLE: Final = re.compile(r"([temv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
+"""No more digits than a position in the log can have."""
+_QUOTES: Final = " \t\r\n\"'`()[]<>"
+_PAGE: Final = 200
+_FOLDS: Final = 20
+_CHANGES: Final = 10_000
+
+
+class Scopes(Protocol):
+    """Who knows which places are private: `gateway.places.Places`."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Whose what is said there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a handle names."""
+
+    source: Source
+    text: str
+    """All of it, exactly. Untrusted."""
+
+
+class Handles:
+    """Opens them."""
+
+    def __init__(self, reader: Reader, places: Scopes) -> None:
+        self._reader = reader
+        self._places = places
+
+    async def find(self, handle: str, sight: Sight, place: ConversationId) -> Found:
+        """What this names, asked with this sight in this place.
+
+        Raises Refused, with what would do, if it names nothing that may be told there; and StoreError.
+        """
+        match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
+        opened = await self._open(match, sight, place) if match is not None else None
+        if opened is None:
+            raise Refused(UNKNOWN)
+        return opened
+
+    async def _open(self, handle: re.Match[str], sight: Sight, place: ConversationId) -> Found | None:
+        kind, first, mark, second = handle.groups()
+        if kind == "v" and mark == "-" and second is not None:
+            return await self._turns(Seq(int(first)), Seq(int(second)), sight, place)
+        if (mark == ".") != (kind == "t") or mark == "-":
+            return None
+        entry = await self._reader.entry(int(first))
+        if entry is None or entry.conversation is None:
+            return None
+        if not sight.sees(await self._places.scope(entry.conversation)):
+            return None
+        match entry.fact:
+            case Evidence(what=what, origin=origin, text=text) if kind == "e":
+                return found(f"e{entry.seq}", what, origin, text)
+            case TurnEnded() as turn if kind == "t" and second is not None:
+                return await self._result(entry.seq, turn, int(second), sight, entry.conversation)
+            case Message() as message if kind == "m":
+                return await self._message(entry.seq, message, entry.conversation)
+        return None
+
+    async def _result(
+        self, seq: Seq, turn: TurnEnded, number: int, sight: Sight, place: ConversationId
+    ) -> Found | None:
+        calls = [called for step in turn.steps for called in step.calls]
+        if not 0 < number <= len(calls) or calls[number - 1].ended:
+            return None
+        called = calls[number - 1]
+        if called.source is not None:  # only a part of it stands there
+            return await self.find(called.source.handle, sight, place)
+        return Found(source=source_of(seq, number, called), text=called.result)
+
+    async def _message(self, seq: Seq, said: Message, place: ConversationId) -> Found | None:
+        """With its newest words. None: it is gone, or was never to be told."""
+        judged = await self._reader.judgement(seq)
+        if judged is None or judged.fate not in ("due", "context"):
+            return None
+        text = said.text
+        for change in await self._reader.changes(place, after=seq, newest=_CHANGES):
+            if isinstance(change.fact, Deleted) and change.fact.message == said.id:
+                return None
+            if isinstance(change.fact, Edited) and change.fact.message == said.id:
+                text = change.fact.text
+        return found(f"m{seq}", "message", flat(f"{said.sender.name}, {place}"), text)
+
+    async def _turns(self, first: Seq, end: Seq, sight: Sight, place: ConversationId) -> Found | None:
+        if not first < end or not sight.sees(await self._places.scope(place)):
+            return None
+        cut = [
+            one.fact
+            for one in await self._reader.entries(kinds=["rewound"], conversation=place)
+            if isinstance(one.fact, Rewound)
+        ]
+        pieces, before = list[str](), int(end)
+        while page := await self._reader.ended(place, before=before, newest=_PAGE):
+            pieces[:0] = [_told(one, cut) for one in page if one.seq >= first]
+            before = page[0].seq
+            if before <= first:
+                break
+        if not any(pieces):
+            return None
+        head = await self._head(place, first)
+        text = "".join([f"{head}\n\n" if head else "", *pieces])
+        return found(f"v{first}-{end}", "turns", place, text)
+
+    async def _head(self, place: ConversationId, first: Seq) -> str:
+        """What stood in front of the turn that ended at `first`, or was the first behind that."""
+        before: int | None = None
+        while page := await self._reader.newest(_FOLDS, before=before, kinds=["folded"], conversation=place):
+            for one in reversed(page):
+                if isinstance(one.fact, Folded) and one.fact.start <= first:
+                    return one.fact.head
+            before = page[0].seq
+        return ""
+
+
+def _told(one: Stored, cut: Sequence[Rewound]) -> str:
+    if not isinstance(one.fact, TurnEnded) or any(each.first <= one.seq <= each.last for each in cut):
+        return ""
+    return transcript(one.seq, one.at, one.fact)
+
+
+def found(handle: str, kind: str, origin: str, text: str) -> Found:
+    """This text, under this handle."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Found(source=Source(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest), text=text)
