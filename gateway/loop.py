@@ -23,6 +23,7 @@ from agent.signals import (
     TurnEnded,
     TurnFailed,
 )
+from agent.stretch import Stretch
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.lane import Lane
@@ -61,7 +62,8 @@ class Loop:
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = 0.0
         """Monotonic; when the timer comes."""
-        self._saving = Saving(agent, store, clock, lambda: self._state, spawn)
+        self._stretch = Stretch()
+        self._saving = Saving(agent, store, clock, state=lambda: self._state, stretch=self._stretch, spawn=spawn)
         self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
         self._late: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn runs."""
@@ -111,10 +113,13 @@ class Loop:
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and do what it says. Returns at once."""
-        before = self._state.mode
-        self._state, effects = dmn.step(self._state, signal, self.policy)
-        if self._state.mode is not before:
-            logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before, self._state.mode)
+        before = self._state
+        self._state, effects = dmn.step(before, signal, self.policy)
+        self._stretch.note(before, signal, self.policy, self._state, effects)
+        if self._stretch.full:
+            self._saving.save(soon=False)
+        if self._state.mode is not before.mode:
+            logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before.mode, self._state.mode)
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):

@@ -405,6 +405,9 @@ class DmnSaved:
     state: str
     agent: str = ""
     """Empty: the first one's (there was one for all)."""
+    signals: str = ""
+    """What it was told since the save before, and by which policy: as `agent.stretch` writes it. Empty: nothing that
+    changed anything, or this was written ahead of what it is told."""
     kind: Literal["dmn"] = "dmn"
 
 

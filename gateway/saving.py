@@ -1,10 +1,11 @@
-"""Writes the state of an agent's DMN down when it has changed."""
+"""Writes the state of an agent's DMN down when it has changed, with what it was told until then."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
 from agent.signals import State, save
+from agent.stretch import Stretch
 from gateway.clock import Clock
 from gateway.records import DmnSaved
 from gateway.store import Entry, Store
@@ -21,14 +22,17 @@ class Saving:
         agent: str,
         store: Store,
         clock: Clock,
+        *,
         state: Callable[[], State],
+        stretch: Stretch,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`state`: as it is when it is asked. `spawn` starts a task whose failure stops the gateway."""
+        """`state`: as it is then. `stretch`: what it was told. `spawn` starts a task whose failure stops all."""
         self._agent = agent
         self._store = store
         self._clock = clock
         self._state = state
+        self._stretch = stretch
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         """Under way until it has taken the state to write."""
@@ -52,5 +56,6 @@ class Saving:
         if delay_s:
             await self._clock.sleep(delay_s)
         self._task = None
-        fact = DmnSaved(state=save(self._state()), agent=self._agent)
+        state = self._state()
+        fact = DmnSaved(state=save(state), agent=self._agent, signals=self._stretch.take(state))
         await self._store.append([Entry(fact=fact, at=self._clock.now())])
