@@ -56,6 +56,9 @@ class Equipment:
     outlooks: Mapping[str, Callable[[str], Outlook]]
     """By agent: what the cache of a conversation is like, of the model that it asks first."""
 
+    summarizer: Model | None
+    """Who makes summaries of conversations. None: each agent's own model."""
+
     async def recall(self, reader: Reader) -> None:
         """Learn from the log how often each conversation is asked in, as it was known before a restart."""
         habits: dict[str, Cadence] = {}
@@ -83,11 +86,11 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
     warmer = KeepWarm(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd, look=live.refresh)
     around = _Around(clock, live, price_table(live.directory), counting, warmer)
     made: dict[str, Model] = {}
-    llm = settings.llm
-    models = {
-        agent.id: model or build_model(agent.model, llm.models, llm.providers, clock, made=made, around=around)
-        for agent in settings.agents
-    }
+    llm, keeping = settings.llm, said.folds.keep_recent_tool_results if said.folds.provider_side == "clear" else None
+    built = partial(build_model, clock=clock, made=made, clear_keeping=keeping, around=around)
+    models = {agent.id: model or built(agent.model, llm.models, llm.providers) for agent in settings.agents}
+    name = live.optimization.compaction.summarizer_model
+    summarizer = build_model(name, llm.models, llm.providers, clock, made=made, around=around) if name else None
     keepers = {name: one for name, one in made.items() if isinstance(one, Keeper)}
     ceilings = {
         agent.id: partial(_ceiling, [keepers[name] for name in chain(agent.model, llm.models) if name in keepers])
@@ -106,6 +109,7 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
             keep_warm=warmer,
             ceilings=ceilings,
             outlooks=outlooks,
+            summarizer=summarizer,
         )
     finally:
         for one in {id(one): one for one in models.values()}.values():

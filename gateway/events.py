@@ -417,3 +417,5 @@ class Account:
     """The tokens were counted by the model's own counter; else estimated."""
     missed: str = ""
     """What was expected to be read and was not, and which bytes in which block did it; empty: nothing."""
+    cleared: int = 0
+    """Tokens of the prompt that the provider left out by itself, as it was asked to. They are not billed."""

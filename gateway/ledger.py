@@ -97,6 +97,7 @@ def told(one: Asked) -> list[str]:
     asking = f"{one.conversation or '-'}  {one.agent or '-'}"
     head = f"{clock_time(one.at)}  {asking}  {account.provider} {account.model}"
     lines = [f"{head}  {money(account.cost_usd)}  (entry {one.seq})", *(f"  {line}" for line in aligned(rows))]
+    lines += [f"  left out by the provider: {account.cleared:,} tokens"] if account.cleared else []
     return [*lines, f"  missed: {account.missed}"] if account.missed else lines
 
 

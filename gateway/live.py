@@ -108,6 +108,8 @@ class Live:
 
 
 _FIXED = (
+    ("compaction", "summarizer_model"),
+    ("folds", "provider_side"),
     ("token_counter", "cache_capacity"),
     ("workspace_cache", "watch_debounce_ms"),
     ("workspace_cache", "max_age_seconds"),

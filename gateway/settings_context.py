@@ -70,7 +70,15 @@ class Folds(Section):
     fold_at_pct: float = Field(default=0.90, gt=0, le=1)
     """Share of it, as the provider counts, at which the view is folded whatever that costs."""
     provider_side: Literal["off", "clear", "compact"] = "off"
-    """What the provider is asked to do by itself, where the model can: clear old tool results, or summarise."""
+    """What the provider is asked to do by itself, where the model can. clear: leave old tool results out."""
+
+    @field_validator("provider_side")
+    @classmethod
+    def _kept_here(cls, value: str) -> str:
+        # What only the provider holds is in no log: it survives no restart, and no handle leads to what it stands for.
+        if value == "compact":
+            raise ValueError("summaries are made here, where the log has them; write off, and compaction.enabled: true")
+        return value
 
 
 class Prefetch(Section):

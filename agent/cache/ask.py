@@ -7,7 +7,7 @@ from agent.cache.plan import Plan
 from agent.cache.units import difference
 from agent.cache.warmth import Digest
 from agent.models.base import Request
-from agent.tokens.meter import Estimate, Meter
+from agent.tokens.meter import Estimate, Meter, prompt_tokens
 from gateway.events import BlockAccount, Usage
 
 _SHORT = 0.9
@@ -29,6 +29,8 @@ class Ask:
     at_s: float
     billed: int = 0
     """Tokens that the whole prompt turned out to have; 0: not known yet."""
+    cleared: int = 0
+    """Of these, what the provider left out by itself."""
 
     @property
     def scale(self) -> float:
@@ -69,6 +71,13 @@ def enough(read: int, expected: float) -> bool:
     return read >= expected * _SHORT - _NEAR
 
 
+def short_of(ask: Ask, usage: Usage) -> int | None:
+    """Return how many tokens should have been read, if fewer were; None: enough were."""
+    # The estimate may be off as a whole, so what counts is the share that was read.
+    expected = max(0.0, ask.expected * ask.scale - ask.cleared)
+    return None if not prompt_tokens(usage) or enough(usage.cache_read_tokens, expected) else round(expected)
+
+
 def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
     """In tokens as they will be billed, as far as that is known."""
     return replace(
@@ -88,7 +97,7 @@ def why(ask: Ask, before: Ask | None, expected: int | None, usage: Usage) -> str
     changed = ""
     if before is not None and ask.path[: len(before.path)] != before.path:
         changed = difference(before.request, ask.request)
-    if expected is None:
+    if expected is None or ask.cleared != (before.cleared if before is not None else 0):  # the provider's own doing
         return changed
     told = f"{usage.cache_read_tokens} of about {expected} tokens were read"
     if changed:

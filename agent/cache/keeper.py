@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from agent.cache.ask import Ask, enough, scaled, why
+from agent.cache.ask import Ask, scaled, short_of, why
 from agent.cache.cadence import Cadence
 from agent.cache.dialect import Dialect
 from agent.cache.flights import Flights
@@ -167,8 +167,9 @@ class Keeper:
 
     def _closed(self, ask: Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
-        ask = replace(ask, billed=prompt_tokens(end.usage))
-        ask.meter.billed(ask.estimate, end.usage)
+        whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared)
+        ask = replace(ask, billed=prompt_tokens(whole), cleared=end.cleared)
+        ask.meter.billed(ask.estimate, whole)
         return replace(end, account=self._account(ask, self._newest.keep(ask), end))
 
     def _broken(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
@@ -177,10 +178,8 @@ class Keeper:
         return (self._account(replace(ask, billed=prompt_tokens(end.usage)), None, end),) if usage is not None else ()
 
     def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
-        # The estimate may be off as a whole, so what counts is the share that was read.
-        usage, expected = end.usage, ask.expected * ask.scale
-        missed = prompt_tokens(usage) > 0 and not enough(usage.cache_read_tokens, expected)
-        if missed:
+        usage, expected = end.usage, short_of(ask, end.usage)
+        if expected is not None:
             self._unread(ask, usage)
         account = Account(
             provider=self._dialect.provider,
@@ -189,7 +188,8 @@ class Keeper:
             usage=usage,
             cost_usd=self._dialect.price.cost_usd(usage),
             exact=self._gauge.exact(ask.request),
-            missed=why(ask, before, round(expected) if missed else None, usage),
+            missed=why(ask, before, expected, usage),
+            cleared=ask.cleared,
         )
         if account.missed:
             _LOG.info("%s: %s", ask.request.place, account.missed)

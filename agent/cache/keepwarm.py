@@ -87,7 +87,7 @@ def refresh_at(
 def resting(ask: Ask, lasting: Sequence[Lasting]) -> Resting | None:
     """Say what is cached of the last request of a conversation. None: nothing that could be read by itself."""
     place = _last(ask, lasting)
-    if place is None:
+    if place is None or ask.cleared:  # of a shorter request the provider would leave out something else
         return None
     unit, until_s = lasting[place].place.unit, lasting[place].until_s
     longer = [one.place.unit for one in lasting[:place] if one.until_s > until_s]

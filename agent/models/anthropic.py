@@ -12,14 +12,16 @@ from contextlib import aclosing
 from pydantic import ValidationError
 
 from agent.models.anthropic_answer import Answer, EventIn
+from agent.models.anthropic_editing import BETA, clearing, editing
 from agent.models.anthropic_thinking import Thought, Thoughts
 from agent.models.anthropic_wire import Wire, translate
 from agent.models.base import Began, Busy, Chunk, Malformed, Request, Text
 from agent.models.claude import Effort, Thinking, options, rules
 from agent.models.failures import stream_failure
-from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
+from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, Api, endpoint
 
 _VERSION = "2023-06-01"
+_EDITING = "context_management"
 _KNOWN = frozenset(
     {
         "message_start",
@@ -39,6 +41,9 @@ _NO_SYSTEM = re.compile(
 _RECALLED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
 """How the API says (with 400) that thinking which was sent back is not what it was, or not where it was; or that a
 block which came beside it is not one that it takes back."""
+
+_NO_EDITING = re.compile(r"context[_-]management")
+"""It is the name of the field, and part of the header's."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +78,12 @@ class AnthropicModel:
         sees: bool = True,
         effort: Effort | None = None,
         thinking: Thinking = "default",
+        clear_keeping: int | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
+
+        `clear_keeping`: so many of the newest tool results stay where the API leaves old ones out of long prompts by
+        itself, which it is asked to if the model is known to have that. None: it is not asked.
 
         Raises ValueError for a bad URL or key, and for what the model is known to refuse.
         """
@@ -86,6 +95,7 @@ class AnthropicModel:
         self._model = model
         self._options = options(model, effort, thinking)
         self._systems = rules(model).systems
+        self._clearing = None if clear_keeping is None else clearing(model, context_tokens, clear_keeping)
         self._thoughts = Thoughts()
         self.name = name
         self.label = f"{model} at {self._api.where}"
@@ -97,11 +107,12 @@ class AnthropicModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         while True:
+            asked = {} if self._clearing is None else {_EDITING: editing(self._clearing, request.conversation)}
             wire = translate(
                 request,
                 model=self._model,
                 recall=self._thoughts.recall,
-                options=self._options,
+                options=self._options | asked,
                 systems=self._systems,
             )
             answer = Answer(model=self._model)
@@ -132,14 +143,15 @@ class AnthropicModel:
 
     async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Text]:
         """Ask, fill `answer` and yield its text meanwhile."""
+        more = {"anthropic-beta": BETA} if _EDITING in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
-                answer.take_whole(await self._api.post(wire.body))
+                answer.take_whole(await self._api.post(wire.body, more))
             except ValueError:
                 raise Busy(f"{self._api.where} sent a garbled answer") from None
             return
         try:
-            async with aclosing(self._api.events(wire.body)) as events:
+            async with aclosing(self._api.events(wire.body, more)) as events:
                 async for event in events:
                     if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
                         yield Text(text=text)
@@ -169,6 +181,10 @@ class AnthropicModel:
         if wire.recalled and _RECALLED.search(reason):
             _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
             self._thoughts.give_up(wire.recalled)
+            return True
+        if _EDITING in wire.body and _NO_EDITING.search(reason):
+            _log.info("%s does not leave tool results out by itself: not asked to any more", self.label)
+            self._clearing = None
             return True
         return False
 

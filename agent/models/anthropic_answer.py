@@ -6,9 +6,10 @@ tolerated, the usage of `message_delta` is cumulative, content is chosen by type
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agent.models.anthropic_thinking import Json
 from agent.models.anthropic_wire import tool_input
@@ -31,6 +32,7 @@ class _WrittenIn(BaseModel):
 
 
 class _UsageIn(BaseModel):
+    iterations: "list[_UsageIn] | None" = None
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_creation: _WrittenIn | None = None
@@ -43,6 +45,15 @@ class _DroppedIn(BaseModel):
     reason: str = ""
 
 
+class _EditIn(BaseModel):
+    cleared_input_tokens: int = Field(default=0, ge=0)
+    cleared_tool_uses: int = Field(default=0, ge=0)
+
+
+class _EditedIn(BaseModel):
+    applied_edits: list[_EditIn] | None = None
+
+
 class _DetailsIn(BaseModel):
     category: str | None = None
 
@@ -52,6 +63,7 @@ class _MessageIn(BaseModel):
     usage: _UsageIn | None = None
     input_transformations: list[_DroppedIn] | None = None
     stop_reason: str | None = None
+    context_management: _EditedIn | None = None
 
 
 class _DeltaIn(BaseModel):
@@ -73,6 +85,7 @@ class EventIn(BaseModel):
     content_block: Json | None = None
     delta: _DeltaIn | None = None
     usage: _UsageIn | None = None
+    context_management: _EditedIn | None = None
 
 
 class Answer:
@@ -84,6 +97,7 @@ class Answer:
         self._arguments: dict[int, str] = {}
         self._usage = Usage()
         self._stop: str | None = None
+        self._cleared = 0
         self.complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
@@ -106,6 +120,7 @@ class Answer:
             return self._add(event.index, event.delta)
         elif event.type == "message_delta":
             self._count(event.usage)
+            self._edited(event.context_management)
             if event.delta is not None:
                 self._stop = event.delta.stop_reason or self._stop
                 self._explain(event.delta.stop_details)
@@ -117,6 +132,7 @@ class Answer:
         """Take an answer without content that came in one piece. Raises ValueError for what is none."""
         message = _MessageIn.model_validate_json(data)
         self._begin(message)
+        self._edited(message.context_management)
         self._stop = message.stop_reason
         self.complete = True
 
@@ -125,6 +141,12 @@ class Answer:
         self._count(message.usage)
         for dropped in message.input_transformations or ():
             self.notes.append(f"left out {_word(dropped.path)} of the request: {_word(dropped.reason)}")
+
+    def _edited(self, told: _EditedIn | None) -> None:
+        """Take over what was left out on the way to the model."""
+        for edit in (told.applied_edits or ()) if told is not None else ():
+            self._cleared += edit.cleared_input_tokens
+            self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
 
     def _explain(self, details: _DetailsIn | None) -> None:
         if details is not None and details.category:
@@ -149,6 +171,9 @@ class Answer:
         """Take over what is told; what is left out keeps its last value."""
         if told is None:
             return
+        if told.iterations:  # the bill is their sum; what is told beside them leaves some out
+            self._usage = Usage()
+            told = _sum(told.iterations)
         old = self._usage
         read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
         hour = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else None
@@ -188,11 +213,26 @@ class Answer:
         stop = _STOPS.get(self._stop or "", "end")
         if stop == "tools" and not self.calls():
             stop = "end"
-        return End(stop=stop, usage=self._usage, model=self._model)
+        return End(stop=stop, usage=self._usage, model=self._model, cleared=self._cleared)
 
     def _written(self, index: int, block: Json) -> str:
         written = self._arguments.get(index, "")
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
+
+
+def _sum(parts: Sequence[_UsageIn]) -> _UsageIn:
+    """Several requests that were made as one."""
+    return _UsageIn(
+        input_tokens=sum(part.input_tokens or 0 for part in parts),
+        cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
+        cache_creation=_WrittenIn(
+            ephemeral_1h_input_tokens=sum(
+                part.cache_creation.ephemeral_1h_input_tokens or 0 for part in parts if part.cache_creation is not None
+            )
+        ),
+        cache_read_input_tokens=sum(part.cache_read_input_tokens or 0 for part in parts),
+        output_tokens=sum(part.output_tokens or 0 for part in parts),
+    )
 
 
 def _word(told: str) -> str:

@@ -167,6 +167,8 @@ class End:
     usage: Usage
     model: str
     """As the provider names what answered."""
+    cleared: int = 0
+    """Tokens of the request that the provider left out by itself, as it was asked to: they are not in `usage`."""
     account: Account | None = None
     """What became of the cache. None: nobody kept account."""
     lost: tuple[Account, ...] = ()

@@ -41,13 +41,15 @@ def build_model(
     clock: Clock,
     *,
     made: dict[str, Model] | None = None,
+    clear_keeping: int | None = None,
     around: Around = lambda model, _config, _provider: model,
 ) -> Failover:
     """Build the model configured as `name` with its fallbacks behind it. No IO.
 
     Raises ValueError, whose text says the remedy, for what `check_models` finds. `made` holds single models by
-    name and is added to: hand the same one to all calls, so that an embedded model is loaded once. `around` may
-    put something around each single model.
+    name and is added to: hand the same one to all calls, so that an embedded model is loaded once. `clear_keeping`:
+    providers that can leave old tool results out are asked to, but for so many. `around` may put something around each
+    single model.
     """
     if name not in models:
         raise ValueError(unknown(name, "llm.models", models))
@@ -59,12 +61,12 @@ def build_model(
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
             _tell(key, models, providers, known=made)
-            made[key] = around(_single(key, config, provider, clock), config, provider)
+            made[key] = around(_single(key, config, provider, clock, clear_keeping), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
     return Failover([made[key] for key in names], clock=clock, random=jitter.random)
 
 
-def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock) -> Model:
+def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock, clear_keeping: int | None) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     if isinstance(provider, LocalConfig):
         window = min(window, CONTEXT_TOKENS)
@@ -83,10 +85,15 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             max_output_tokens=output,
             sees=sees(config, provider),
         )
-    return _remote(key, config, provider)
+    return _remote(key, config, provider, clear_keeping)
 
 
-def _remote(key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig) -> Model:
+def _remote(
+    key: str,
+    config: ModelConfig,
+    provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig,
+    clear_keeping: int | None,
+) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     seeing = sees(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
@@ -102,6 +109,7 @@ def _remote(key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppC
             sees=seeing,
             effort=config.effort,
             thinking=config.thinking,
+            clear_keeping=clear_keeping,
         )
     kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
     return kind(

@@ -1,8 +1,9 @@
-"""What each Claude model takes of effort, thinking and system messages. Pure.
+"""What each Claude model takes of effort, thinking, system messages and context editing. Pure.
 
 Sources: platform.claude.com/docs/en, build-with-claude/{thinking-troubleshooting, effort,
-mid-conversation-system-messages} and the what's-new pages of the models. A name that is not here may be anything (a
-newer model, a compatible server): it is sent what the configuration says, and told nothing in a system message.
+mid-conversation-system-messages, context-editing} and the what's-new pages of the models. A name that is not here may
+be anything (a newer model, a compatible server): it is sent what the configuration says, told nothing in a system
+message, and not asked to leave anything out.
 """
 
 import re
@@ -32,6 +33,8 @@ class Rules:
     """Empty: it has no such setting."""
     systems: bool = True
     """`messages` may hold the role `system`."""
+    clears: bool = True
+    """Leaves old tool results out by itself (`context_management`), if it is asked to."""
 
 
 _NEW = Rules(types=frozenset({"adaptive"}), thinks=True)
@@ -41,7 +44,7 @@ _MIDDLE = Rules(
     types=frozenset({"adaptive", "enabled"}), thinks=False, efforts=("low", "medium", "high", "max"), systems=False
 )
 _OLD = Rules(types=frozenset({"enabled"}), thinks=False, efforts=(), systems=False)
-_UNKNOWN = Rules(types=frozenset({"disabled", "between_tools"}), thinks=True, systems=False)
+_UNKNOWN = Rules(types=frozenset({"disabled", "between_tools"}), thinks=True, systems=False, clears=False)
 
 _RULES: dict[str, Rules] = {
     "fable-5-2": _NEW,

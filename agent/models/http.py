@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -20,6 +21,7 @@ DEFAULT_TIMEOUT_S = 120.0
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Of an answer that does not stream: a number, or a list of models."""
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _LOOPBACK = frozenset({"localhost", "::1"})
 
 
@@ -69,17 +71,18 @@ class Api:
             )
         return self._client
 
-    async def events(self, body: object) -> AsyncGenerator[Event]:
-        """Post `body` and yield what comes. Raises a ModelError; a stream that just stops, just stops here too.
+    async def events(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> AsyncGenerator[Event]:
+        """Post `body`, with `more` headers, and yield what comes.
 
-        Closing the generator or cancelling its consumer closes the connection.
+        Raises a ModelError; a stream that just stops, just stops here too. Closing the generator or
+        cancelling its consumer closes the connection.
         """
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        parser = Parser()
+        parser, headers = Parser(), {**self._headers, **more}
         try:
-            async with client.stream("POST", self._url, content=_written(body), headers=self._headers) as response:
+            async with client.stream("POST", self._url, content=_written(body), headers=headers) as response:
                 await self._check(response, "text/event-stream")
                 async for data in response.aiter_bytes():
                     for event in parser.feed(data):
@@ -87,19 +90,19 @@ class Api:
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
             raise self._named(error) from None  # the cause may hold request headers
 
-    async def post(self, body: object) -> bytes:
-        """Post `body` and return the answer, which calls itself JSON. Raises a ModelError."""
-        return await self._exchange("POST", _written(body))
+    async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> bytes:
+        """Post `body`, with `more` headers, and return the answer, which calls itself JSON. Raises a ModelError."""
+        return await self._exchange("POST", _written(body), more)
 
     async def get(self) -> bytes:
         """Return what is there, which calls itself JSON. Raises a ModelError."""
-        return await self._exchange("GET", None)
+        return await self._exchange("GET", None, NO_HEADERS)
 
-    async def _exchange(self, method: str, content: bytes | None) -> bytes:
+    async def _exchange(self, method: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        headers = self._headers | {"accept": "application/json"}
+        headers = {**self._headers, **more, "accept": "application/json"}
         try:
             async with client.stream(method, self._url, content=content, headers=headers) as response:
                 await self._check(response, "application/json")

@@ -33,7 +33,8 @@ def message(answer: Answer, body: Json, usage: Json, ident: str) -> Json:
 def events(answer: Answer, whole: Json) -> list[bytes]:
     """Return the message as it is streamed, with the answer's faults."""
     late = {"stop_reason", "stop_sequence", "stop_details"}
-    start = {key: None if key in late else value for key, value in whole.items()}
+    told = {key: whole[key] for key in ("context_management",) if key in whole}
+    start = {key: None if key in late | told.keys() else value for key, value in whole.items()}
     start |= {"content": [], "usage": whole["usage"] | {"output_tokens": 1}}
     out: list[Json] = [
         {"type": "message_start", "message": start},
@@ -48,7 +49,7 @@ def events(answer: Answer, whole: Json) -> list[bytes]:
         out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         out.append({"type": "content_block_stop", "index": index})
     end = {key: whole[key] for key in sorted(late)}
-    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"]}, {"type": "message_stop"}]
+    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"], **told}, {"type": "message_stop"}]
     return faulty(answer, [f"event: {e['type']}\ndata: {json.dumps(e, ensure_ascii=False)}\n\n".encode() for e in out])
 
 

@@ -1,7 +1,8 @@
 """What the Messages API refuses. Pure: a request in, a complaint or None out.
 
 Sources: platform.claude.com/docs/en, api/messages, api/errors, build-with-claude/prompt-caching, thinking,
-thinking-troubleshooting, mid-conversation-system-messages, handle-tool-calls and models/fable-5-1/whats-new-fable-5-1.
+thinking-troubleshooting, mid-conversation-system-messages, handle-tool-calls, context-editing and
+models/fable-5-1/whats-new-fable-5-1.
 Where the page quotes the refusal this says it in the same words. Server tools, files and most betas are not played.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.servers.messages_binding import CONTROLS
 from tests.servers.messages_content import conversation
+from tests.servers.messages_editing import BETA, management
 from tests.servers.messages_marks import marks
 from tests.servers.messages_models import Profile, profile
 from tests.servers.messages_prompt import Json, blocks
@@ -22,7 +24,7 @@ _COUNTED = {"model", "messages", "system", "tools", "tool_choice", "thinking", "
 _SAMPLING = {"temperature": 1, "top_p": 1, "top_k": None}
 """What is sent without harm: the defaults. `top_k` has none."""
 _KEYS = _COUNTED | {*_SAMPLING, "max_tokens", "stream", "metadata", "stop_sequences", "service_tier", "diagnostics"}
-_BETA_KEYS = {"speed": "fast-mode-"}
+_BETA_KEYS = {"speed": "fast-mode-", "context_management": BETA}
 """Known only to who sends a beta header that begins so."""
 _THINKING_KEYS = {"adaptive": {"display"}, "between_tools": {"display"}, "enabled": {"display", "budget_tokens"}}
 _TOOL_KEYS = {"type", "name", "description", "input_schema", "cache_control", "strict", "input_examples"}
@@ -88,6 +90,7 @@ def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterat
     if len(body["messages"]) > MAX_MESSAGES:
         yield f"messages: at most {MAX_MESSAGES} messages are permitted"
     yield from conversation(body["messages"], model, version, betas)
+    yield from management(body, model)
     yield from marks(body)
 
 

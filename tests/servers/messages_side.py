@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tests.servers.messages_answer import events, message
 from tests.servers.messages_binding import verify
 from tests.servers.messages_cache import MessagesCache, Ticket, missed
+from tests.servers.messages_editing import edited
 from tests.servers.messages_prompt import Json
 from tests.servers.messages_rules import MAX_BYTES, Complaint, betas_of, check
 from tests.servers.model_api_events import Answer
@@ -63,16 +64,19 @@ class MessagesSide:
         if answer.status != 200:
             return Reply(answer=answer, events=[])
         verdict = verify(body, betas_of(headers))
+        read, applied = edited(verdict.body, self._counter.count)
         ticket = None
         if self.cache is not None:
             workspace = headers.get("x-api-key") or headers.get("authorization", "")
-            ticket = self.cache.begin(verdict.body, at_s=self._clock(), workspace=workspace)
+            ticket = self.cache.begin(read, at_s=self._clock(), workspace=workspace)
         if body.get("max_tokens") == 0:
             answer = replace(answer, text="", calls=(), thinking=None, content=(), stop="max_tokens")
-        usage = answer.usage or self._usage(answer, body, ticket)
+        usage = answer.usage or self._usage(answer, read, ticket)
         whole = message(answer, verdict.body, usage, self._ident("msg"))
         if dropped := [*verdict.dropped, *answer.dropped]:
             whole["input_transformations"] = dropped
+        if "context_management" in body:
+            whole["context_management"] = {"applied_edits": applied}
         if "diagnostics" in body:
             whole["diagnostics"] = answer.diagnostics or self._diagnose(body["diagnostics"], ticket)
         if ticket is not None:
