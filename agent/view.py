@@ -62,18 +62,15 @@ def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:
     return max(256, int(context_tokens * WINDOW_SHARE * (1 - RESERVED_SHARE)) - fixed_tokens)
 
 
-def fold_start(sizes_tokens: Sequence[int], budget: int, *, force: bool = False) -> int:
-    """Index of the first exchange to keep; 0: all fits, no fold.
-
-    `force`: the provider said that it does not fit, so fold although the estimate says otherwise.
-    """
-    total = sum(sizes_tokens)
-    if total <= budget and not force:
+def fold_start(sizes: Sequence[int], budget: int) -> int:
+    """Index of the first turn to keep, so that their sizes have room, and half of it is free; 0: all fits."""
+    total = sum(sizes)
+    if total <= budget:
         return 0
     goal = min(total, budget) * KEEP_SHARE
     kept = 0
-    for index in range(len(sizes_tokens) - 1, -1, -1):
-        kept += sizes_tokens[index]
+    for index in range(len(sizes) - 1, -1, -1):
+        kept += sizes[index]
         if kept > goal:
             return index + 1
     return 0

@@ -23,7 +23,6 @@ from gateway.intake import Doors
 from gateway.life import Ears, Life
 from gateway.live import Live
 from gateway.media import Media
-from gateway.mind import Shared
 from gateway.minds import Minds
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
@@ -34,6 +33,7 @@ from gateway.preview import Signs
 from gateway.reception import Invitations, Parts, intakes, space_of
 from gateway.restored import restored
 from gateway.settings import Settings
+from gateway.shared import Shared
 from gateway.store import Store
 
 logger = logging.getLogger("reverie.app")
@@ -188,6 +188,7 @@ class _Gateway:
             life=self.life,
             post=self.outbox.put,
             answered=self.llm.answered,
+            compacted=self.llm.compacted,
             waits=self.inbox.waits,
             spawn=self.spawn,
         )

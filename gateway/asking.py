@@ -1,61 +1,46 @@
 """One turn while it runs: what it is told, what the model makes of it, and what is left of it where it is cut off."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from agent import view
-from agent.brief import NOTHING_NEW, Brief
-from agent.models.base import Malformed, Model, Request, ToolCall, TooLong, ToolResult, ToolSpec
+from agent.asked import request_of
+from agent.brief import Brief
+from agent.models.base import Malformed, Request, ToolCall, TooLong, ToolResult, ToolSpec
 from agent.outcome import Outcome, Progress
+from agent.prompts import prompt
 from agent.turn import Tools, take_turn
-from gateway.briefing import Briefing, Setting
-from gateway.clock import Clock
-from gateway.events import ConversationId, SenderId
-from gateway.fitting import Told, fold, pick, tell
-from gateway.hands import Asker, Whereabouts
-from gateway.hearing import Heard, Hearing, Standing, addressed
+from gateway.briefing import Setting
+from gateway.fitting import Told
+from gateway.folds import Due, Pressed
+from gateway.fresh import Fresh
+from gateway.hands import Whereabouts
 from gateway.lane import Lane
-from gateway.media import Media
-from gateway.past import PastTurn
-from gateway.records import Seq
-from gateway.store import Store, Unread
-from gateway.turn import Begun, Dealt, omitted
-from gateway.views import Views
+from gateway.means import Means
+from gateway.past import View
+from gateway.recalled import Recalled
+from gateway.turn import Basis, Begun, Dealt
 
 logger = logging.getLogger("reverie.turns")
 
-MOST_LINES = 50
-"""Unread lines told to one turn. Of what was overheard older ones are counted, so that a raid of thousands costs one
-bounded prompt; what was said to the agent waits for the next turn."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
-FULL, TOO_LONG = "the window is full", "the provider said that it was too long"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What the turns of one agent are made with."""
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What the turn's requests are made of, beside what is new."""
 
-    store: Store
-    clock: Clock
-    model: Model
-    agent_id: str
-    briefing: Briefing
-    hearing: Hearing
-    media: Media
-    views: Views
-    hands: Callable[[Whereabouts], Tools]
-    """The tools of a turn: asked when it begins, and again when somebody speaks in its middle."""
-    guidance: Callable[[ConversationId, bool, bool], Awaitable[str]]
-    """What a turn is to keep in mind; empty mostly."""
-    afford: Callable[[str, Request], bool]
-    """Whether this agent may ask for this, unasked itself."""
+    now: str = ""
+    recalled: Recalled = field(default_factory=Recalled)
+    seeing: bool = False
+    """Images of earlier turns are shown."""
+    basis: Basis = field(default_factory=Basis)
 
-    @property
-    def plain(self) -> bool:
-        """The model is a very small one."""
-        return self.model.family == "local"
+    def folded(self, due: Due) -> None:
+        """The view is this from here on."""
+        weighed = None if due.folded else due.weighed
+        self.basis = replace(self.basis, view=due.view.digest, weighed=weighed, recalled=self.recalled.names)
 
 
 class Asking:
@@ -64,53 +49,49 @@ class Asking:
     def __init__(self, means: Means, begun: Begun, lane: Lane) -> None:
         self.begun = begun
         self.progress = Progress()
-        self.past: tuple[PastTurn, ...] | None = None
-        """The turns in view. None: not read yet."""
+        self.seen: View | None = None
+        """What is in view. None: not read yet."""
         self._means = means
         self._conversation = begun.place.conversation
         self._lane = lane
-        self._budget = 0
-        self._told = Told()
-        self._omitted = 0
-        self._upto = Seq(0)
-        self._standing = tuple(begun.standing)
+        self._fresh = Fresh(means, begun)
+        self._told = _Told()
+        self._room = Progress()
+        """What making room for it has cost."""
+
+    def settled(self, outcome: Outcome) -> Outcome:
+        """The same with what making room for it has cost."""
+        room = self._room.done
+        return replace(
+            outcome,
+            usage=room.usage + outcome.usage,
+            requests=room.requests + outcome.requests,
+            accounts=(*room.accounts, *outcome.accounts),
+        )
 
     def dealt(self, outcome: Outcome) -> Dealt:
         """What it has dealt with, if it ended like this."""
-        digest, told, upto = self.begun.digest, self._told, self._upto
-        if digest is not None and outcome.outcome == "interrupted":  # what was pending everywhere still is
-            return Dealt(told=replace(told, covers=(), senders=()), omitted=0, upto=Seq(0))
-        looked = digest.looked if digest is not None else ()
-        return Dealt(told=told, omitted=self._omitted, upto=upto, standing=self._standing, looked=looked)
+        return self._fresh.dealt(outcome, self._told.basis)
 
     async def run(self, glimpse: Callable[[str], None] | None) -> Outcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
-        means, begun = self._means, self.begun
-        past = await means.views.take(self._conversation) if self.past is None else self.past
-        setting = await means.briefing.setting(begun.place, begun.unread, past)
-        now = await means.guidance(self._conversation, begun.autonomous, begun.continuing)
-        self._budget = view.budget_tokens(means.model.context_tokens, setting.tokens)
-        lines = await means.hearing.tell(begun.standing, sees=means.model.sees)
+        means, begun, fresh = self._means, self.begun, self._fresh
+        seen = await means.views.take(self._conversation) if self.seen is None else self.seen
+        self.seen = seen
+        setting = await means.briefing.setting(begun.place, begun.unread, seen.turns)
+        await fresh.read()
+        where = self._at(setting)
+        self._told = await self._remind(seen, where)
         outcome, tries = Outcome(outcome="failed"), 0
         seeing = news = means.model.sees  # what was shown before, and what is new: that is left out first
         while tries <= MAX_FOLDS:
-            unread, told = await self._fit(lines, self._budget >> tries)
-            start = fold(past, told, budget=self._budget >> tries, force=tries > 0)
-            past = await means.views.fold(self._conversation, past, start, TOO_LONG if tries else FULL)
+            unread, told = await fresh.fit(self._budget(setting) >> tries)
             told = told if news else replace(told, media=())
-            brief = Brief(
-                persona=setting.persona,
-                binding=setting.binding,
-                card=await means.briefing.card(begun.place, setting, folded=start > 0),
-                history=await means.views.history(past, seeing=seeing),
-                heard=told.heard,
-                images=await means.media.load(told.media),
-                now=now,
-                conversation=self._conversation,
-            )
-            self._begin(unread, told, past)
+            self._told.seeing = seeing
+            brief = await self._fold(setting, told, tries)
+            fresh.begin(unread, told)
             try:
-                return await self._take(brief, self._at(setting, lines), glimpse)
+                return await self._take(setting, brief, replace(where, askers=fresh.askers()), glimpse)
             except TooLong as error:
                 outcome = Outcome(outcome="failed", reason=error.reason)
                 tries += 1
@@ -120,33 +101,75 @@ class Asking:
                 seeing, news = seeing and bool(told.media), False
         return outcome
 
-    async def _fit(self, lines: Sequence[Heard], budget: int) -> tuple[Unread, Told]:
-        """What is told of what is new, and what that deals with."""
-        digest, unread = self.begun.digest, self.begun.unread
-        if digest is not None:
-            return unread, Told(heard=digest.heard, covers=digest.covers, senders=digest.senders)
-        told = pick(lines, omitted=unread.omitted, budget=budget, plain=self._means.plain)
-        if told.more:
-            unread, told = await self._first(told.covers, unread, lines)
-        return unread, told if told.heard else replace(told, heard=NOTHING_NEW)
+    async def tidy(self) -> str:
+        """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
+        means = self._means
+        seen = self.seen = await means.views.take(self._conversation)
+        setting = await means.briefing.setting(self.begun.place, self.begun.unread, seen.turns)
+        await self._fold(setting, Told(), 0, asked=True)
+        now = self.seen
+        if now is seen:
+            return "There is nothing that could be folded."
+        turns = len(seen.turns)
+        left = f"{turns - len(now.turns)} of {turns} turns have left the view"
+        return f"{left}; it takes about {now.tokens} tokens, and took {seen.tokens}."
 
-    async def _first(
-        self, covers: Sequence[Seq], unread: Unread, lines: Sequence[Heard], *, after: int = 0
-    ) -> tuple[Unread, Told]:
-        """Only these lines, all said to the agent, where there is no room for the others: those stay unread."""
-        first = [one for one in unread.messages if one.seq <= covers[-1] and addressed(one.fact)]
-        unread = await self._means.store.unread(self._conversation, most=len(first), after=after)
-        told = [one for one in lines if one.seq in covers]
-        return unread, tell(told, omitted=unread.omitted, plain=self._means.plain)
+    def _budget(self, setting: Setting) -> int:
+        """Tokens for the conversation and what is new."""
+        said = self._means.context().folds
+        return max(256, int(self._means.folds.usable() * said.fold_at_pct) - setting.tokens)
 
-    def _begin(self, unread: Unread, told: Told, past: tuple[PastTurn, ...]) -> None:
-        """From here on the model may have read this."""
-        digest = self.begun.digest
-        self.past, self._told = past, told
-        self._upto = digest.upto if digest is not None else unread.upto
-        self._omitted = digest.omitted if digest is not None else omitted(unread, told)
+    async def _remind(self, seen: View, where: Whereabouts) -> "_Told":
+        """What holds for this turn only."""
+        means, begun = self._means, self.begun
+        now = await means.guidance(self._conversation, begun.autonomous, begun.continuing)
+        nearly = means.folds.full(seen, means.context().folds.nudge_at_pct)
+        nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.since_fold())
+        now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
+        recalled = await self._fresh.recalled(seen, where)
+        return _Told(now=now, recalled=recalled, basis=Basis(nudged=nudged))
 
-    def _at(self, setting: Setting, lines: Sequence[Heard]) -> Whereabouts:
+    async def _fold(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:
+        """Make what is in view smaller where that is due, and write out what the turn is told."""
+        assert self.seen is not None
+
+        async def request(seen: View) -> Request:
+            means = self._means
+            brief = await self._brief(setting, seen, Told(), folded=False)
+            return request_of(brief, means.model, means.hands(self._at(setting)).specs, means.agent_id)
+
+        due = await self._means.folds.due(
+            self.begun.place,
+            self.seen,
+            Pressed(
+                fixed=setting.tokens,
+                told=told,
+                tries=tries,
+                asked=asked,
+                request=request,
+                afford=self._affordable,
+                spent=self._room,
+            ),
+        )
+        self.seen = due.view
+        self._told.folded(due)
+        return await self._brief(setting, due.view, told, folded=due.folded)
+
+    async def _brief(self, setting: Setting, seen: View, told: Told, *, folded: bool) -> Brief:
+        means, mine = self._means, self._told
+        return Brief(
+            persona=setting.persona,
+            binding=setting.binding,
+            card=await means.briefing.card(self.begun.place, setting, folded=folded),
+            history=await means.views.history(seen, seeing=mine.seeing),
+            heard=told.heard,
+            images=await means.media.load(told.media),
+            aside=mine.recalled.text if told.heard else "",
+            now=mine.now if told.heard else "",
+            conversation=self._conversation,
+        )
+
+    def _at(self, setting: Setting) -> Whereabouts:
         """Where the turn uses its tools."""
         return Whereabouts(
             turn=self.begun.turn,
@@ -154,19 +177,29 @@ class Asking:
             at=self.begun.place,
             sight=setting.sight,
             autonomous=self.begun.autonomous,
-            askers=() if self.begun.autonomous else _askers(self._standing, lines, self._told),
         )
 
-    async def _take(self, brief: Brief, where: Whereabouts, glimpse: Callable[[str], None] | None) -> Outcome:
-        means = self._means
-        hands = _Hands(means.hands(where))
+    async def _take(
+        self, setting: Setting, brief: Brief, where: Whereabouts, glimpse: Callable[[str], None] | None
+    ) -> Outcome:
+        means, hands = self._means, _Hands(self._means.hands(where))
 
         async def news() -> str:
+            """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
             nonlocal where
-            heard, now = await self._news(where)
-            if now != where:
-                where, hands.tools = now, means.hands(now)
+            if self.begun.inner or not self._lane.news():
+                return ""
+            heard, asking = await self._fresh.news(self._budget(setting))
+            known = {asker.id for asker in where.askers}
+            new = tuple(asker for asker in asking if asker.id not in known)
+            if new:  # whoever speaks in its middle asks, too
+                where = replace(where, askers=(*where.askers, *new))
+                hands.tools = means.hands(where)
             return heard
+
+        async def shorten(times: int) -> Brief | None:
+            """The same with less of what was before."""
+            return await self._fold(setting, self._fresh.told, times)
 
         return await take_turn(
             brief,
@@ -175,35 +208,16 @@ class Asking:
             key=means.agent_id,
             glimpse=glimpse,
             news=news,
-            afford=lambda request: not self.begun.autonomous or means.afford(means.agent_id, request),
+            afford=self._affordable,
             progress=self.progress,
+            evidence=means.evidence.shelf(
+                where.turn, self._conversation, means.context(), means.folds.usable(), means.truncated
+            ),
+            shorten=shorten,
         )
 
-    async def _news(self, where: Whereabouts) -> tuple[str, Whereabouts]:
-        """What has arrived meanwhile, and where that leaves the turn: whoever speaks in its middle asks, too.
-
-        What comes to the inner conversation is for its next digest.
-        """
-        if self.begun.inner or not self._lane.news():
-            return "", where
-        means = self._means
-        unread = await means.store.unread(self._conversation, most=MOST_LINES, after=self._upto)
-        if not unread.messages:
-            return "", where
-        standing = await means.hearing.standing(unread)
-        lines = await means.hearing.tell(standing, sees=False)  # a tool's results are no place for images
-        told = pick(lines, omitted=unread.omitted, budget=self._budget, plain=means.plain)
-        if told.more:
-            unread, told = await self._first(told.covers, unread, lines, after=self._upto)
-        self._told = replace(
-            self._told, covers=(*self._told.covers, *told.covers), senders=(*self._told.senders, *told.senders)
-        )
-        self._omitted += omitted(unread, told)
-        self._upto = unread.upto
-        self._standing = (*self._standing, *standing)
-        known = {asker.id for asker in where.askers}
-        asking = [asker for asker in _askers(standing, lines, told) if asker.id not in known]
-        return told.heard, replace(where, askers=(*where.askers, *asking))
+    def _affordable(self, request: Request) -> bool:
+        return not self.begun.autonomous or self._means.afford(self._means.agent_id, request)
 
 
 class _Hands:
@@ -218,13 +232,3 @@ class _Hands:
 
     async def call(self, call: ToolCall) -> ToolResult:
         return await self.tools.call(call)
-
-
-def _askers(standing: Sequence[Standing], lines: Sequence[Heard], told: Told) -> tuple[Asker, ...]:
-    """Who said to the agent what is told, oldest first."""
-    roles = {one.seq: one.line.role for one in lines if one.line.addressed and one.seq in told.covers}
-    asking: dict[SenderId, Asker] = {}
-    spoke = [one for one in standing if one.seq in roles and not one.happened]
-    for sender, role in [(one.message.sender, roles[one.seq]) for one in spoke]:
-        asking.setdefault(sender.id, Asker(id=sender.id, name=sender.name, role=role, verified=sender.verified))
-    return tuple(asking.values())

@@ -24,7 +24,7 @@ class Writing:
         self._agent_id = agent_id
 
     def _record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
-        text = outcome.text
+        text, basis = outcome.text, dealt.basis
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", begun.turn, outcome.reason)
             text = APOLOGY.format(begun.turn) if _awaited(begun, dealt) else ""
@@ -48,6 +48,12 @@ class Writing:
             steps=outcome.steps,
             cause=begun.cause,
             looked=dealt.looked,
+            prompt_tokens=outcome.prompt_tokens,
+            prompt_estimate=outcome.prompt_estimate,
+            recalled=basis.recalled,
+            nudged=basis.nudged,
+            view=basis.view,
+            weighed=basis.weighed,
         )
 
     async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:

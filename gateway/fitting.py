@@ -8,7 +8,7 @@ from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
 from agent.prompt import hear, render_line
 from gateway.events import SenderId
 from gateway.hearing import Heard
-from gateway.past import PastTurn
+from gateway.past import View
 from gateway.records import MediaRef, Seq
 
 
@@ -25,37 +25,25 @@ class Told:
     """What was said to the agent behind the last of `covers` did not fit: it is for another turn."""
 
 
-def fit(
-    past: Sequence[PastTurn], lines: Sequence[Heard], *, omitted: int, budget: int, plain: bool, force: bool
-) -> tuple[int, Told]:
-    """How many of the past turns leave the view, and what is told of the new lines.
-
-    `budget`: tokens for both. `omitted`: unread lines that are not among `lines`. `force`: the provider
-    said that it does not fit. Images count by their number and their bytes as well.
-    """
-    told = pick(lines, omitted=omitted, budget=budget, plain=plain)
-    return fold(past, told, budget=budget, force=force), told
-
-
 def pick(lines: Sequence[Heard], *, omitted: int, budget: int, plain: bool) -> Told:
-    """What is told of the new lines. The same."""
+    """What is told of the new lines.
+
+    `budget`: tokens for them and what is in view. `omitted`: unread lines that are not among `lines`.
+    """
     chosen, more = view.choose([_tokens(one) for one in lines], [one.line.addressed for one in lines], budget)
     left_out = len(lines) - len(chosen)
     return replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), more=more)
 
 
-def fold(past: Sequence[PastTurn], told: Told, *, budget: int, force: bool) -> int:
-    """How many of the past turns leave the view, so that this can be told. The same."""
-    new = view.estimate_tokens(told.heard) + view.images_tokens(told.media)
-    start = view.fold_start([turn.tokens for turn in past], budget - new, force=force)
-    if any(turn.media for turn in past):
-        bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
-        start = max(
-            start,
-            view.fold_start([len(turn.media) for turn in past], MAX_IMAGES - len(told.media)),
-            view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in past], bytes_left),
-        )
-    return start
+def pictured(seen: View, told: Told) -> int:
+    """How many turns must leave, or there are more images than one request takes."""
+    if not any(turn.media for turn in seen.turns):
+        return 0
+    bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
+    return max(
+        view.fold_start([len(turn.media) for turn in seen.turns], MAX_IMAGES - len(told.media)),
+        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in seen.turns], bytes_left),
+    )
 
 
 def tell(lines: Sequence[Heard], *, omitted: int, plain: bool) -> Told:

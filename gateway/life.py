@@ -22,8 +22,10 @@ from gateway.inward import Inward
 from gateway.memory import Memory
 from gateway.notes import Notes
 from gateway.places import Places
+from gateway.prefetch import Prefetch
 from gateway.presence import away_note
 from gateway.recall import Recall
+from gateway.recalling import Recalling
 from gateway.reminders import Reminders
 from gateway.settings import Settings
 from gateway.store import Store
@@ -64,7 +66,11 @@ class Life:
         said = settings.dmn
         self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
         self.evidences = Evidences(store, clock, self.places)
-        self._recall = Recall(store, self.places, self.memory.read, self.notes.by_hand)
+        asked = settings.recall.prefetch
+        prefetch = Prefetch(asked.command, asked.timeout) if asked.command else None
+        minds = (self.places, self.memory.read, self.notes.by_hand)
+        self._recall = Recall(store, *minds)
+        self.recalling = Recalling(store, *minds, clock, prefetch)
         self._remind = RemindHands(self.reminders, clock)
 
     def directory(self, agent: str) -> Path:

@@ -1,8 +1,7 @@
 """One agent: what takes its turns, what it can do, and its outer loop."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass
+import random
+from collections.abc import Awaitable, Callable
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -11,58 +10,31 @@ from agent.signals import State
 from agent.tools import mind as tools
 from agent.workspace import default_workspace
 from agent.workspace.bundle import Bundle, Scope
-from gateway import access, policies
-from gateway.acting import Acting, Rooms
-from gateway.bindings import Bindings
+from gateway import policies
+from gateway.acting import Acting
 from gateway.briefing import Briefing
-from gateway.cards import Cards
-from gateway.clock import Clock
+from gateway.compacting import Compacting
 from gateway.digest import Digests
 from gateway.dreams import Dreams
 from gateway.equipment import Equipment
-from gateway.events import Account, Address, ChannelName, ConversationId
+from gateway.events import Address, ConversationId
+from gateway.folds import Folds
 from gateway.guidance import Guidance
 from gateway.hands import Hand, Hands
 from gateway.hearing import Hearing
 from gateway.lane import Lane
-from gateway.life import Life
 from gateway.loop import Loop
-from gateway.media import Media
-from gateway.preview import Signs
+from gateway.means import Means
 from gateway.purse import Purse
 from gateway.records import is_inner
 from gateway.repose import Repose
-from gateway.settings import AgentConfig, Settings
-from gateway.store import OutboxPost, Store
+from gateway.settings import AgentConfig
+from gateway.shared import Shared
 from gateway.turns import Report, Turns
+from gateway.views import Views
 
 Me = Callable[[Scope], Awaitable[Bundle]]
 """Who an agent is by now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all agents have in common."""
-
-    settings: Settings
-    store: Store
-    clock: Clock
-    bindings: Bindings
-    who: access.Policy
-    cards: Cards
-    media: Media
-    signs: Signs
-    doors: Rooms
-    channels: Collection[ChannelName]
-    life: Life
-    post: Callable[[OutboxPost], None]
-    """Called with every reply, after it is durable."""
-    answered: Callable[[str, Account], None]
-    """Called with the agent and each model request that was answered."""
-    waits: Callable[[ConversationId], bool]
-    """Whether something there is noticed soon."""
-    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-    """Starts a task whose failure stops the gateway."""
 
 
 class Mind:
@@ -103,20 +75,54 @@ class Mind:
         self._dreams = self._dreaming(briefing)
         guidance = Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned)
         self._turns = Turns(
-            store=shared.store,
-            clock=shared.clock,
-            model=self.model,
-            hands=self.hands.at,
-            agent_id=agent.id,
-            briefing=briefing,
-            hearing=self._hearing,
-            digests=self._digests,
-            guidance=guidance,
-            afford=lambda _agent, request: self._purse.afford(request),
-            media=shared.media,
+            self._means(equipment, briefing, guidance),
             signs=shared.signs,
+            digests=self._digests,
             post=shared.post,
             answered=shared.answered,
+        )
+
+    def _means(self, equipment: Equipment, briefing: Briefing, guidance: Guidance) -> Means:
+        shared, live, model = self._shared, equipment.live, self.model
+        simple = not model.takes_tools or model.family == "local"
+        views = Views(shared.store, shared.clock, shared.media, simple=simple)
+        compacting = Compacting(
+            agent=self.id,
+            store=shared.store,
+            clock=shared.clock,
+            random=random.random,
+            model=lambda: equipment.summarizer or model,
+            said=lambda: live.optimization.compaction,
+            compacted=partial(shared.compacted, self.id),
+        )
+        folds = Folds(
+            store=shared.store,
+            clock=shared.clock,
+            views=views,
+            model=model,
+            outlook=equipment.outlooks[self.id],
+            said=lambda: live.optimization,
+            compacts=lambda: live.switches(self.id).compaction,
+            compacting=compacting,
+        )
+        return Means(
+            store=shared.store,
+            clock=shared.clock,
+            model=model,
+            agent_id=self.id,
+            briefing=briefing,
+            hearing=self._hearing,
+            media=shared.media,
+            views=views,
+            folds=folds,
+            evidence=shared.life.evidences,
+            recalling=shared.life.recalling,
+            context=lambda: live.optimization,
+            recall=shared.settings.recall,
+            hands=self.hands.at,
+            guidance=guidance,
+            afford=lambda _agent, request: self._purse.afford(request),
+            truncated=lambda: shared.compacted(self.id, "tool_result_truncated", None),
         )
 
     def _looking(self, owns: Callable[[ConversationId], bool]) -> Digests:

@@ -15,10 +15,11 @@ from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.loop import Loop
-from gateway.mind import Mind, Shared
+from gateway.mind import Mind
 from gateway.orders import Answer, DmnOrder, MindSeen, Order
 from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
 from gateway.rewinds import Rewinds
+from gateway.shared import Shared
 from gateway.store import Entry
 
 logger = logging.getLogger("reverie.minds")

@@ -1,62 +1,221 @@
-"""The turns in view of the conversations that were active last, kept so that a turn need not read them again.
+"""What later turns of a conversation see of the earlier ones: a pure function of their records and the newest fold.
 
-Nothing here is a second record: all of it is in the log, and what is not here is read from there.
+The views of the conversations that were active last are kept, so that a turn need not read them again. Nothing here
+is a second record: all of it is in the log, and what is not here is read from there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Self
 
-from agent import steps
+from agent import projection
 from agent.brief import Exchange
+from agent.folding import Sizes, weigh
+from agent.models.base import Image, Piece, Text, ToolCall
+from agent.projection import Form, Marks, Raw
 from agent.view import estimate_tokens, images_tokens
 from gateway.events import ConversationId
-from gateway.records import Fact, MediaRef, Seq, TurnEnded
+from gateway.records import Fact, Folded, MediaRef, Seq, TurnEnded
 
 KEPT_CONVERSATIONS = 32
 """Each holds a view at most, so some hundred kilobytes where a large window is full."""
+LOOKED_AT = 8
+"""Newest turns that are looked at for what prompts are billed."""
+ODDEST = (0.5, 3.0)
+"""What was billed, against what was estimated, is believed between these."""
+_NEVER = Seq(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PastTurn:
     """One turn, as later ones see it."""
 
     seq: Seq
     """Where its record stands."""
+    raw: Exchange
+    """As the log has it, without its images: these are read when they are needed."""
     exchange: Exchange
-    """Without its images: these are read when they are needed."""
+    """The same, in the form in which it is told."""
+    form: Form = Form.WHOLE
     media: tuple[MediaRef, ...]
-    tokens: int
-    """Estimated."""
     at: datetime
     """When it ended."""
+    requests: int = 0
     interrupted: bool = False
     """It was ended before it could answer."""
+    billed: tuple[int, int] = (0, 0)
+    """`TurnEnded.prompt_tokens` and `.prompt_estimate`."""
+    recalled: tuple[str, ...] = ()
+    nudged: bool = False
 
     @classmethod
     def of(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
         """What a turn's record leaves to see. `simple`: to a model that takes no tools."""
         assert isinstance(ended, TurnEnded)
-        tokens = estimate_tokens(ended.heard) + estimate_tokens(ended.text) + images_tokens(ended.media)
-        tokens += steps.tokens(ended.steps)
         exchange = Exchange(heard=ended.heard, reply=ended.text, steps=ended.steps, simple=simple)
-        return cls(seq, exchange, ended.media, tokens, at, ended.outcome == "interrupted")
+        return cls(
+            seq=seq,
+            raw=exchange,
+            exchange=exchange,
+            media=ended.media,
+            at=at,
+            requests=ended.requests,
+            interrupted=ended.outcome == "interrupted",
+            billed=(ended.prompt_tokens, ended.prompt_estimate),
+            recalled=ended.recalled,
+            nudged=ended.nudged,
+        )
+
+    @cached_property
+    def tokens(self) -> int:
+        """Estimated, as it is told."""
+        return projection.size(self.exchange) + self._images
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The same for the planner."""
+        raw = Raw(seq=self.seq, exchange=self.raw)
+        return weigh(raw, form=self.form, images=self._images, requests=self.requests)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Names all bytes of it, as it is told."""
+        named = hashlib.blake2b(digest_size=16)
+        for said in self.exchange.said:
+            for part in said.parts:
+                _feed(named, said.role, type(part).__name__, *_texts(part))
+        _feed(named, *(ref.sha256 for ref in self.media))
+        return named.digest()
+
+    @property
+    def _images(self) -> int:
+        return images_tokens(self.media)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What the next turn of a conversation sees."""
+
+    turns: tuple[PastTurn, ...] = ()
+    fold: Folded | None = None
+    """The newest; None: it was never folded."""
+    folded_at: Seq = _NEVER
+    """Where that stands."""
+
+    @classmethod
+    def of(cls, turns: Sequence[PastTurn], fold: Folded | None, folded_at: Seq) -> Self:
+        """Each turn in the form that the fold says."""
+        if fold is None:
+            return cls(turns=tuple(turns))
+        marks = marks_of(fold)
+        # What stands behind the marks is as it was; only what is in front of them need be made anew.
+        front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
+        told = projection.project([Raw(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
+        shown = [
+            replace(turn, exchange=exchange, form=projection.form(turn.seq, marks))
+            for turn, exchange in zip(front, told, strict=True)
+        ]
+        return cls(turns=(*shown, *turns[len(front) :]), fold=fold, folded_at=folded_at)
+
+    @property
+    def head(self) -> str:
+        """What stands in front of the first turn; empty: nothing."""
+        return self.fold.head if self.fold is not None else ""
+
+    @cached_property
+    def head_tokens(self) -> int:
+        """Estimated."""
+        return estimate_tokens(self.head) if self.head else 0
+
+    @property
+    def tokens(self) -> int:
+        """Estimated, of all of it."""
+        return self.head_tokens + sum([turn.tokens for turn in self.turns])
+
+    @property
+    def interrupted(self) -> bool:
+        """The newest turn was ended before it could answer."""
+        return bool(self.turns) and self.turns[-1].interrupted
+
+    @property
+    def digest(self) -> str:
+        """In hex: equal views have equal ones, and others differ."""
+        return digest(self.head, [turn.digest for turn in self.turns])
+
+    @property
+    def scale(self) -> float:
+        """What the newest prompt was billed, against what it was estimated."""
+        known = [turn.billed for turn in self.turns[-LOOKED_AT:] if all(turn.billed)]
+        return min(max(known[-1][0] / known[-1][1], ODDEST[0]), ODDEST[1]) if known else 1.0
+
+    def place(self, index: int) -> Seq:
+        """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
+        return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
+
+    def since_fold(self) -> list[PastTurn]:
+        """The turns that came after the newest fold."""
+        return [turn for turn in self.turns if turn.seq > self.folded_at]
+
+    def sizes(self, *, written: datetime | None) -> list[Sizes]:
+        """For the planner. `written`: when the newest journal entry of this place was written."""
+        if written is None:
+            return [turn.sizes for turn in self.turns]
+        return [replace(turn.sizes, covered=turn.at <= written) for turn in self.turns]
+
+    def grown(self, newest: PastTurn) -> "View":
+        """With one more turn at its end."""
+        return replace(self, turns=(*self.turns, newest))
+
+
+def marks_of(fold: Folded) -> Marks:
+    """How it shows the turns in view."""
+    return Marks(summed=fold.summed, trimmed=fold.trimmed, spared=fold.spared, excerpts_tokens=fold.excerpts_tokens)
+
+
+def digest(head: str, turns: Iterable[bytes]) -> str:
+    """Name a view by its head and the digests of its turns."""
+    named = hashlib.blake2b(digest_size=16)
+    _feed(named, head)
+    for turn in turns:
+        named.update(turn)
+    return named.hexdigest()
+
+
+def _feed(named: "hashlib.blake2b", *texts: str) -> None:
+    for text in texts:
+        piece = text.encode("utf-8", "surrogatepass")
+        named.update(len(piece).to_bytes(8, "big"))
+        named.update(piece)
+
+
+def _texts(part: Piece) -> tuple[str, ...]:
+    match part:
+        case Text():
+            return (part.text,)
+        case Image():
+            return (part.about,)
+        case ToolCall():
+            return part.id, part.name, part.arguments
+        case _:
+            return part.id, str(part.error), part.text
 
 
 class Past:
     """Views by conversation; the one that was kept longest ago leaves first."""
 
     def __init__(self) -> None:
-        self._views: dict[ConversationId, tuple[PastTurn, ...]] = {}
+        self._views: dict[ConversationId, View] = {}
 
-    def take(self, conversation: ConversationId) -> tuple[PastTurn, ...] | None:
+    def take(self, conversation: ConversationId) -> View | None:
         """Hand the view over. It is not here again before `keep`: a turn that is cut off leaves nothing stale."""
         return self._views.pop(conversation, None)
 
-    def keep(self, conversation: ConversationId, view: Sequence[PastTurn]) -> None:
+    def keep(self, conversation: ConversationId, view: View) -> None:
         """The view as the log has it now: call once the newest turn's record is durable."""
         self._views.pop(conversation, None)
-        self._views[conversation] = tuple(view)
+        self._views[conversation] = view
         if len(self._views) > KEPT_CONVERSATIONS:
             del self._views[next(iter(self._views))]

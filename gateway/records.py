@@ -109,9 +109,10 @@ class Summarised:
     """Of the requests for it, failed ones too; the turn that it was made for bears it. None: no price is known."""
 
 
-Cause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream"]
+Cause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream", "compact"]
 """Why a turn was taken: somebody spoke to the agent; something there was worth a look; a reminder came; it goes on with
-what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down."""
+what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down; somebody wants
+the view folded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,8 @@ class TurnEnded:
     nudged: bool = False
     """It was asked to write down what matters, because the window is nearly full."""
     view: str = ""
-    """Hex digest of the history that its first request repeated (`gateway.past.digest`). Empty: not told."""
+    """Hex digest of the view that its requests repeated, the last ones if it was folded in between
+    (`gateway.past.View.digest`). Empty: not told."""
     weighed: Weighed | None = None
     """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
     kind: Literal["turn_ended"] = "turn_ended"

@@ -7,7 +7,7 @@ from gateway.digest import Digest
 from gateway.events import Address, Alarm, ConversationId
 from gateway.fitting import Told
 from gateway.hearing import Standing, addressed
-from gateway.records import Cause, Seq, TurnId, is_inner
+from gateway.records import Cause, Seq, TurnId, Weighed, is_inner
 from gateway.store import Unread
 
 NOTHING = Unread(messages=(), omitted=0, upto=Seq(0))
@@ -21,6 +21,8 @@ class Begun:
     place: Address
     autonomous: bool
     continuing: bool = False
+    tidies: bool = False
+    """It only folds the view, because somebody wants that."""
     unread: Unread
     standing: Sequence[Standing] = ()
     """What is left of the unread messages."""
@@ -35,6 +37,8 @@ class Begun:
     @property
     def cause(self) -> Cause:
         """Why it is taken."""
+        if self.tidies:
+            return "compact"
         if not self.autonomous:
             return "addressed"
         if self.continuing:
@@ -42,6 +46,16 @@ class Begun:
         if self.inner:
             return "digest"
         return "alarm" if any(isinstance(one.fact, Alarm) for one in self.unread.messages) else "noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a turn was asked with, beside what is new: see the fields of `TurnEnded` with these names."""
+
+    view: str = ""
+    recalled: tuple[str, ...] = ()
+    nudged: bool = False
+    weighed: Weighed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +69,7 @@ class Dealt:
     """The messages among it: a reply is a reply to one of them."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     """As `TurnEnded.looked`."""
+    basis: Basis = Basis()
 
     @property
     def addressed(self) -> bool:

@@ -6,31 +6,26 @@ crash only means that they are asked about again; afterwards they are dealt with
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent.brief import NOTHING_NEW
-from agent.models.base import Model, Request
 from agent.outcome import Outcome
-from agent.turn import Tools
-from gateway.asking import MOST_LINES, Asking, Means
-from gateway.briefing import Briefing
-from gateway.clock import Clock
+from gateway.asking import Asking
 from gateway.digest import Digest
 from gateway.ending import Writing
 from gateway.events import Account, Address, ConversationId, Message
-from gateway.fitting import tell
-from gateway.hands import Whereabouts
-from gateway.hearing import Hearing, Standing
+from gateway.fitting import Told, tell
+from gateway.fresh import MOST_LINES
+from gateway.hearing import Standing
 from gateway.ids import new_id
 from gateway.lane import Interrupted, Lane
-from gateway.media import Media
+from gateway.means import Means
 from gateway.preview import Sign, Signs
-from gateway.records import AMBIENT, TurnId
-from gateway.store import OutboxPost, Store
+from gateway.records import AMBIENT, Seq, TurnId
+from gateway.store import OutboxPost
 from gateway.turn import NOTHING, Begun, Dealt, omitted
-from gateway.views import Views
 
 logger = logging.getLogger("reverie.turns")
 
@@ -64,51 +59,27 @@ class Turns:
 
     def __init__(
         self,
+        means: Means,
         *,
-        store: Store,
-        clock: Clock,
-        model: Model,
-        agent_id: str,
-        briefing: Briefing,
-        hearing: Hearing,
-        media: Media,
         signs: Signs,
         digests: Digests,
-        hands: Callable[[Whereabouts], Tools],
-        guidance: Callable[[ConversationId, bool, bool], Awaitable[str]],
-        afford: Callable[[str, Request], bool],
         post: Callable[[OutboxPost], None],
         answered: Callable[[str, Account], None],
     ) -> None:
-        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request.
-
-        For `hands`, `guidance` and `afford` see `gateway.asking.Means`.
-        """
-        self._store = store
-        self._clock = clock
-        self._agent_id = agent_id
-        self._hearing = hearing
+        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
+        self._means = means
+        self._store = means.store
+        self._clock = means.clock
+        self._agent_id = means.agent_id
+        self._hearing = means.hearing
+        self._views = means.views
         self._signs = signs
         self._digests = digests
         self._digest: Digest | None = None
         """The newest, for when its turn breaks."""
         self._post = post
         self._answered = answered
-        self._views = Views(store, clock, media, simple=not model.takes_tools or model.family == "local")
-        self._means = Means(
-            store=store,
-            clock=clock,
-            model=model,
-            agent_id=agent_id,
-            briefing=briefing,
-            hearing=hearing,
-            media=media,
-            views=self._views,
-            hands=hands,
-            guidance=guidance,
-            afford=afford,
-        )
-        self._writing = Writing(store, clock, agent_id)
+        self._writing = Writing(means.store, means.clock, means.agent_id)
 
     def forget(self, conversation: ConversationId) -> None:
         """A turn of that place was written by somebody else."""
@@ -130,7 +101,7 @@ class Turns:
             return await self._let_go(begun) if begun.unread.messages else Report(autonomous=autonomous)
         sign = None if begun.inner else self._signs.begin(begun.place)
         try:
-            outcome = await self._ask(asking, lane, sign)
+            outcome = asking.settled(await self._ask(asking, lane, sign))
             queued = await self._end(asking, outcome)
         except BaseException as error:
             if sign is not None:
@@ -161,8 +132,8 @@ class Turns:
         begun = asking.begun
         if begun.digest is not None or begun.continuing or await self._hearing.owed(begun.unread, begun.standing):
             return True
-        asking.past = await self._views.take(begun.place.conversation)
-        return bool(asking.past) and asking.past[-1].interrupted
+        asking.seen = await self._views.take(begun.place.conversation)
+        return asking.seen.interrupted
 
     async def _ask(self, asking: Asking, lane: Lane, sign: Sign | None) -> Outcome:
         try:
@@ -181,10 +152,10 @@ class Turns:
             self._views.forget(conversation)
             return None
         seq, ended, queued = await self._writing.write(asking.begun, outcome, dealt)
-        if interrupted or asking.past is None:  # a fold may have been under way
+        if interrupted or asking.seen is None:  # a fold may have been under way
             self._views.forget(conversation)
         else:
-            self._views.keep(conversation, asking.past, seq, ended)
+            self._views.keep(conversation, asking.seen, seq, ended)
         return queued
 
     async def _let_go(self, begun: Begun) -> Report:
@@ -218,6 +189,22 @@ class Turns:
         if queued is not None:
             self._post(queued)
         return Report(failed=True, autonomous=autonomous)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view there now; in words, what came of it. What that cost is written down as a turn of its own."""
+        turn = TurnId(new_id(self._clock.now()))
+        begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=False, tidies=True, unread=NOTHING)
+        asking = Asking(self._means, begun, Lane())
+        try:
+            words = await asking.tidy()
+        finally:
+            self._views.forget(conversation)
+        outcome = asking.settled(Outcome(outcome="silent", reason="somebody wanted the view folded"))
+        for account in outcome.accounts:
+            self._answered(self._agent_id, account)
+        if outcome.requests:
+            await self._writing.write(begun, outcome, Dealt(told=Told(), omitted=0, upto=Seq(0)))
+        return words
 
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""

@@ -1,6 +1,5 @@
-"""What of each conversation later turns see: read from the log, kept while it is used, folded when it is too long."""
+"""What of each conversation later turns see: read from the log, kept while it is used."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,11 +7,9 @@ from agent.brief import Exchange
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.media import Media
-from gateway.past import Past, PastTurn
+from gateway.past import Past, PastTurn, View
 from gateway.records import Folded, Seq, TurnEnded
 from gateway.store import Entry, Store
-
-logger = logging.getLogger("reverie.views")
 
 
 class Views:
@@ -26,41 +23,44 @@ class Views:
         self._simple = simple
         self._past = Past()
 
-    async def take(self, conversation: ConversationId) -> tuple[PastTurn, ...]:
-        """The turns in view. It is read from the log again unless `keep` is called before the next `take`."""
+    async def take(self, conversation: ConversationId) -> View:
+        """What is in view. It is read from the log again unless `keep` is called before the next `take`."""
         kept = self._past.take(conversation)
-        if kept is not None:
-            return kept
-        turns = await self._store.turns(conversation)
-        return tuple(PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple) for turn in turns)
+        return kept if kept is not None else await self.read(conversation)
 
-    def keep(self, conversation: ConversationId, past: Sequence[PastTurn], seq: Seq, ended: TurnEnded) -> None:
+    async def read(self, conversation: ConversationId) -> View:
+        """The same, from the log. Reads what is in view, and nothing before that."""
+        turns = await self._store.turns(conversation)
+        found = await self._store.view(conversation)
+        past = [PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple) for turn in turns]
+        if found is None or not isinstance(found.fact, Folded):
+            return View.of(past, None, Seq(0))
+        return View.of(past, found.fact, found.seq)
+
+    def keep(self, conversation: ConversationId, view: View, seq: Seq, ended: TurnEnded) -> None:
         """One more turn is durable, at `seq`."""
         newest = PastTurn.of(seq, ended, self._clock.now(), simple=self._simple)
-        self._past.keep(conversation, [*past, newest])
+        self._past.keep(conversation, view.grown(newest))
 
     def forget(self, conversation: ConversationId) -> None:
         """What is kept is not what the log has."""
         self._past.take(conversation)
 
-    async def fold(
-        self, conversation: ConversationId, past: tuple[PastTurn, ...], start: int, reason: str
-    ) -> tuple[PastTurn, ...]:
-        """Let the first `start` turns leave the view, durably. 0: none."""
-        if start > 0:
-            kept_from = past[start].seq if start < len(past) else Seq(past[-1].seq + 1)
-            logger.info(
-                "%s: folded, %d of %d turns stay in view: %s", conversation, len(past) - start, len(past), reason
-            )
-            folded = Folded(start=kept_from, reason=reason)
-            await self._store.append([Entry(fact=folded, at=self._clock.now(), conversation=conversation)])
-        return past[start:]
+    async def fold(self, conversation: ConversationId, view: View, folded: Folded) -> View:
+        """Change the view, durably. Cut off, it is the old one or the new one."""
+        entry = Entry(fact=folded, at=self._clock.now(), conversation=conversation)
+        (stored,) = await self._store.append([entry])
+        return View.of([turn for turn in view.turns if turn.seq >= folded.start], folded, stored.seq)
 
-    async def history(self, past: Sequence[PastTurn], *, seeing: bool) -> tuple[Exchange, ...]:
-        """The turns as a prompt repeats them, with their images if these can be seen and are still there."""
-        exchanges = [turn.exchange for turn in past]
+    async def history(self, view: View, *, seeing: bool) -> tuple[Exchange, ...]:
+        """The view as a prompt repeats it, with its images if these can be seen and are still there."""
+        exchanges = [turn.exchange for turn in view.turns]
         if seeing:
-            for place, turn in enumerate(past):
+            for place, turn in enumerate(view.turns):
                 if turn.media:
                     exchanges[place] = replace(turn.exchange, images=await self._media.load(turn.media))
-        return tuple(exchanges)
+        return (*_headed(view.head), *exchanges)
+
+
+def _headed(head: str) -> Sequence[Exchange]:
+    return (Exchange(heard=head, reply=""),) if head else ()

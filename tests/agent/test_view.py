@@ -16,9 +16,11 @@ def test_a_fold_leaves_room_to_grow(tokens: list[int], budget: int) -> None:
         assert start == len(tokens) or sum(tokens[start - 1 :]) > budget * view.KEEP_SHARE  # no more than needed
 
 
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 5_000))
-def test_a_forced_fold_always_makes_it_smaller(tokens: list[int], budget: int) -> None:
-    assert view.fold_start(tokens, budget, force=True) > 0
+@given(st.integers(1_000, 1_000_000), st.integers(0, 64_000))
+def test_an_answer_always_has_room(context_tokens: int, output_tokens: int) -> None:
+    usable = view.usable_tokens(context_tokens, output_tokens)
+    assert usable <= max(256, context_tokens - output_tokens)
+    assert usable <= max(context_tokens * view.WINDOW_SHARE, view.SMALL_TOKENS)
 
 
 lines = st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=60)

@@ -29,13 +29,13 @@ from agent.tools.rest import TOOLS
 from gateway.clock import SystemClock
 from gateway.counting import Counting
 from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
-from gateway.fitting import fit
+from gateway.fitting import pick
 from gateway.hearing import Heard
 from gateway.live import Live
 from gateway.media import Media
-from gateway.past import PastTurn
+from gateway.past import View
 from gateway.price_table import price_table
-from gateway.records import Seq, TurnEnded, TurnId
+from gateway.records import Folded, Seq, TurnEnded, TurnId
 from gateway.settings_load import parse
 from gateway.store import Entry, Store
 from gateway.views import Views
@@ -128,10 +128,10 @@ async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
     budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
     began = time.perf_counter()
     past = await views.take(conversation)
-    start, told = fit(
-        past, [Heard(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False, force=False
-    )
-    past = await views.fold(conversation, past, start, "full")
+    told = pick([Heard(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False)
+    start = view.fold_start([turn.tokens for turn in past.turns], budget)
+    if start:
+        past = await views.fold(conversation, past, Folded(start=past.place(start), reason="full"))
     brief = Brief(
         persona="x" * 8_000,
         card="# Where you are",
@@ -144,10 +144,10 @@ async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
         async for _ in chunks:
             pass
     keep(views, conversation, past, told.heard)
-    return Timed.reached_s - began, len(past)
+    return Timed.reached_s - began, len(past.turns)
 
 
-def keep(views: Views, conversation: ConversationId, past: tuple[PastTurn, ...], heard: str) -> None:
+def keep(views: Views, conversation: ConversationId, past: View, heard: str) -> None:
     views.keep(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
 
 

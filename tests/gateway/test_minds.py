@@ -17,10 +17,10 @@ from gateway.lane import Lane
 from gateway.life import Ears, Life
 from gateway.live import Live
 from gateway.media import Media
-from gateway.mind import Shared
 from gateway.minds import Minds
 from gateway.preview import Signs
 from gateway.records import Judged, TurnEnded
+from gateway.shared import Shared
 from gateway.store import Entry, Store
 from gateway.turns import Report
 from tests.gateway.kit import CONSOLE, settings
@@ -63,6 +63,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
             signs=Signs(store, clock, {}, tasks.create_task),
             post=lambda _: None,
             answered=lambda *_: None,
+            compacted=lambda *_: None,
         )
         yield Minds(shared, equipment, {}), store
 

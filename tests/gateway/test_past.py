@@ -1,7 +1,7 @@
 from datetime import UTC, datetime
 
 from gateway.events import ConversationId, Usage
-from gateway.past import KEPT_CONVERSATIONS, Past, PastTurn
+from gateway.past import KEPT_CONVERSATIONS, Past, PastTurn, View
 from gateway.records import Seq, TurnEnded, TurnId
 
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -27,8 +27,10 @@ def ended(text: str) -> TurnEnded:
 def test_a_view_that_is_taken_and_not_kept_again_must_be_read_from_the_log() -> None:
     past, place = Past(), ConversationId("irc.test/#room")
     assert past.take(place) is None
-    past.keep(place, [PastTurn.of(Seq(3), ended("Hi."), WHEN)])
-    (turn,) = past.take(place) or ()
+    past.keep(place, View(turns=(PastTurn.of(Seq(3), ended("Hi."), WHEN),)))
+    view = past.take(place)
+    assert view is not None
+    (turn,) = view.turns
     assert (turn.seq, turn.exchange.reply, turn.tokens > 0) == (3, "Hi.", True)
     assert past.take(place) is None
 
@@ -37,8 +39,8 @@ def test_only_the_conversations_that_were_active_last_are_kept() -> None:
     past = Past()
     places = [ConversationId(f"irc.test/#{number}") for number in range(KEPT_CONVERSATIONS + 1)]
     for place in places[:-1]:
-        past.keep(place, [])
-    past.keep(places[0], [])  # active again
-    past.keep(places[-1], [])
+        past.keep(place, View())
+    past.keep(places[0], View())  # active again
+    past.keep(places[-1], View())
     assert past.take(places[1]) is None
-    assert past.take(places[0]) == past.take(places[2]) == past.take(places[-1]) == ()
+    assert past.take(places[0]) == past.take(places[2]) == past.take(places[-1]) == View()

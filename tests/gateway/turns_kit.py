@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from agent.cache.outlook import Outlook
+from agent.journal import Entry as Written
 from agent.models.base import Request, Text
 from agent.turn import Tools
 from agent.workspace.bundle import Bundle, Scope
@@ -15,6 +17,7 @@ from gateway.bindings import Bindings, Bound, Pattern
 from gateway.briefing import Briefing
 from gateway.cards import Cards
 from gateway.clock import ManualClock
+from gateway.compacting import Compacting
 from gateway.digest import Digest
 from gateway.events import (
     Address,
@@ -29,16 +32,22 @@ from gateway.events import (
     Sender,
     SenderId,
 )
+from gateway.evidence import Evidences
+from gateway.folds import Folds
 from gateway.hands import Whereabouts
 from gateway.hearing import Hearing
 from gateway.lane import Lane
+from gateway.means import Means
 from gateway.media import Media
 from gateway.media_config import MediaConfig
 from gateway.places import Places
 from gateway.preview import Signs
+from gateway.recalling import Recalling
 from gateway.records import URGENT, Judged, Seq, TurnEnded, inner, key_of
+from gateway.settings_context import ContextOptimization, RecallConfig
 from gateway.store import Entry, OutboxPost, Store
 from gateway.turns import Report, Turns
+from gateway.views import Views
 from tests.agent.turn_kit import Drawer, Played, Say
 
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
@@ -46,6 +55,42 @@ INNER = inner("ana")
 WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WHO = access.Policy(dm="open", roles={}, rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
 ANYWHERE = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana"))
+
+
+async def nothing(_: str) -> str:
+    """No memory."""
+    return ""
+
+
+async def nothing_by_hand(_: str) -> list[Written]:
+    """Nobody wrote into the journal."""
+    return []
+
+
+def folds_of(desk: "Desk", views: Views) -> Folds:
+    """As a mind makes them."""
+    compacting = Compacting(
+        agent="ana",
+        store=desk.store,
+        clock=desk.clock,
+        random=lambda: 0.5,
+        model=lambda: desk.model,
+        said=lambda: desk.context.compaction,
+        compacted=lambda outcome, _: desk.compacted.append(outcome),
+    )
+    return Folds(
+        store=desk.store,
+        clock=desk.clock,
+        views=views,
+        model=desk.model,
+        outlook=lambda _: desk.outlook,
+        said=lambda: desk.context,
+        compacts=lambda: desk.compacts,
+        compacting=compacting,
+    )
+
+
+WARM = Outlook(cold=False, read=0.1, write=1.25, ahead=20.0)
 
 
 @dataclass
@@ -67,6 +112,12 @@ class Desk:
     after: Callable[[], None] | None = None
     """Happens once the model has answered, before that is written down."""
     said: int = 0
+    context: ContextOptimization = field(default_factory=ContextOptimization)
+    recall: RecallConfig = field(default_factory=lambda: RecallConfig(ambient_tokens=0))
+    outlook: Outlook = WARM
+    compacts: bool = False
+    compacted: list[str] = field(default_factory=list)
+    """What became of summaries, and results that were too large."""
 
     def __post_init__(self) -> None:
         media = Media(MediaConfig(), Path("/nonexistent"), {}, self.clock)
@@ -79,7 +130,8 @@ class Desk:
             cards=Cards(self.store, self.clock, {}, WHO),
             places=Places(self.store, bindings),
         )
-        self.turns = Turns(
+        places, views = Places(self.store, bindings), Views(self.store, self.clock, media)
+        self.means = Means(
             store=self.store,
             clock=self.clock,
             model=self.model,
@@ -87,11 +139,21 @@ class Desk:
             briefing=briefing,
             hearing=Hearing(self.store, WHO, media),
             media=media,
-            signs=Signs(self.store, self.clock, {}, asyncio.create_task),
-            digests=self,
+            views=views,
+            folds=folds_of(self, views),
+            evidence=Evidences(self.store, self.clock, places),
+            recalling=Recalling(self.store, places, nothing, nothing_by_hand, self.clock),
+            context=lambda: self.context,
+            recall=self.recall,
             hands=self._hands,
             guidance=self._guide,
             afford=self._afford,
+            truncated=lambda: self.compacted.append("tool_result_truncated"),
+        )
+        self.turns = Turns(
+            self.means,
+            signs=Signs(self.store, self.clock, {}, asyncio.create_task),
+            digests=self,
             post=self.posts.append,
             answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
