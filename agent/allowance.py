@@ -8,10 +8,12 @@ from agent.models.base import Request
 from agent.steps import CALL_TOKENS
 from agent.tokens.base import heuristic
 from agent.tokens.size import PromptSize, prompt_size
-from agent.view import BYTES_PER_TOKEN, SLACK_SHARE, estimate_tokens
+from agent.view import BYTES_PER_TOKEN, SLACK_SHARE, answer_tokens, estimate_tokens
 
 FRAME_TOKENS: Final = 100
 """Of a result that is told in part, without an excerpt, or nearly: what is no longer is told whole, always."""
+LEAST_ANSWER: Final = 256
+"""Tokens that are asked for in any case: the provider says that there is no room better than a cut sentence does."""
 _TOLD_SHARE: Final = 0.5
 """Of a bill against the estimate: one that says less is not of the whole prompt, or of none (some servers tell 0)."""
 
@@ -66,7 +68,9 @@ class Window:
     """The room in a model's window while a turn goes on: estimated, and corrected by each bill."""
 
     def __init__(self, context_tokens: int, max_output_tokens: int) -> None:
-        self._tokens = context_tokens - max_output_tokens - int(context_tokens * SLACK_SHARE)
+        answer = answer_tokens(context_tokens, max_output_tokens)
+        self._tokens = context_tokens - answer - int(context_tokens * SLACK_SHARE)
+        self._context, self._output = context_tokens, max_output_tokens
         self._size: tuple[Request, PromptSize] | None = None
         self._factor = 1.0
         """A real token is so many estimated ones."""
@@ -75,6 +79,11 @@ class Window:
         """This is what the model is asked now: its tokens, as estimated."""
         self._size = request, prompt_size(request, _Rough(), before=self._size)
         return self._size[1].total
+
+    def output(self) -> int:
+        """What may be asked for as an answer to that request: a prompt and its answer share the window."""
+        left = self._context - int(self._estimate() / self._factor)
+        return max(min(self._output, left), min(self._output, LEAST_ANSWER))
 
     def billed(self, prompt_tokens: int) -> None:
         """What the provider says of the same request. 0: nothing."""

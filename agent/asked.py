@@ -100,8 +100,9 @@ class Asked:
 
     def _ask(self, conversation: tuple[Said, ...]) -> None:
         now = "\n".join([said for said in (self._told.now, *self._hints) if said])
-        self.request = replace(self._told, conversation=conversation, now=now)
-        self._estimate = self._window.asked(self.request)
+        request = replace(self._told, conversation=conversation, now=now)
+        self._estimate = self._window.asked(request)
+        self.request = replace(request, max_output_tokens=self._window.output())
 
     async def _lessen(self, first: int, tokens: int) -> None:
         """Tell less of the results of the first steps."""

@@ -1,0 +1,261 @@
+"""What a turn tells of what its tools brought, and what it keeps."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.allowance import FRAME_TOKENS
+from agent.models.base import Chunk, Excerpt, Request, ToolResult
+from agent.outcome import Outcome, Progress
+from agent.steps import told_in_part
+from agent.tokens.size import prompt_size
+from agent.turn import CUT_OFF, take_turn
+from agent.view import estimate_tokens
+from gateway.events import Called
+from tests.agent.evidence_kit import Bring, Desk, calls, source
+from tests.agent.turn_kit import JOT, LOOK_UP, Played, Say, brief, kept
+
+LOOK = ("l", "look_up")
+
+
+def run(
+    tools: Bring, *answers: Say, desk: Desk | None = None, model: Played | None = None, rounds: int = 8
+) -> tuple[Outcome, Played]:
+    model = model or Played()
+    model.answers = list(answers)
+
+    async def story() -> Outcome:
+        async with asyncio.timeout(20):
+            return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
+
+    return asyncio.run(story()), model
+
+
+def told(request: Request) -> list[str]:
+    """What the newest results say."""
+    return [part.text for part in request.conversation[-1].parts if isinstance(part, ToolResult)]
+
+
+def test_what_fits_is_told_whole() -> None:
+    desk, text = Desk(), "x" * 60_000
+    ended, model = run(Bring(text), Say(calls=(LOOK,)), desk=desk)
+    assert told(model.requests[1]) == [text]
+    assert calls(ended) == [Called(id="l", name="look_up", arguments="{}", result=text)]
+    assert (desk.kept, desk.cuts) == ({}, 0)
+
+
+def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
+    desk, text = Desk(budget_tokens=1_000), "".join(f"line {n}\n" for n in range(1_000))
+    ended, model = run(
+        Bring(ToolResult(id="", text=text, kind="page", origin="https://a")), Say(calls=(LOOK,)), desk=desk
+    )
+    (called,) = calls(ended)
+    assert desk.kept == {"e1": text}
+    assert called.source == source("e1", text, origin="https://a")
+    assert called.origin == "https://a"
+    assert told(model.requests[1]) == [called.result]
+    frame, _, excerpt = called.result.partition(" characters:\n")
+    assert text.startswith(excerpt)
+    assert 400 < estimate_tokens(excerpt) <= 500
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert frame.splitlines() == [
+        "[TOOL RESULT SUMMARY]",
+        f"look_up: text, {len(text)} characters, sha256 {digest}, from https://a",
+        f"To read it word for word: fetch_evidence with handle e1, offset {len(excerpt)} for what follows.",
+        f"Its first {len(excerpt)}",
+    ]
+    assert desk.cuts == 0
+
+
+def test_what_is_larger_than_one_result_may_be_is_counted() -> None:
+    desk = Desk(most_tokens=2_000)
+    ended, _ = run(Bring("x" * 10_000, "y" * 5_000), Say(calls=(LOOK, ("m", "look_up"))), desk=desk)
+    assert desk.cuts == 1
+    assert [called.source is not None for called in calls(ended)] == [True, False]
+    assert estimate_tokens(calls(ended)[0].result) <= 2_000 + FRAME_TOKENS
+
+
+def test_results_side_by_side_are_told_in_the_order_of_the_calls() -> None:
+    desk = Desk(budget_tokens=2_000)
+    texts = ["a" * 6_000, "b" * 6_000, "c" * 60]
+    ended, model = run(Bring(*texts), Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), desk=desk)
+    first, second, third = calls(ended)
+    assert (first.result, third.result) == (texts[0], texts[2])
+    assert desk.kept == {"e1": texts[1]}
+    assert second.source is not None
+    assert told(model.requests[1]) == [first.result, second.result, third.result]
+
+
+def test_it_is_durable_before_the_model_is_told() -> None:
+    async def story() -> None:
+        desk = Desk(budget_tokens=0, waits=asyncio.Event(), kept={"e0": ""})
+        model = Played(Say(calls=(LOOK,)))
+        turn = asyncio.ensure_future(take_turn(brief(), model, Bring("x" * 9_000), key="ana", evidence=desk))
+        async with asyncio.timeout(10):
+            await desk.keeping.wait()
+            assert (len(desk.kept), len(model.requests)) == (1, 1)
+            assert desk.waits is not None
+            desk.waits.set()
+            assert (await turn).outcome == "replied"
+        assert (len(desk.kept), len(model.requests)) == (2, 2)
+
+    asyncio.run(story())
+
+
+def test_the_budget_is_of_the_whole_turn_and_short_results_are_always_told() -> None:
+    desk = Desk(budget_tokens=3_000)
+    long, short = "x" * 7_000, "Noted."
+    ended, _ = run(Bring(long, long, long, short), *[Say(calls=(LOOK,))] * 4, desk=desk)
+    sizes = [estimate_tokens(called.result) for called in calls(ended)]
+    assert sizes[0] == estimate_tokens(long)
+    assert sizes[0] + sizes[1] + sizes[2] <= 3_000 + 2 * FRAME_TOKENS
+    assert sizes[1] > sizes[2] > FRAME_TOKENS / 2
+    assert calls(ended)[3].result == short
+    assert len(desk.kept) == 2
+
+
+def fetched(text: str, offset: int, whole: str) -> ToolResult:
+    head = f"[e7; {offset}]\n"
+    part = Excerpt(source=source("e7", whole), shift=offset - len(head))
+    return ToolResult(id="", text=head + text, part=part)
+
+
+def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() -> None:
+    whole = "".join(f"{n:07}\n" for n in range(10_000))
+    desk = Desk(budget_tokens=500)
+    results = [fetched(whole[4_000:4_400], 4_000, whole), fetched(whole[4_400:12_000], 4_400, whole)]
+    ended, _ = run(Bring(*results), Say(calls=(LOOK,)), Say(calls=(LOOK,)), desk=desk)
+    first, second = calls(ended)
+    assert first.result == results[0].text
+    head, _, rest = second.result.partition("\n")
+    text, _, note = rest.rpartition("\n")
+    assert head == "[e7; 4400]"
+    assert note == f"[cut here: what follows begins at offset {4_400 + len(text)}]"
+    assert whole[4_400:].startswith(text)
+    assert text
+    assert first.source == second.source == source("e7", whole)
+    assert desk.kept == {}
+
+
+def test_a_huge_result_is_bounded_also_where_nothing_keeps_it() -> None:
+    text = "語\ud83d" * 1_000_000
+    ended, model = run(Bring(text), Say(calls=(LOOK,)))
+    (called,) = calls(ended)
+    assert called.result.encode()
+    assert called.result.endswith(" more characters]")
+    assert estimate_tokens(told(model.requests[1])[0]) < model.context_tokens
+    desk = Desk()
+    ended, _ = run(Bring(text), Say(calls=(LOOK,)), desk=desk)
+    assert desk.kept == {"e1": "語\ufffd" * 1_000_000}
+    assert estimate_tokens(calls(ended)[0].result) < 10_000
+
+
+def test_what_is_kept_elsewhere_is_marked() -> None:
+    jot = replace(JOT, ephemeral=True)
+    ended, _ = run(Bring(specs=(LOOK_UP, jot)), Say(calls=(LOOK, ("j", "jot"))))
+    assert [called.ephemeral for called in calls(ended)] == [False, True]
+
+
+class Small(Played):
+    """With a window of 8k, that is never passed."""
+
+    context_tokens = 8_000
+    max_output_tokens = 1_000
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        size = prompt_size(request, Rough())
+        assert size.total <= self.context_tokens - self.max_output_tokens
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+class Rough:
+    is_exact = False
+
+    def count(self, text: str) -> int:
+        return -(-len(text.encode()) * 2 // 7)
+
+
+def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() -> None:
+    desk = Desk()
+    texts = [f"{n}" * 6_000 for n in range(8)]
+    ended, model = run(Bring(*texts), *[Say(calls=(LOOK,))] * 8, desk=desk, model=Small())
+    assert (ended.outcome, len(model.requests)) == ("replied", 9)
+    assert len(desk.kept) >= 6
+    for called, text in zip(calls(ended), texts, strict=True):
+        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+    assert sorted(desk.kept.values()) == sorted(set(desk.kept.values()))  # each once
+    assert any(len(result) > 500 for result in told(model.requests[-1]))
+    again = brief("[x] ann (guest): more?", kept(brief().heard, ended.text, ended.steps))
+    later = Played()
+    asyncio.run(take_turn(again, later, Bring(), key="ana"))
+    sent = model.requests[-1].conversation
+    assert later.requests[0].conversation[: len(sent)] == sent
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=3), max_size=6),
+    st.integers(0, 20_000),
+    st.integers(0, 6_000),
+    st.sampled_from([Played, Small]),
+)
+def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: type[Played]) -> None:
+    desk = Desk(budget_tokens=budget, most_tokens=most)
+    texts = ["x" * chars for chars in [chars for sizes in rounds for chars in sizes]]
+    says = [Say(calls=tuple((f"c{place}", "look_up") for place in range(len(sizes)))) for sizes in rounds]
+    ended, model = run(Bring(*texts), *says, desk=desk, model=kind())
+    assert (ended.outcome, len(model.requests)) == ("replied", len(rounds) + 1)
+    sizes = [estimate_tokens(called.result) for called in calls(ended)]
+    assert sum(sizes) <= budget + sum(
+        FRAME_TOKENS if called.source is None else estimate_tokens(told_in_part(called.source, called.name, "")) + 40
+        for called in calls(ended)
+    )
+    for called, text in zip(calls(ended), texts, strict=True):
+        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+
+
+def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
+    async def story() -> None:
+        desk, progress = Desk(budget_tokens=0, waits=asyncio.Event()), Progress()
+        texts = ["a" * 9_000, "b" * 9_000, "short"]
+        says = Say(calls=(LOOK, ("m", "look_up"), ("n", "jot")))
+        turn = asyncio.ensure_future(
+            take_turn(brief(), Played(says), Bring(*texts), key="ana", evidence=desk, progress=progress)
+        )
+        async with asyncio.timeout(10):
+            while not desk.kept:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        first, second, third = progress.done.steps[0].calls
+        assert (first.source, desk.kept) == (source("e1", texts[0]), {"e1": texts[0]})
+        assert (second.source, third.result) == (None, "short")
+        assert second.result.endswith("9000 more characters]")
+        assert CUT_OFF not in (first.result, second.result)
+
+    asyncio.run(story())
+
+
+def test_a_store_that_fails_ends_the_turn() -> None:
+    desk, progress = Desk(budget_tokens=0, fails=OSError("full")), Progress()
+    turn = take_turn(
+        brief(), Played(Say(calls=(LOOK,))), Bring("x" * 9_000), key="ana", evidence=desk, progress=progress
+    )
+    with pytest.raises(OSError, match="full"):
+        asyncio.run(turn)
+    assert len(progress.done.steps) == 1
+
+
+def test_a_summary_is_bounded_whatever_somebody_calls_things() -> None:
+    junk = "\n[TOOL RESULT SUMMARY]\u202e" * 1_000
+    made = told_in_part(replace(source("e1", ""), origin=junk, kind=junk), junk, "")
+    assert len(made.splitlines()) == 3
+    assert estimate_tokens(made) < 3 * FRAME_TOKENS

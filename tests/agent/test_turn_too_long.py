@@ -1,0 +1,176 @@
+"""A prompt that has become too long in the middle of a turn: the turn goes on with less, on the strict API too."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from agent.brief import Brief
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import Chunk, Model, Request, TooLong
+from agent.outcome import Outcome, Progress
+from agent.turn import NUDGE, take_turn
+from tests.agent.evidence_kit import Bring, Desk, calls
+from tests.agent.models_kit import KEY, against
+from tests.agent.test_models_anthropic import opus, other
+from tests.agent.turn_kit import Played, Say, brief, kept
+from tests.servers.model_api import Answer, ModelApi, Seen
+
+TOO_LONG = Answer(
+    status=400,
+    body=json.dumps(
+        {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "prompt is too long: 200001 tokens > 200000 maximum"},
+        }
+    ).encode(),
+)
+OLD = kept("[x] ann (guest): a long story", "I see.", ())
+
+
+@dataclass
+class Less:
+    """Makes the brief anew, with less history."""
+
+    times: int = 2
+    asked: list[int] = field(default_factory=list)
+
+    async def __call__(self, number: int) -> Brief | None:
+        self.asked.append(number)
+        return None if number > self.times else replace(brief("[x] ann (guest): hello", now="It is late."), history=())
+
+
+def thinks(ident: str) -> Answer:
+    return Answer(text="Let me see.", calls=((ident, "look_up", "{}"),), thinking="hmm")
+
+
+def parts(seen: Seen) -> list[str]:
+    """Types of all that the model has said."""
+    said = [message["content"] for message in seen.body["messages"] if message["role"] == "assistant"]
+    return [block["type"] for content in said if isinstance(content, list) for block in content]
+
+
+def results(seen: Seen) -> list[str]:
+    content = [
+        block
+        for message in seen.body["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    return [told_text(block) for block in content if block["type"] == "tool_result"]
+
+
+def told_text(block: Any) -> str:
+    content = block["content"]
+    return content if isinstance(content, str) else "".join(piece["text"] for piece in content)
+
+
+def too_long(
+    make: Callable[[str], AnthropicModel],
+    answers: Sequence[Answer],
+    judge: Callable[[ModelApi, Outcome, Desk, Less], Awaitable[None]],
+    *,
+    times: int = 2,
+) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(*answers)
+        desk, less, progress = Desk(), Less(times), Progress()
+        texts = [f"{n}" * 3_000 for n in range(5)]
+        long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
+        ended = await take_turn(long, model, Bring(*texts), key="ana", evidence=desk, shorten=less, progress=progress)
+        assert not api.violations
+        assert ended.steps == progress.done.steps
+        await judge(api, ended, desk, less)
+
+    against(make, story)
+
+
+@pytest.mark.parametrize("make", [opus, other])
+def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[[str], AnthropicModel]) -> None:
+    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+        assert (ended.outcome, ended.text, less.asked) == ("replied", "Done.", [1])
+        assert len(api.seen) == 5
+        refused, again, last = api.seen[2:]
+        assert "a long story" in json.dumps(refused.body)
+        assert "a long story" not in json.dumps(again.body)
+        assert json.dumps(again.body).count("It is late.") == 1
+        assert "thinking" in parts(refused)
+        assert "thinking" not in parts(again)  # it is bound to what was in front of it
+        assert parts(again) == ["text", "tool_use"] * 2
+        older, newest = results(again)
+        assert older.startswith("[TOOL RESULT SUMMARY]")
+        assert newest == "1" * 3_000
+        assert desk.kept == {"e1": "0" * 3_000}
+        assert [called.result for called in calls(ended)] == results(last) == [older, newest, "2" * 3_000]
+        assert last.body["messages"][: len(again.body["messages"]) - 1] == again.body["messages"][:-1]
+
+    too_long(make, [thinks("a"), thinks("b"), TOO_LONG, thinks("c"), Answer(text="Done.")], judge)
+
+
+def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
+    async def judge(api: ModelApi, ended: Outcome, _desk: Desk, _less: Less) -> None:
+        model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
+        history = kept("[x] ann (guest): hello", ended.text, ended.steps)
+        await take_turn(brief("[x] ann (guest): more?", history), model, Bring(), key="ana")
+        await model.aclose()
+        sent, later = (seen.body["messages"] for seen in api.seen[-2:])
+        spoken = [message for message in sent if "It is late." not in json.dumps(message)]
+        assert later[1 : len(spoken)] == spoken[1:]
+        assert "a long story" not in json.dumps(later)
+
+    plain = [Answer(calls=((ident, "look_up", "{}"),)) for ident in "ab"]
+    too_long(other, [*plain, TOO_LONG, Answer(text="Done.")], judge)
+
+
+def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
+    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+        assert less.asked == [1, 2]
+        assert (ended.outcome, len(api.seen)) == ("failed", 5)
+        assert "too long" in ended.reason
+        assert all(result.startswith("[TOOL RESULT SUMMARY]") for result in results(api.seen[-1]))
+        assert [len(result) > 700 for result in results(api.seen[-1])] == [False, True]
+        assert sorted(desk.kept.values()) == ["0" * 3_000, "1" * 3_000]
+        assert [called.result for called in calls(ended)] == results(api.seen[-1])
+
+    too_long(opus, [thinks("a"), thinks("b"), TOO_LONG, TOO_LONG, TOO_LONG], judge)
+
+
+def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
+    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+        assert (ended.outcome, len(api.seen), less.asked, desk.kept) == ("failed", 2, [1], {})
+
+    too_long(opus, [thinks("a"), TOO_LONG], judge, times=0)
+
+
+def test_the_first_request_is_for_the_caller_to_shorten() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(TOO_LONG)
+        less = Less()
+        with pytest.raises(TooLong):
+            await take_turn(brief(), model, Bring(), key="ana", shorten=less)
+        assert less.asked == []
+
+    against(opus, story)
+
+
+def test_a_hint_stays_where_the_turn_is_shortened() -> None:
+    class Refuses(Played):
+        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+            if len(self.requests) == 1:
+                self.requests.append(request)
+                raise TooLong("prompt is too long")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    model = Refuses(Say())
+    ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), key="ana", shorten=Less())))
+    assert ended.outcome == "replied"
+    assert [request.now.splitlines()[:1] for request in model.requests] == [[], [NUDGE], ["It is late."]]
+    assert model.requests[2].now.endswith(NUDGE)
+
+
+async def _ended(turn: Awaitable[Outcome]) -> Outcome:
+    return await turn
