@@ -58,7 +58,8 @@ class Entry:
 
 def flat(text: str, most: int = MAX_TITLE_CHARS) -> str:
     """On one line, without characters that nobody sees, at most so long."""
-    shown = "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in tidy(text))
+    plain = text.isascii() and text.isprintable()  # most is
+    shown = text if plain else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in tidy(text))
     return " ".join(shown.split())[:most].rstrip()
 
 

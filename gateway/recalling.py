@@ -1,56 +1,233 @@
-"""What is called to mind before a turn: what was said or written down before, and has to do with the newest messages."""
+"""What is called to mind before a turn: what was said or written down before, and has to do with the newest messages.
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+It is on the way of each message, so it looks up little, in the index, and goes without what takes too long.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from agent.journal import Entry as Written
+from channels.tasks import within
 from gateway.clock import Clock
 from gateway.hands import Whereabouts
+from gateway.hits import OWNERS, ByHand, Hit, Hits, Scopes, by_hand, quoted, scope_of_hit, words_of
+from gateway.kept import Files
 from gateway.prefetch import Prefetch
-from gateway.recall import Scopes
-from gateway.records import Seq
-from gateway.store import Reader
+from gateway.recalled import HEADER_TOKENS, Recalled, Telling
+from gateway.records import AMBIENT, Seq, TurnEnded
+from gateway.relevance import Weights, aged, candidates, found_in, phrases, terms, weigh
+from gateway.store import Placed, Reader
+
+logger = logging.getLogger("reverie.recalling")
+
+DEADLINE_S: Final = 0.1
+_NEWEST: Final = 100
+"""Uses of a term that are looked at."""
+_PAGE: Final = 20
+_PAGES: Final = 5
+"""So many found texts are looked at: what may not be told here must not hide what may."""
+_TRIES: Final = 12
+"""So many are read: what turns out not to hold any more must not take for ever."""
+_AT_ONCE: Final = 3
+_FETCHED: Final = (2_000, 1_000, 500, 250, 120, 60)
+"""Characters of what the prefetch command said in one piece, as there is room: it was asked to choose."""
+_KEPT: Final = 1_000
+"""Beginnings of views that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
-    """What a turn is told of the past, for itself alone."""
+class _Asked:
+    """What is looked for, and where it is told."""
 
-    text: str = ""
-    """Words of people, a line each behind a header. Empty: nothing."""
-    names: tuple[str, ...] = ()
-    """What of, so that it is not told again: `s<seq>` of the log, and by hash `j:` of what people wrote into the
-    journal, `m:` of a line of MEMORY.md, `p:` of what the prefetch command said."""
+    where: Whereabouts
+    seen: Collection[str]
+    shown: str
+    weights: Weights
+    begun: Seq | None
+    """What this conversation said from here on is in view. None: nothing is."""
+
+    @property
+    def words(self) -> list[str]:
+        """By which a quotation is chosen."""
+        return [word for term in self.weights.terms for word in words_of(term)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Something that has to do with it."""
+
+    score: float
+    name: str
+    found: Placed | Hit | str
+    """Where it stands in the log; an entry of the journal; a line of MEMORY.md."""
 
 
 class Recalling:
     """Looks things up unasked."""
 
-    def __init__(  # noqa: PLR0913 - each is another place to look
+    def __init__(  # noqa: PLR0917 - as many places to look
         self,
         reader: Reader,
         places: Scopes,
         memory: Callable[[str], Awaitable[str]],
-        by_hand: Callable[[str], Awaitable[Sequence[Written]]],
+        by_hand: ByHand,
         clock: Clock,
         prefetch: Prefetch | None = None,
     ) -> None:
-        """`memory` and `by_hand`: as of `gateway.recall.Recall`. `prefetch`: the operator's command; None: there is none."""
+        """`memory` and `by_hand`: as of `gateway.recall.Recall`. `prefetch`: the operator's command; None: none."""
+        self._reader = reader
+        self._hits = Hits(reader, places)
+        self._files = Files(memory, by_hand)
+        self._clock = clock
+        self._prefetch = prefetch
+        self._notes = set[int]()
+        self._noted = 0
+        self._begun: dict[Seq, Seq] = {}
+        self._failed = False
 
-    async def __call__(  # noqa: PLR0913 - one call a turn, and all of it counts
+    async def __call__(
         self,
         where: Whereabouts,
         lines: Sequence[str],
         *,
         seen: Collection[str],
-        since: Seq,
+        since: Seq | None,
         tokens: int,
         asked: bool,
+        shown: str = "",
     ) -> Recalled:
         """What comes to mind of these new messages, oldest first, in at most `tokens` of `estimate_tokens`.
 
         Every piece has gone through `where.sight`. `seen`: names of what is not told again. `since`: where the first
-        turn in view ended; what this conversation said from there on is in view. `asked`: somebody has spoken to the
-        agent, so the prefetch command is run. Raises nothing but cancellation: what fails, or takes too long, is left out.
+        turn in view ended; what this conversation said from there on is in view. None: nothing is. `asked`: somebody
+        has spoken to the agent, so the prefetch command is run. `shown`: what of MEMORY.md is in the prompt anyway.
+        Raises nothing but cancellation: what fails, or takes too long, is left out.
         """
-        return Recalled()
+        if not lines or tokens <= HEADER_TOKENS:
+            return Recalled()
+        told = Telling(tokens)
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(self._fetch(where, lines)) if asked else None
+            looking = self._look(where, lines, told, seen=seen, since=since, shown=shown)
+            try:
+                await within(self._clock, DEADLINE_S, looking)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
+                logger.log(logging.DEBUG if self._failed else logging.INFO, "not all is recalled: %r", error)
+                self._failed = True
+        for piece in fetching.result() if fetching is not None else ():
+            name, line = _name("p", piece), partial(quoted, piece, ())
+            if name not in seen and not told.add(name, piece, line, sizes=_FETCHED):
+                break
+        return told.told()
+
+    async def _fetch(self, where: Whereabouts, lines: Sequence[str]) -> list[str]:
+        if self._prefetch is None:
+            return []
+        return await self._prefetch(conversation=where.at.conversation, scope=where.sight.scope, lines=lines)
+
+    async def _look(
+        self,
+        where: Whereabouts,
+        lines: Sequence[str],
+        told: Telling,
+        *,
+        seen: Collection[str],
+        since: Seq | None,
+        shown: str,
+    ) -> None:
+        """Tell what is found. Whenever it is cut off, what was told before is good."""
+        wanted = terms(lines)
+        if not wanted:
+            return
+        found = await self._reader.uses(wanted, newest=_NEWEST, notes_after=self._noted)
+        self._notes.update(found.notes)
+        self._noted = max((self._noted, *found.notes))
+        uses = dict(zip(wanted, found.uses, strict=True))
+        weights = weigh(uses, found.last, _NEWEST)
+        begun = await self._first(since) if since is not None else None
+        asked = _Asked(where=where, seen=seen, shown=shown, weights=weights, begun=begun)
+        pool = [*await self._said(asked, candidates(uses, weights, self._notes)), *await self._kept(asked)]
+        best = sorted(pool, key=lambda one: one.score, reverse=True)[:_TRIES]
+        for first in range(0, len(best), _AT_ONCE):
+            some = best[first : first + _AT_ONCE]
+            read = await asyncio.gather(*(self._read(one.found, where) for one in some))
+            if not all(_tell(one.name, what, told, asked.words) for one, what in zip(some, read, strict=True)):
+                return
+
+    async def _read(self, placed: Placed | Hit | str, where: Whereabouts) -> Hit | str | None:
+        """None: it may not be told, or does not hold any more."""
+        if not isinstance(placed, Placed):
+            return placed
+        entry = await self._reader.entry(placed.seq)
+        if entry is None or entry.conversation is None:
+            return None
+        scopes = await self._hits.scopes({entry.conversation})
+        hit = await self._hits.of(entry, scopes[entry.conversation], where)
+        return next(iter(where.sight.of([hit] if hit is not None else [], scope_of_hit)), None)
+
+    async def _first(self, since: Seq) -> Seq:
+        """Where what the turn that ended there was told begins."""
+        if since not in self._begun:
+            ended = await self._reader.entry(since)
+            covers = ended.fact.covers if ended is not None and isinstance(ended.fact, TurnEnded) else ()
+            if len(self._begun) >= _KEPT:
+                self._begun.clear()
+            self._begun[since] = min((since, *covers))
+        return self._begun[since]
+
+    async def _said(self, asked: _Asked, weighed: Mapping[int, float]) -> list[_Found]:
+        """Of the log, as many as can be read."""
+        best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: _PAGE * _PAGES]
+        now, found = self._clock.now(), list[_Found]()
+        for first in range(0, len(best), _PAGE):
+            page = [one for one in await self._reader.placed(best[first : first + _PAGE]) if _wanted(one, asked)]
+            scopes = await self._hits.scopes({one.conversation for one in page if one.conversation})
+            of = [
+                (one, one.scope or OWNERS if one.noted else scopes[one.conversation])
+                for one in page
+                if one.conversation
+            ]
+            for one, _ in asked.where.sight.of(of, lambda pair: pair[1]):
+                found.append(_Found(score=aged(weighed[one.seq], now - one.at), name=f"s{one.seq}", found=one))
+            if len(found) >= _TRIES:
+                break
+        return found
+
+    async def _kept(self, asked: _Asked) -> list[_Found]:
+        """Of the journal what people wrote, and of MEMORY.md, which is made of all places."""
+        sight, agent, weights = asked.where.sight, asked.where.agent, asked.weights
+        looked_for, now, found = phrases(weights), self._clock.now(), list[_Found]()
+        entries = [(by_hand(entry), text) for entry, text in await self._files.entries(agent)]
+        for hit, text in sight.of(entries, lambda pair: pair[0].scope):
+            weight = weights.of(found_in(text, looked_for), noted=True)
+            if weight and (name := _name("j", f"{hit.at} {hit.text}")) not in asked.seen:
+                found.append(_Found(score=aged(weight, now - hit.at), name=name, found=hit))
+        for line, text in sight.of(await self._files.facts(agent), lambda _: OWNERS):
+            weight = weights.of(found_in(text, looked_for), noted=True)
+            if weight and line not in asked.shown and (name := _name("m", line)) not in asked.seen:
+                found.append(_Found(score=weight, name=name, found=line))
+        return found
+
+
+def _tell(name: str, what: Hit | str | None, told: Telling, words: Sequence[str]) -> bool:
+    """False: there is no room any more."""
+    if isinstance(what, str):
+        return told.add(name, what, lambda most: f"[MEMORY.md] {quoted(what, words, most)}")
+    return what is None or told.add(name, what.text, lambda most: what.line(words, most))
+
+
+def _wanted(one: Placed, asked: _Asked) -> bool:
+    """Whether it is neither in view, nor told before, nor news itself, nor another agent's."""
+    here = one.conversation == asked.where.at.conversation
+    in_view = here and asked.begun is not None and one.seq >= asked.begun
+    news = one.unread is not None and (here or one.unread > AMBIENT)
+    theirs = one.noted and one.agent != asked.where.agent
+    return not (in_view or news or theirs or f"s{one.seq}" in asked.seen)
+
+
+def _name(kind: str, text: str) -> str:
+    return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -36,6 +36,7 @@ from gateway.store.errors import (
 from gateway.store.log import Store
 from gateway.store.reader import LogRow, Reader, search_terms
 from gateway.store.rebuild import rebuild
+from gateway.store.uses import Placed, Uses
 
 __all__ = [
     "Appended",
@@ -53,6 +54,7 @@ __all__ = [
     "OutboxPost",
     "PartState",
     "Pending",
+    "Placed",
     "Reader",
     "Reminder",
     "SeenType",
@@ -64,6 +66,7 @@ __all__ = [
     "TooNew",
     "Unread",
     "Unreadable",
+    "Uses",
     "rebuild",
     "search_terms",
 ]

@@ -96,6 +96,26 @@ ENDED = (
     "ORDER BY seq DESC LIMIT ?"
 )
 
+USES = """
+SELECT
+    coalesce((SELECT max(seq) FROM log), 0), (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > ?3)
+UNION ALL SELECT * FROM (
+    SELECT 0, (
+        SELECT json_group_array(rowid) FROM (
+            SELECT rowid FROM search WHERE search MATCH asked.value ORDER BY rowid DESC LIMIT ?2
+        )
+    ) FROM json_each(?1) AS asked ORDER BY asked.key
+)
+"""
+"""Parameters: FTS5 queries as a JSON array, how many uses of each, and the position behind which notes are asked for.
+Of the index this reads only what it gives."""
+PLACED = """
+SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
+    WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
+    WHEN 'noted' THEN json_extract(log.body, '$.scope') END
+FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
+"""
+
 CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
     "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"

@@ -1,6 +1,7 @@
 """Reading the store: its own connection, which sees only what is committed and can write nothing."""
 # size: every question that can be asked, on one page
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -28,6 +29,7 @@ from gateway.store.entries import (
 )
 from gateway.store.errors import BadQuery, StoreError, Unreadable
 from gateway.store.spending import NANO
+from gateway.store.uses import Placed, Uses
 
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
@@ -208,6 +210,16 @@ class Reader:
         """The records of the newest turns there that stand before this position (None: all do), oldest first."""
         rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
         return [Stored.read(row) for row in reversed(rows)]
+
+    async def uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> Uses:
+        """Where the newest texts with each of these words or phrases stand, and all notes behind a position."""
+        asked = json.dumps([search_terms(term) for term in terms])
+        (last, notes), *found = await self._rows(queries.USES, asked, newest, notes_after)
+        return Uses(last=Seq(last), notes=json.loads(notes), uses=[json.loads(seqs) for _, seqs in found])
+
+    async def placed(self, seqs: Sequence[int]) -> list[Placed]:
+        """Where these entries stand, and of notes whose they are: without their texts, in any order."""
+        return [Placed.read(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
 
     async def outbox(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.events import Address, Deleted, Edited, EventId, MessageId, Sender, SenderId
-from gateway.recall import FOUND, MAX_CHARS, MAX_HITS, NOTHING, holds, quoted
+from gateway.hits import MAX_CHARS, holds, quoted
+from gateway.recall import FOUND, MAX_HITS, NOTHING
 from gateway.records import Judged, TurnEnded
 from gateway.store import Entry
 from tests.channels.kit import story

@@ -1,0 +1,162 @@
+"""What was found in the log or in a journal, as it is told: who, where, when, and a quotation. Filtered by `Sight`."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from agent.journal import TO_REMEMBER, flat
+from agent.journal import Entry as Written
+from gateway.events import ConversationId, Deleted, Edited, Message
+from gateway.hands import Whereabouts
+from gateway.records import Noted, Seq, TurnEnded
+from gateway.relevance import folded
+from gateway.scopes import PUBLIC
+from gateway.store import Reader, Stored
+
+MAX_CHARS: Final = 300
+"""Of what is quoted of one."""
+SAID: Final = ("direct", "mention", "reply", "room", "edited", "turn_ended", "noted")
+"""What is looked through in the log: all that is in the search index."""
+OWNERS: Final = ""
+"""The scope of what is made of all scopes: no place has it, so it is seen only by who sees everything."""
+
+ByHand = Callable[[str], Awaitable[Sequence[Written]]]
+"""What people wrote into an agent's journal. May raise OSError."""
+
+_NOWHERE: Final = Seq(0)
+_WORD: Final = re.compile(r"[^\W_]+")
+_CHANGES: Final = 200
+
+
+class Scopes(Protocol):
+    """Who knows which places are private: `gateway.places.Places`."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Whose what is said there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """Something that was found."""
+
+    seq: Seq
+    """Where it stands in the log; 0: nowhere."""
+    at: datetime
+    scope: str
+    who: str
+    """Who said it, or how it was written down, and where. On one line."""
+    text: str
+    """All of it, untrusted."""
+
+    def line(self, words: Sequence[str], most: int = MAX_CHARS) -> str:
+        """As the model is told of it."""
+        return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.who}: {quoted(self.text, words, most)}"
+
+
+class Hits:
+    """Tells entries of the log as hits."""
+
+    def __init__(self, reader: Reader, places: Scopes) -> None:
+        self._reader = reader
+        self._places = places
+
+    async def scopes(self, places: set[ConversationId]) -> dict[ConversationId, str]:
+        """Whose what is said there is."""
+        return {place: await self._places.scope(place) for place in places}
+
+    async def of(self, one: Stored, scope: str, where: Whereabouts) -> Hit | None:
+        """None: it may not be told to the model at all, or does not hold any more. `scope`: of its conversation.
+
+        A note has its own scope, so what comes back must still go through `where.sight`.
+        """
+        if one.conversation is None:
+            return None
+        fact, place = one.fact, place_of(one.conversation, where)
+        if isinstance(fact, Noted):
+            if fact.agent != where.agent:
+                return None
+            return Hit(seq=one.seq, at=one.at, scope=fact.scope, who=_desk(fact, where), text=whole(fact))
+        if isinstance(fact, TurnEnded):
+            who = "you" if fact.agent in ("", where.agent) else _name(fact.agent)
+            return None if fact.outcome == "failed" else _made(one, scope, f"{who}, {place}", fact.text)
+        if not isinstance(fact, Message | Edited):
+            return None
+        first = one if isinstance(fact, Message) else await self._first(one.conversation, fact)
+        judged = await self._reader.judgement(first.seq) if first is not None else None
+        if judged is None or judged.fate not in ("due", "context") or not await self._holds(one, fact):
+            return None
+        edited = ", edited" if isinstance(fact, Edited) else ""
+        return _made(one, scope, f"{_name(fact.sender.name)} ({judged.role}{edited}), {place}", fact.text)
+
+    async def _first(self, conversation: ConversationId, edited: Edited) -> Stored | None:
+        """The message as it was before."""
+        judged = await self._reader.by_key(f"message:{conversation}:{edited.message}")
+        return judged if judged is not None and isinstance(judged.fact, Message) else None
+
+    async def _holds(self, one: Stored, fact: Message | Edited) -> bool:
+        """Whether it was neither edited nor deleted since."""
+        assert one.conversation is not None
+        message = fact.id if isinstance(fact, Message) else fact.message
+        changes = await self._reader.changes(one.conversation, after=one.seq, newest=_CHANGES)
+        return not any(isinstance(new.fact, Edited | Deleted) and new.fact.message == message for new in changes)
+
+
+def by_hand(one: Written) -> Hit:
+    """What a person wrote into the journal. What says no scope is the owner's."""
+    return Hit(seq=_NOWHERE, at=one.at, scope=one.scope or OWNERS, who="your journal (by hand)", text=whole(one))
+
+
+def scope_of_hit(hit: Hit) -> str:
+    """For `Sight.of`."""
+    return hit.scope
+
+
+def words_of(text: str) -> list[str]:
+    """As `holds` and `quoted` look for them."""
+    return _WORD.findall(folded(text))
+
+
+def holds(text: str, words: Sequence[str]) -> bool:
+    """Whether all these words, of `words_of`, are in it, whatever its case and accents."""
+    there = folded(text)
+    return all(word in there for word in words)
+
+
+def quoted(text: str, words: Sequence[str], most: int = MAX_CHARS) -> str:
+    """On one line and bounded, around the first of the words; it cannot look like more than a quotation."""
+    line = flat(text, len(text)).replace('"', "'")
+    if len(line) > most:
+        # Each character at the place of its own.
+        there = line.lower() if line.isascii() else "".join(folded(c)[:1] or " " for c in line)
+        places = [place for word in words if (place := there.find(word)) >= 0]
+        start = max(0, min(min(places, default=0) - most // 4, len(line) - most))
+        end = start + most
+        line = f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"
+    return f'"{line}"'
+
+
+def whole(noted: Noted | Written) -> str:
+    """What was written down, with its title."""
+    return f"{noted.title}: {noted.text}" if noted.title else noted.text
+
+
+def place_of(conversation: ConversationId, where: Whereabouts) -> str:
+    """Where that is, seen from there."""
+    return "here" if conversation == where.at.conversation else f"in {_name(conversation)}"
+
+
+def _made(one: Stored, scope: str, who: str, text: str) -> Hit:
+    return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text)
+
+
+def _desk(noted: Noted, where: Whereabouts) -> str:
+    """How something was written down, and whose it is."""
+    of = noted.scope if noted.scope == PUBLIC else place_of(ConversationId(noted.scope), where)
+    return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
+
+
+def _name(name: str) -> str:
+    """What others chose can neither close a frame nor look like one."""
+    return flat("".join("_" if c in '[]():"' else c for c in name), 100) or "_"

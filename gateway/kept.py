@@ -1,0 +1,38 @@
+"""What stands in an agent's own files, ready to be looked through again and again."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from agent.journal import Entry as Written
+from gateway.hits import ByHand, whole
+from gateway.relevance import plain
+
+
+class Files:
+    """Of all agents. Each is looked at whenever it is asked about, and gone through again only if it has changed."""
+
+    def __init__(self, memory: Callable[[str], Awaitable[str]], by_hand: ByHand) -> None:
+        """`memory`: an agent's MEMORY.md. May raise OSError, as `by_hand`: then nothing is known of that file."""
+        self._memory = memory
+        self._by_hand = by_hand
+        self._facts: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+        self._entries: dict[str, tuple[Sequence[Written], list[tuple[Written, str]]]] = {}
+
+    async def entries(self, agent: str) -> list[tuple[Written, str]]:
+        """What people wrote into its journal, and the same `plain`."""
+        try:
+            entries = await self._by_hand(agent)
+        except OSError:  # the operator is told where it is needed
+            return []
+        if agent not in self._entries or self._entries[agent][0] is not entries:
+            self._entries[agent] = entries, [(one, plain(whole(one))) for one in entries]
+        return self._entries[agent][1]
+
+    async def facts(self, agent: str) -> list[tuple[str, str]]:
+        """Lines of its MEMORY.md, and the same `plain`."""
+        try:
+            text = await self._memory(agent)
+        except OSError:
+            return []
+        if agent not in self._facts or self._facts[agent][0] != text:
+            self._facts[agent] = text, [(line.strip(), plain(line)) for line in text.splitlines()]
+        return self._facts[agent][1]

@@ -1,0 +1,158 @@
+"""Which words of new messages are worth looking up, and what of the found has to do with them. Pure."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import regex
+
+from gateway.stop_words import ALL
+
+MAX_TERMS: Final = 8
+"""That are looked for, the rarest."""
+MAX_ASKED: Final = 12
+"""Of which it is looked up how rare they are."""
+HALF_LIFE: Final = timedelta(days=30)
+"""After which what was said counts half."""
+FLOOR: Final = 1 / 3
+"""What is old counts so much at least: what was said once, a year ago, must not lose to what is new by chance."""
+NOTED: Final = 2.0
+"""What was written down to be found again counts so many times."""
+NOT_BY_CHANCE: Final = 20
+"""Terms say enough together if by chance at most so many texts have all of them."""
+NOTES_SHARE: Final = 16
+"""There are so many times fewer notes than texts, at least: so their terms may be so much more frequent."""
+
+_FEWER: Final = math.log(NOTES_SHARE)
+_LETTERS: Final = 4
+"""Of a word that is looked for."""
+_SIGNS: Final = 2
+"""Of one in a script where a word has fewer signs."""
+_EAST: Final = "\u2e80"
+"""From here on: Han, kana, Hangul."""
+_DIGITS: Final = 3
+"""Of a number."""
+_MAX_TERM: Final = 80
+_FEW: Final = 5
+"""So many uses are few, however little was said."""
+_TEXTS: Final = _FEW * 1_000
+"""A store is taken as holding at least so many texts: in a small one, what was said a few times is still rare."""
+_SHARE: Final = 0.025
+"""A word in more texts than this, to one entry of the log, tells nothing: in each twentieth text."""
+_TEXTS_PER_ENTRY: Final = 0.5
+"""In the log, roughly: judgements and deliveries stand between the texts (0.55 in bench_recall)."""
+_MAX_LINES: Final = 50
+_MAX_LINE_CHARS: Final = 4_000
+
+_TERM: Final = regex.compile(r"[\w\p{M}]+(?:[./:@#+\-]+[\w\p{M}]+)*")
+"""A word, or an identifier: a path, an address, a name with points or dashes in it, whole."""
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+def folded(text: str) -> str:
+    """Without case and accents, as the search index has it."""
+    if text.isascii():  # most is
+        return text.lower()
+    return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+
+
+_STOP: Final = frozenset(map(folded, ALL))
+
+
+def terms(lines: Sequence[str]) -> list[str]:
+    """What of these messages, the oldest first, may be worth looking up: at most `MAX_ASKED`, the newest first.
+
+    Of one message first what looks like a name of something, then what is long: the rarest words are.
+    """
+    found: dict[str, None] = {}
+    for line in reversed(lines[-_MAX_LINES:]):
+        text = unicodedata.normalize("NFC", line[:_MAX_LINE_CHARS]).lower()  # the index folds the rest as it does
+        told = [term for term in map(_term, _TERM.findall(text)) if term]
+        told.sort(key=lambda term: (term.isalpha(), -len(term)))
+        found |= dict.fromkeys(told)
+        if len(found) >= MAX_ASKED:
+            break
+    return list(found)[:MAX_ASKED]
+
+
+def _term(found: str) -> str:
+    """Empty: not worth looking up."""
+    term = found.strip("_")[:_MAX_TERM]
+    if term.isalpha():
+        return "" if folded(term) in _STOP or len(term) < (_SIGNS if term[0] >= _EAST else _LETTERS) else term
+    if any(map(str.isalpha, term)):
+        return term if len(term) >= (_DIGITS if any(map(str.isdigit, term)) else _LETTERS) else ""
+    return term if sum(map(str.isdigit, term)) >= _DIGITS else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What terms tell."""
+
+    terms: Mapping[str, float]
+    """Of each how surprising it is, in nats: the logarithm of how many texts there are to one that has it."""
+    enough: float
+    """What the terms of one text must have together for it to be looked at."""
+
+    def of(self, found: Iterable[str], *, noted: bool) -> float:
+        """What these say together of a text that has them. 0: not enough. `noted`: it was written down to be found."""
+        told = [self.terms[term] for term in found]
+        return sum(each * each for each in told) * (NOTED if noted else 1.0) if self.do(sum(told), noted=noted) else 0.0
+
+    def do(self, together: float, *, noted: bool) -> bool:
+        """Whether so much is enough."""
+        return together >= self.enough - (_FEWER if noted else 0.0)
+
+
+def weigh(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Weights:
+    """How much each term tells, of the rarest `MAX_TERMS`.
+
+    `uses`: where texts with it stand in a log whose last entry is `last`, the newest first, at most `most` of them:
+    how densely those stand tells how many there are.
+    """
+    texts = max(last * _TEXTS_PER_ENTRY, _TEXTS)
+    counts = {
+        term: len(seqs) * (last / (last - seqs[-1] + 1) if len(seqs) >= most else 1) for term, seqs in uses.items()
+    }
+    rare = sorted((count, term) for term, count in counts.items() if 0 < count <= max(_FEW, last * _SHARE))[:MAX_TERMS]
+    unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may have it
+    terms = {term: math.log(texts / count) for count, term in (*rare, *unused)}
+    return Weights(terms=terms, enough=math.log(texts / NOT_BY_CHANCE))
+
+
+def candidates(uses: Mapping[str, Sequence[int]], weights: Weights, notes: Collection[int]) -> dict[int, float]:
+    """What is found with enough of the terms, and what they say. `notes`: where notes stand."""
+    sums: dict[int, float] = {}
+    for term, weight in weights.terms.items():
+        for seq in uses[term]:
+            sums[seq] = sums.get(seq, 0.0) + weight
+    found: dict[int, list[str]] = {seq: [] for seq, weight in sums.items() if weights.do(weight, noted=seq in notes)}
+    for term in weights.terms:
+        for seq in found.keys() & uses[term]:
+            found[seq].append(term)
+    return {seq: weights.of(terms, noted=seq in notes) for seq, terms in found.items()}
+
+
+def phrases(weights: Weights) -> list[tuple[str, str]]:
+    """The terms, and how `found_in` looks for them."""
+    return [(term, f" {plain(term)} ") for term in weights.terms]
+
+
+def found_in(text: str, looked_for: Sequence[tuple[str, str]]) -> list[str]:
+    """The terms that are in a text outside of the index. `text`: `plain`; `looked_for`: `phrases`."""
+    spaced = f" {text} "
+    return [term for term, phrase in looked_for if phrase in spaced]
+
+
+def plain(text: str) -> str:
+    """Its words alone, `folded`, one space between them."""
+    return " ".join(_WORD.findall(folded(text)))
+
+
+def aged(weight: float, age: timedelta) -> float:
+    """By which what is found is put in order. `age`: what is of the future counts as new."""
+    return weight * (FLOOR + (1 - FLOOR) * math.exp2(-max(timedelta(0), age) / HALF_LIFE))

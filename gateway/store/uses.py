@@ -1,0 +1,51 @@
+"""Where words stand in the log: for whoever weighs many entries before reading any."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from gateway.events import ConversationId
+from gateway.records import Seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """Where words stand in the log."""
+
+    last: Seq
+    """The log's last position. 0: it is empty."""
+    uses: Sequence[Sequence[int]]
+    """Of each that was asked for, the newest first."""
+    notes: Sequence[int]
+    """Where notes stand, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where an entry of the log stands, without what it says."""
+
+    seq: Seq
+    at: datetime
+    noted: bool
+    conversation: ConversationId | None
+    unread: int | None
+    """How urgent it is where it is still unread. None: it is not."""
+    agent: str | None
+    """Of a note: who wrote it down."""
+    scope: str | None
+    """Of a note: who may be told of it."""
+
+    @classmethod
+    def read(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `queries.PLACED` gives."""
+        seq, at, kind, conversation, unread, agent, scope = row
+        return cls(
+            seq=Seq(seq),
+            at=datetime.fromisoformat(at),
+            noted=kind == "noted",
+            conversation=conversation,
+            unread=unread,
+            agent=agent,
+            scope=scope,
+        )
