@@ -14,6 +14,8 @@ WINDOW_SHARE = 0.60
 """Of the model's window may be used at all: beyond that answers get worse."""
 SMALL_TOKENS = 8_000
 """May be used of a small window all the same: 60 % of 8k would be filled by the persona and the tools alone."""
+ANSWER_SHARE = 0.25
+"""Of the window is kept for an answer at most, whatever a model may be asked for."""
 SLACK_SHARE = 1 / 16
 """Of the window is never used: estimates are that far off before the first bill corrects them."""
 RESERVED_SHARE = 0.25
@@ -51,10 +53,16 @@ def images_tokens(images: Iterable[Sized]) -> int:
     return sum(min(MAX_IMAGE_TOKENS, each // PIXELS_PER_TOKEN + 1) if each else MAX_IMAGE_TOKENS for each in pixels)
 
 
+def answer_tokens(context_tokens: int, output_tokens: int) -> int:
+    """Tokens of the window that are kept for an answer: `output_tokens`, but not most of a small window."""
+    return min(output_tokens, int(context_tokens * ANSWER_SHARE))
+
+
 def usable_tokens(context_tokens: int, output_tokens: int) -> int:
     """Tokens that whole prompts may have: enough of the window stays free for an answer of `output_tokens`."""
     share = max(int(context_tokens * WINDOW_SHARE), SMALL_TOKENS)
-    return max(256, min(share, context_tokens - output_tokens - int(context_tokens * SLACK_SHARE)))
+    answer = answer_tokens(context_tokens, output_tokens)
+    return max(256, min(share, context_tokens - answer - int(context_tokens * SLACK_SHARE)))
 
 
 def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:

@@ -137,7 +137,7 @@ def test_history_grows_by_appending(tmp_path: Path) -> None:
 def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
     async def story() -> None:
         small = ScriptedModel(
-            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=6_500
+            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=5_000
         )
         async with running(tmp_path, small) as gateway:
             for number in range(1, 21):
@@ -148,7 +148,7 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
         sizes = [
             len("".join(p.text for s in r.conversation for p in s.parts if isinstance(p, Text))) for r in small.requests
         ]
-        assert max(sizes) < 4_000 * 3.5 * 0.6
+        assert max(sizes) < 3_000 * 3.5  # what the persona and the tools leave of it
 
     asyncio.run(story())
 
