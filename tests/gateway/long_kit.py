@@ -1,0 +1,260 @@
+"""A whole gateway without platforms, for long stories: real store and minds, real models, a strict fake of their API.
+
+Somebody speaks by `Home.say`, a turn is taken by `Home.take`, and a process ends and another one begins between
+`Home.begin` and `Home.end`. Without a socket a turn takes some milliseconds: bodies go to the fake as they are.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.models.anthropic import AnthropicModel
+from agent.models.failures import failure
+from agent.models.http import Api
+from agent.models.sse import Event, Parser
+from agent.tools.schema import Arguments, spec
+from gateway import app, policies
+from gateway.clock import ManualClock
+from gateway.equipment import Equipment, equip
+from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.hands import Hand, Whereabouts
+from gateway.lane import Lane
+from gateway.live import Live
+from gateway.mind import Mind
+from gateway.minds import Minds
+from gateway.records import Judged, TurnEnded, key_of
+from gateway.settings import Settings
+from gateway.settings_load import parse
+from gateway.store import Entry, Store, Stored
+from gateway.turns import Report
+from tests.gateway.town_kit import Town
+from tests.servers.messages_cache import MessagesCache, Ticket
+from tests.servers.messages_side import MessagesSide
+from tests.servers.model_api_events import Answer, Json
+
+BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
+CHANNEL = ChannelName("irc.libera")
+ROOM = Address(channel=CHANNEL, room=RoomId("#long"))
+HEADERS = {"x-api-key": "test", "anthropic-version": "2023-06-01"}
+KEPT_REQUESTS = 2_000
+"""After so many the fake begins a new cache: it forgets nothing by itself."""
+
+
+def tokens(text: str) -> int:
+    """Of the simulated model: one for each four characters."""
+    return -(-len(text) // 4)
+
+
+class ReadFile(Arguments):
+    """`read_file`."""
+
+    path: str
+
+
+READ_FILE = spec("read_file", "Read a file of the project.", ReadFile, task=True)
+
+
+@dataclass
+class Provider:
+    """The strict Messages API without its sockets."""
+
+    answer: Callable[[Json], Answer]
+    clock: ManualClock
+    window: int | None = None
+    count: Callable[[str], int] = tokens
+    complaints: list[str] = field(default_factory=list)
+    """What it refused, but for prompts that were too long."""
+    overflows: int = 0
+    requests: int = 0
+    billed: Callable[[Json, Ticket], None] = lambda _body, _ticket: None
+    """Called with each request that is answered."""
+
+    def __post_init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        cache = MessagesCache(self.count)
+        self.side = MessagesSide(cache=cache, clock=self.clock.monotonic, window=self.window)
+
+    def ask(self, body: Json, headers: Mapping[str, str]) -> list[bytes]:
+        """Answer as the server would. Raises a ModelError."""
+        self.requests += 1
+        if self.requests % KEPT_REQUESTS == 0:
+            self._renew()
+        wrong = self.side.refuse("/v1/messages", headers, body, 0)
+        if wrong is not None:
+            if "prompt is too long" in wrong.message:
+                self.overflows += 1
+            else:
+                self.complaints.append(wrong.message)
+            told = json.dumps(wrong.wire("req_0")).encode()
+            raise failure(wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC))
+        reply = self.side.reply(self.answer(body), headers, body)
+        reply.began()
+        assert reply.ticket is not None
+        self.billed(body, reply.ticket)
+        return reply.events
+
+
+class NoSocket(Api):
+    """The way to a `Provider`."""
+
+    def __init__(self, provider: Provider) -> None:
+        super().__init__(url="http://127.0.0.1/v1/messages", headers=HEADERS)
+        self._provider = provider
+
+    async def events(self, body: object, *_: object, **more: Mapping[str, str]) -> AsyncGenerator[Event]:
+        assert isinstance(body, dict)
+        headers = {**HEADERS, **{name: value for extra in more.values() for name, value in (extra or {}).items()}}
+        parser = Parser()
+        for piece in self._provider.ask(body, headers):
+            for event in parser.feed(piece):
+                yield event
+
+
+def settings(
+    folder: Path,
+    *,
+    window: int = 200_000,
+    output: int = 4_096,
+    model: str = "claude-opus-4-8",
+    url: str = "http://127.0.0.1:9",
+    **optimization: Any,
+) -> Settings:
+    """One agent with one Claude model. `optimization`: of `llm.context_optimization`."""
+    (folder / "ana").mkdir(exist_ok=True)
+    (folder / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 20, encoding="utf-8")
+    provider = {"kind": "anthropic", "base_url": url, "api_key": "test"}
+    main = {"provider": "p", "name": model, "context_tokens": window, "max_output_tokens": output}
+    off = {"token_counter": {"enabled": False}, "workspace_cache": {"enabled": False}}
+    return parse(
+        {
+            "channels": {CHANNEL: {"platform": "console", "rooms": [ROOM.room]}},
+            "agents": [{"id": "ana", "workspace": "ana", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
+            "llm": {
+                "providers": {"p": provider},
+                "models": {"main": main},
+                "context_optimization": {**off, **optimization},
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open"},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        },
+        folder,
+    )
+
+
+@dataclass
+class Home:
+    """One gateway, in one process after the other."""
+
+    settings: Settings
+    clock: ManualClock
+    provider: Provider | None
+    """None: the model is asked over its socket."""
+    files: Callable[[str], str]
+    """What `read_file` finds at a path."""
+    opened: Callable[[Path, ManualClock], Awaitable[Store]] = Store.open
+    said: int = 0
+
+    async def begin(self) -> None:
+        """A process starts."""
+        self._held = contextlib.AsyncExitStack()
+        equipment = await self._held.enter_async_context(
+            equip(self.settings, self.clock, Live(self.settings), model=None)
+        )
+        for keeper in equipment.keepers:
+            model = keeper._model
+            assert isinstance(model, AnthropicModel)
+            if self.provider is not None:
+                model._api = NoSocket(self.provider)
+        self.store = await self._held.enter_async_context(await self.opened(self.settings.store.path, self.clock))
+        self._tasks = await self._held.enter_async_context(asyncio.TaskGroup())
+        self.minds = self._wired(equipment)
+        await self._gateway.life.begin()
+        await equipment.recall(self.store)
+
+    def _wired(self, equipment: Equipment) -> Minds:
+        """As the gateway wires itself, but that replies are delivered to nobody."""
+        channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
+        gateway = self._gateway = app._Gateway(
+            settings=self.settings,
+            store=self.store,
+            clock=self.clock,
+            channels=channels,
+            equipment=equipment,
+            states={},
+            spawn=self._tasks.create_task,
+        )
+        bindings = policies.bindings(self.settings)
+        shared = replace(
+            gateway._shared(self.settings, policies.access_policy(self.settings), bindings), post=lambda _: None
+        )
+        minds = Minds(shared, equipment, {})
+        for mind in minds.minds.values():
+            self._give(mind)
+        return minds
+
+    def _give(self, mind: Mind) -> None:
+        """Let the agent have `read_file`, too."""
+
+        async def read_file(asked: ReadFile, _: Whereabouts) -> str:
+            return self.files(asked.path)
+
+        mind.hands._hands[READ_FILE.name] = Hand.of(READ_FILE, ReadFile, read_file)
+        mind.hands.specs = tuple(sorted((*mind.hands.specs, READ_FILE), key=lambda one: one.name))
+
+    async def end(self) -> None:
+        """The process ends."""
+        await self._gateway.life.notes.close()
+        await self._held.aclose()
+
+    async def restart(self) -> None:
+        await self.end()
+        await self.begin()
+
+    async def say(
+        self,
+        text: str,
+        *,
+        place: Address = ROOM,
+        who: str = "ann",
+        kind: Literal["direct", "mention", "room"] = "mention",
+    ) -> None:
+        """Somebody says something; durable when this returns."""
+        self.said += 1
+        sender, now = Sender(id=SenderId(who), name=who), self.clock.now()
+        message = Message(id=MessageId(f"m{self.said}"), at=place, sender=sender, text=text, sent=now, kind=kind)
+        came = Entry(fact=message, at=now, conversation=place.conversation, key=key_of(message))
+        urgency: Literal[0, 3] = 3 if kind != "room" else 0
+        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")
+        await self.store.append([came, Entry(fact=judged, at=now, conversation=place.conversation, cause=came)])
+
+    async def take(self, place: Address = ROOM) -> Report:
+        """A turn is taken there."""
+        mind = self.minds.of(place.conversation)
+        return await mind.take(place.conversation, autonomous=False, continuing=False, lane=Lane())
+
+    async def ended(self, place: Address = ROOM) -> list[tuple[Stored, TurnEnded]]:
+        """All turns there."""
+        found = await self.log("turn_ended", place=place.conversation)
+        return [(one, one.fact) for one in found if isinstance(one.fact, TurnEnded)]
+
+    async def log(self, *kinds: str, place: ConversationId | None = None, after: int = 0) -> list[Stored]:
+        return await self.store.entries(kinds=kinds, conversation=place, limit=1_000_000, after=after)
+
+
+@contextlib.asynccontextmanager
+async def at_home(home: Home) -> AsyncIterator[Home]:
+    """Begin, and end whatever happens."""
+    await home.begin()
+    try:
+        yield home
+    finally:
+        await home.end()
