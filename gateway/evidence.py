@@ -79,7 +79,8 @@ class Evidences:
         if written.fresh:
             return written.seq
         before = await self._store.entry(written.seq)
-        return written.seq if before is not None and before.fact == fact else None
+        same = before is not None and (before.conversation, before.fact) == (conversation, fact)
+        return written.seq if same else None
 
     async def fetch(self, asked: FetchEvidence, where: Whereabouts) -> Given:
         """Carry out `fetch_evidence`: one line of ours, then the text exactly. Raises Refused and StoreError."""
