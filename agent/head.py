@@ -60,17 +60,16 @@ def head(
 
     `summary`, `exact` (what must not be lost word for word, the most important first) and `last_request` may be empty;
     `journal` is what the conversation's place may be told, oldest first. `agent.view.estimate_tokens` of the text is at
-    most `budget_tokens`. Where that is too little titles give way first, then whole entries, `exact`, the summary's end
-    and the last request. The frame, and the sentence that says how to get back what left, never do.
+    most `budget_tokens`. Where that is too little titles give way first, then whole entries, `exact` and the summary's
+    end; the last request has half of the room at most. The frame, and the sentence that says how to get back what left,
+    never give way.
     """
     sentence = _left(left)
     room = int((budget_tokens - 3) * BYTES_PER_TOKEN) - 1 - _size([FIRST, sentence, LAST])
-    asked = _asked(last_request, room // 2)
+    asked = _asked(last_request, room)
     room -= _size(asked)
-    told = _told(summary, room)
-    room -= _size(told)
-    names = _names(exact, room)
-    room -= _size(names)
+    told, room = _told(summary, room)
+    names, room = _names(exact, room)
     return "\n".join([FIRST, sentence, *told, *_noted(journal, room), *names, *asked, LAST])
 
 
@@ -82,9 +81,7 @@ def exact_in(text: str) -> list[str]:
 
 def _left(left: Left) -> str:
     since, until = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (left.since, left.until))
-    turns = (
-        f"{left.turns} turns, from {since} until {until} UTC, are" if left.turns != 1 else f"1 turn, {until} UTC, is"
-    )
+    turns = f"1 turn, {until} UTC, is" if left.turns == 1 else f"{left.turns} turns, {since} until {until} UTC, are"
     back = f' fetch_evidence("{left.handle}") gives them word for word.' if left.handle else ""
     return f"{turns} not shown any more.{back}"
 
@@ -94,10 +91,11 @@ def _size(lines: Sequence[str]) -> int:
     return sum(len(line.encode()) + 1 for line in lines)
 
 
-def _section(title: str, body: str, room: int) -> list[str]:
-    """What fits of an indented text, cut at a sentence's end; empty if nothing does."""
+def _section(title: str, body: str, room: int) -> tuple[list[str], int]:
+    """What fits of an indented text, cut at a sentence's end, and the room that is left: none if it was cut."""
     fits = shortened(body, room - _size([title]) - 1)
-    return [title, fits] if fits.strip() else []
+    told = [title, fits] if fits else []
+    return told, room - _size(told) if fits == body else 0
 
 
 def _indented(text: str, by: str = "  ") -> str:
@@ -106,29 +104,30 @@ def _indented(text: str, by: str = "  ") -> str:
 
 
 def _asked(request: str, room: int) -> list[str]:
+    """At most half of the room."""
     request = tidy(request)
     more = len(request) - MAX_REQUEST_CHARS
     if more > 0:
         request = f"{request[:MAX_REQUEST_CHARS]} [... {more} more characters]"
-    return _section(_ASKED, _indented(request), room)
+    return _section(_ASKED, _indented(request), room // 2)[0]
 
 
-def _told(summary: str, room: int) -> list[str]:
+def _told(summary: str, room: int) -> tuple[list[str], int]:
     return _section(_TOLD, _indented(summary), room)
 
 
-def _names(exact: Sequence[str], room: int) -> list[str]:
-    """One line, so that nothing else can add to it."""
-    listed, room = list[str](), room - _size([_EXACT])
+def _names(exact: Sequence[str], room: int) -> tuple[list[str], int]:
+    """What fits of them, on one line that nothing else can add to, and the room that is left: none if it was cut."""
+    listed, left = list[str](), room - _size([_EXACT])
     for name in dict.fromkeys(exact):
         item = f"`{_FRAME.sub('(', name)}`"
         if not _LISTED.fullmatch(item) or not name.isprintable():
             continue
-        room -= len(item.encode()) + 2
-        if room < 0:
-            break
+        left -= len(item.encode()) + 2
+        if left < 0:
+            return [_EXACT + ", ".join(listed)] if listed else [], 0
         listed.append(item)
-    return [_EXACT + ", ".join(listed)] if listed else []
+    return ([_EXACT + ", ".join(listed)], left) if listed else ([], room)
 
 
 def _noted(entries: Sequence[notes.Entry], room: int) -> list[str]:
@@ -138,7 +137,7 @@ def _noted(entries: Sequence[notes.Entry], room: int) -> list[str]:
     told = list[str]()
     for entry in reversed(entries):
         title = _title(entry)
-        whole = "\n".join([title, _indented(entry.text, "    ")]) if entry.text.strip() else title
+        whole = "\n".join([title, *filter(None, [_indented(entry.text, "    ")])])
         if (size := _size([whole])) <= full:
             full -= size
             told.append(whole)

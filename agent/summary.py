@@ -25,7 +25,7 @@ CUT: Final = "[... the rest did not fit]"
 NO_CALLS: Final = "(Call no tools: none is carried out. Write the summary, as text.)"
 NO_TEXT: Final = "(You wrote nothing. Write the summary.)"
 
-MOST_IDENTIFIERS: Final = 60
+MOST_IDENTIFIERS: Final = 80
 MIN_IDENTIFIER_CHARS: Final = 2
 MAX_IDENTIFIER_CHARS: Final = 160
 MAX_TEXT_CHARS: Final = 100_000
@@ -49,7 +49,7 @@ def asking(request: Request, *, tail: int, most_tokens: int = SUMMARY_TOKENS, hi
     It begins with the bytes of `request`, so that a cached prefix is read. `hint`: what was wrong with the last answer.
     """
     words = max(50, int(most_tokens * WORDS_PER_TOKEN) // 50 * 50)
-    asked = Text(text=prompt("summarise").replace("{tail}", str(tail)).replace("{words}", str(words)))
+    asked = Text(text=prompt("summarise").replace("{what}", _leaves(tail)).replace("{words}", str(words)))
     *before, last = request.conversation or (Said(role="user", parts=()),)
     if last.role == "user":
         conversation = (*before, replace(last, parts=(*last.parts, asked)))
@@ -57,6 +57,12 @@ def asking(request: Request, *, tail: int, most_tokens: int = SUMMARY_TOKENS, hi
         conversation = (*request.conversation, Said(role="user", parts=(asked,)))
     most = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
     return replace(request, conversation=conversation, aside="", now=hint, max_output_tokens=most)
+
+
+def _leaves(tail: int) -> str:
+    if tail <= 0:
+        return "the whole conversation"
+    return f"the conversation but its last {tail} exchanges" if tail > 1 else "the conversation but its last exchange"
 
 
 # What is taken of the answer
@@ -141,7 +147,29 @@ def identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = M
 
 def missing(summary: str, names: Iterable[str]) -> list[str]:
     """Those that a summary does not say word for word, in their order."""
-    return [name for name in names if not re.search(rf"(?<!\w)(?<!\w[./-]){re.escape(name)}(?!\w|[./-]\w)", summary)]
+    return [name for name in names if not re.search(_as_it_is(name), summary)]
+
+
+def secured(summary: str, names: Iterable[str]) -> tuple[str, list[str]]:
+    """The summary, in which each of these that it says will be found again, and those that must stand beside it.
+
+    What was known by its quotation marks only, and stands there without any, is marked as code.
+    """
+    names = list(dict.fromkeys(names))
+    safe = _safe(summary, names)
+    for name in names:
+        marked = re.sub(_as_it_is(name), lambda same: f"`{same[0]}`", summary, count=1)
+        if name not in safe and marked != summary and (now := _safe(marked, names)) >= {name, *safe}:
+            summary, safe = marked, now
+    return summary, [name for name in names if name not in safe]
+
+
+def _safe(summary: str, names: Sequence[str]) -> set[str]:
+    return set(_found(summary)).intersection(names)
+
+
+def _as_it_is(name: str) -> str:
+    return rf"(?<!\w)(?<!\w[./-]){re.escape(name)}(?!\w|[./-]\w)"
 
 
 _FRAMED: Final = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ", re.MULTILINE)
@@ -154,19 +182,19 @@ _MONTHS: Final = (
     "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"  # and whatever follows these letters
     r"[a-zäé]{0,7}\.?"
 )
-_CAPITAL: Final = "[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ'\u2019-]{1,30}"
+_CAPITAL: Final = "(?:[A-ZÀ-ÖØ-Þ]['\u2019])?[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+(?:-[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+)?"
 _FORMS: Final = re.compile(
     "|".join(
         (
             r"https?://[^\s<>\"'`]{2,160}",
-            r"[\w.+-]{1,64}@(?:[\w-]{1,63}\.){1,5}[A-Za-z]{2,20}",
+            r"(?<![\w.+-])[\w.+-]{1,64}+@(?:[\w-]{1,63}+\.){1,5}[A-Za-z]{2,20}(?::[\w~/.-]{2,80}+)?",
             r"`(?P<code>[^`\n]{2,160})`",
             r"[\"“„«](?P<quoted>[^\"“”„«»\n]{2,60})[\"”“»]",
             r"[A-Za-z]:\\[^\s\"<>|*?]{1,150}",
-            r"(?<![\w/.])(?:~|\.{1,2})?/(?:[\w.@+-]{1,60}/){1,12}[\w.@+-]{0,60}",
+            r"(?<![\w/.])(?:~|\.{1,2})?/(?:[\w.@+-]{1,60}+/){1,12}+[\w.@+-]{0,60}+",
             r"(?<![\w/.])(?:~|\.{1,2})?/[\w@+-]{1,60}\.\w{1,6}\b",
-            r"(?<![\w/.])(?:[\w.@+-]{1,60}/){2,12}[\w.@+-]{1,60}",
-            r"(?<![\w/.])[\w@+-]{1,60}/[\w@+-]{1,60}\.\w{1,6}\b",
+            r"(?<![\w/.@+-])(?:[\w.@+-]{1,60}+/){2,12}+[\w.@+-]{1,60}+",
+            r"(?<![\w/.@+-])[\w@+-]{1,60}+/[\w@+-]{1,60}+\.\w{1,6}+\b",
             r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:Z|\b))?",
             rf"\b\d{{1,2}}(?:\.|st|nd|rd|th)? {_MONTHS}(?: \d{{4}})?\b",
             rf"\b{_MONTHS} \d{{1,2}}(?:st|nd|rd|th)?(?:, ?\d{{4}})?\b",
@@ -175,17 +203,18 @@ _FORMS: Final = re.compile(
             r"(?<!\w)\+\d[\d ()/-]{5,18}\d\b",
             r"\bv?\d{1,6}(?:\.\d{1,6}){2,4}(?:[-+][\w.]{1,40}|:\d{2,5})?\b",
             r"\bv\d{1,5}(?:\.\d{1,6}){0,3}(?:[-+][\w.]{1,40})?\b",
-            r"[$€£¥] ?\d[\d,.]{0,20}(?:(?<=\d)|(?<=\d[,.]))(?: ?[kKmM]\b)?",
-            rf"\b\d[\d,.]{{0,20}} ?(?:{_UNITS})(?!\w)",
+            r"[$€£¥] ?\d(?:[\d,.]{0,20}\d)?(?: ?[kKmM]\b)?",
+            rf"\b\d(?:[\d,.]{{0,20}}\d)? ?(?:{_UNITS})(?!\w)",
             r"(?<![\w#/&])#[\w-]{1,60}",
             r"(?<![\w@])@\w[\w.-]{0,60}",
-            r"\b[A-Z]{1,10}[a-z0-9]{1,40}(?:[A-Z][a-z0-9]{0,40}){1,8}\b",
-            r"\b[a-z]{1,40}(?:[A-Z][a-z0-9]{0,40}){1,8}\b",
-            r"\b\w{1,60}(?:_\w{1,60}){1,8}\b",
-            r"\b(?:[a-z0-9-]{2,63}\.){1,6}[a-z][a-z0-9]{1,20}\b(?::\d{2,5})?",
-            r"\b(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[A-Za-z])[^\W_][\w-]{3,80}\b",
+            r"\b[A-Z]{1,10}+[a-z0-9]{1,40}+(?:[A-Z]++[a-z0-9]{0,40}+){1,8}+\b",
+            r"\b[a-z]{1,40}+(?:[A-Z]++[a-z0-9]{0,40}+){1,8}+\b",
+            r"\b_{0,2}[^\W_]{1,60}+(?:_{1,2}[^\W_]{1,60}+){1,12}+_{0,2}\b",
+            r"\b(?<![.-])(?:[a-z0-9-]{2,63}+\.){1,6}[a-z][a-z0-9]{1,20}+\b(?::\d{2,5})?",
+            r"\b(?=[\w-]{0,80}\d)(?=[\w-]{0,80}[A-Za-z])(?!\d{1,3}(?:st|nd|rd|th)\b)[^\W_][\w-]{2,80}+\b",
             r"\b\d{1,3}(?:[,.' ]\d{3}){1,5}\b",
-            r"\b\d{3,40}(?:\.\d{1,10})?\b",
+            r"\b\d{3,40}+(?:\.\d{1,10}+)?\b",
+            r"\b\d{1,9}[.,]\d{1,10}\b",
             rf"\b{_CAPITAL}(?: (?:van|von|de|der|la|di|of))?(?: {_CAPITAL}){{1,3}}\b",
         )
     )
@@ -200,7 +229,8 @@ def _found(text: str) -> Iterator[str]:
         text = f"{text[: MAX_TEXT_CHARS // 2]}\n{text[-MAX_TEXT_CHARS // 2 :]}"
     for match in _FORMS.finditer(_FRAMED.sub("", text)):
         name = (match["code"] or match["quoted"] or match[0]).strip().rstrip(_ENDS)
-        if name.endswith(")") and "(" not in name:
-            name = name.rstrip(")" + _ENDS)
+        for opens, closes in ("()", "[]", "{}"):
+            if name.endswith(closes) and opens not in name:
+                name = name.rstrip(closes + _ENDS)
         if MIN_IDENTIFIER_CHARS <= len(name) <= MAX_IDENTIFIER_CHARS and name.isprintable() and "`" not in name:
             yield name

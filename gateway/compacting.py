@@ -206,7 +206,7 @@ class _Trying:
             return Draft(reason=error.reason), None
         if answer.end is None:
             return Draft(reason="the answer broke off"), wait_s
-        self._progress.answered(answer.end, self._model)
+        self._progress.answered(answer.end, self._model, 0)
         called = bool(answer.calls)
         return accepted(answer.text, stop=answer.end.stop, called=called, most_tokens=most_tokens), wait_s
 

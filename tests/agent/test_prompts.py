@@ -20,10 +20,11 @@ GOLDEN = {
     "write_down": "6d9640a095cfcf05",
     "paused": "6060a3ae68889029",
     "off": "840982ab8ba5349f",
+    "summarise": "06444066919f702c",
 }
 MOST_CHARS = 320
 """Some 80 tokens: what a state says is paid for in every turn that nobody asked for."""
-LONG = {"inner", "dreaming"}
+LONG = {"inner", "dreaming", "summarise"}
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))

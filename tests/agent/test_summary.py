@@ -1,0 +1,281 @@
+"""What a model is asked to summarise, what is taken of its answer, and what must survive it word for word."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.brief import Brief, Exchange
+from agent.head import Left, exact_in, head
+from agent.models.base import Request, Said, Text, ToolCall, ToolResult
+from agent.prompt import assemble
+from agent.prompts import prompt
+from agent.summary import (
+    CUT,
+    MAX_IDENTIFIER_CHARS,
+    MOST_IDENTIFIERS,
+    NO_CALLS,
+    SUBSTANCE_CHARS,
+    SUMMARY_TOKENS,
+    accepted,
+    asking,
+    identifiers,
+    missing,
+    secured,
+    shortened,
+)
+from gateway.events import Called, Step
+from tests.agent.test_head import NOON
+
+SPOKEN = """\
+[2026-11-21 19:40] Ada Lovelace (owner): the door code is 4711, my address ada@example.org. Read /srv/data/report.csv!
+[2026-11-21 19:41] bob (guest) (overheard): see (https://example.org/a/b?c=1), deploy v2.3.1-rc1
+  on build-07.example.net:8443 by 21 November 2026 at 14:30; it costs $1,200.50 for 12 kg, 15 % off.
+Marta Lindqvist said that "Aunt Marge" likes `rm -rf build`, in #ops with @kim; and/or not, e.g. commit 3fa9c1d2e.
+See ABC-1234 in HttpServer or max_age_seconds, call +49 170 1234567,
+550e8400-e29b-41d4-a716-446655440000, C:\\me\\x.txt."""
+FOUND = {
+    "Ada Lovelace",
+    "4711",
+    "ada@example.org",
+    "/srv/data/report.csv",
+    "https://example.org/a/b?c=1",
+    "v2.3.1-rc1",
+    "build-07.example.net:8443",
+    "21 November 2026",
+    "14:30",
+    "$1,200.50",
+    "12 kg",
+    "15 %",
+    "Marta Lindqvist",
+    "Aunt Marge",
+    "rm -rf build",
+    "#ops",
+    "@kim",
+    "3fa9c1d2e",
+    "ABC-1234",
+    "HttpServer",
+    "max_age_seconds",
+    "+49 170 1234567",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "C:\\me\\x.txt",
+}
+STEPS = (Step(text="", calls=(Called(id="a", name="look_up", arguments="{}", result="found"),)),)
+
+
+def request(*history: Exchange, most: int = 4_096) -> Request:
+    brief = Brief(persona="You are Ana.", card="# Where", history=history, heard="", now="It is late.")
+    whole = assemble(brief, tools=(), max_output_tokens=most, key="ana", plain=False)
+    said = whole.conversation if whole.conversation and whole.conversation[-1].parts else whole.conversation[:-1]
+    return Request(
+        blocks=whole.blocks, conversation=said, aside="words", now="now", max_output_tokens=most, shared_key="ana"
+    )
+
+
+# What is asked
+
+PAST = st.lists(
+    st.builds(
+        Exchange,
+        heard=st.sampled_from(["", "hello", "more"]),
+        reply=st.sampled_from(["", "Yes."]),
+        steps=st.sampled_from([(), STEPS]),
+    ),
+    max_size=5,
+)
+
+
+@given(PAST, st.integers(0, 3))
+def test_asking_begins_with_all_that_was_there_and_ends_on_the_side_of_the_user(
+    history: list[Exchange], tail: int
+) -> None:
+    before = request(*history)
+    asked = asking(before, tail=tail)
+    assert (asked.blocks, asked.tools, asked.shared_key) == (before.blocks, before.tools, before.shared_key)
+    *_, last = asked.conversation
+    pieces = [part for said in before.conversation for part in said.parts]
+    assert [part for said in asked.conversation for part in said.parts][:-1] == pieces
+    roles = [said.role for said in asked.conversation]
+    assert roles == [("user", "assistant")[place % 2] for place in range(len(roles))]
+    assert (last.role, asked.aside, asked.now) == ("user", "", "")
+
+
+@pytest.mark.parametrize(
+    ("tail", "says"),
+    [
+        (0, "Summarise the whole conversation, in"),
+        (1, "Summarise the conversation but its last exchange, in"),
+        (7, "Summarise the conversation but its last 7 exchanges, in"),
+    ],
+)
+def test_the_model_is_told_what_to_summarise_and_how_long(tail: int, says: str) -> None:
+    asked = asking(request(), tail=tail, most_tokens=400).conversation[-1].parts[-1]
+    assert isinstance(asked, Text)
+    assert says in asked.text
+    assert "at most 200 words" in asked.text
+    assert "{" not in asked.text
+    assert asked.text.startswith(prompt("summarise")[:20])
+
+
+@pytest.mark.parametrize(("model", "wanted", "most"), [(4_096, 2_000, 4_000), (4_096, 400, 800), (160, 2_000, 160)])
+def test_an_answer_is_bounded_by_what_is_wanted_and_what_the_model_may_say(model: int, wanted: int, most: int) -> None:
+    assert asking(request(most=model), tail=1, most_tokens=wanted).max_output_tokens == most
+
+
+def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
+    first, second = asking(request(), tail=1), asking(request(), tail=1, hint=NO_CALLS)
+    assert (second.conversation, second.now) == (first.conversation, NO_CALLS)
+
+
+def test_words_come_behind_the_results_of_a_turn_that_was_cut_off() -> None:
+    before = request(Exchange(heard="hello", reply="", steps=STEPS))
+    last = asking(before, tail=1).conversation[-1]
+    assert [type(part) for part in last.parts] == [ToolResult, Text]
+    assert any(isinstance(part, ToolCall) for part in before.conversation[-2].parts)
+
+
+# What is taken of the answer
+
+
+def test_a_summary_is_taken_as_it_is() -> None:
+    assert accepted(" Ada wants the report.\n", stop="end", called=False).text == "Ada wants the report."
+
+
+def test_what_only_wraps_a_summary_goes() -> None:
+    wrapped = "```markdown\n[Previous conversation summary]\nAda wants the report.\n```"
+    assert accepted(wrapped, stop="end", called=False).text == "Ada wants the report."
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "called", "reason"),
+    [
+        ("", "end", False, "wrote no summary"),
+        (" \n\x00", "end", False, "wrote no summary"),
+        ("Ada wants", "refused", False, "declined"),
+        ("Ada wants the report.", "tools", True, "called tools"),
+        ("I'm sorry, but I can't help with that.", "end", False, "excused itself"),
+        ("I cannot summarise this conversation.", "end", False, "excused itself"),
+        ("Ada wants the rep", "length", False, "cut off"),
+    ],
+)
+def test_what_is_no_summary_says_why(text: str, stop: str, called: bool, reason: str) -> None:
+    draft = accepted(text, stop=stop, called=called)  # type: ignore[arg-type]  # each is one of them
+    assert (draft.text, reason in draft.reason) == ("", True)
+
+
+def test_of_one_that_was_cut_off_whole_sentences_are_taken() -> None:
+    draft = accepted("Ada wants the report. " * 20 + "And Bob", stop="length", called=False)
+    assert draft.text.endswith(f"report. {CUT}")
+    assert len(draft.text) >= SUBSTANCE_CHARS
+
+
+def test_a_summary_is_never_endless() -> None:
+    assert len(accepted("word " * 100_000, stop="end", called=False).text) <= SUMMARY_TOKENS * 5
+
+
+@given(st.text(max_size=300), st.integers(-5, 400))
+def test_shortened_never_exceeds_and_is_a_beginning(text: str, most: int) -> None:
+    short = shortened(text, most)
+    assert len(short.encode()) <= max(most, 0)
+    assert short == text or text.startswith(short.removesuffix(CUT).rstrip())
+
+
+def test_shortened_ends_with_a_sentence_where_one_is_near() -> None:
+    assert shortened("One two. Three four. Five six seven eight nine ten.", 48) == f"One two. Three four. {CUT}"
+
+
+# What must survive
+
+
+def test_what_looks_like_one_is_an_identifier() -> None:
+    assert set(identifiers([SPOKEN])) >= FOUND
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nothing of note, e.g. this and/or that", "It is the 1st of 2 days.", "[2026-11-21 19:40] bob (guest): hello"],
+)
+def test_ordinary_words_are_none(text: str) -> None:
+    assert [name for name in identifiers([text]) if name != "2 days"] == []
+
+
+def test_the_most_recent_and_most_repeated_come_first() -> None:
+    texts = ["file_a, file_b", "file_b", "file_c", "nothing"]
+    assert identifiers(texts) == ["file_c", "file_b", "file_a"]
+    assert identifiers(["file_a", *["file_b"] * 3, "file_c"])[0] == "file_b"
+
+
+@given(st.lists(st.text(max_size=80), max_size=6), st.integers(0, 9))
+def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most: int) -> None:
+    found = identifiers(texts, most=most)
+    assert len(found) == len(set(found)) <= most
+    assert all(any(name in text for text in texts) and len(name) <= MAX_IDENTIFIER_CHARS for name in found)
+    assert found == identifiers(texts, most=most)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a-", "a.", "a_", "1", "1,", "/a", "Aa ", "aA", '"a', "`", "a/", "+1 ", "a1-", "ht", "9 ", "x@", "1 Jan"],
+)
+def test_no_text_takes_long(piece: str) -> None:
+    began_s = time.perf_counter()
+    identifiers([piece * (100_000 // len(piece))])
+    assert time.perf_counter() - began_s < 5
+
+
+@pytest.mark.parametrize(
+    ("summary", "gone"),
+    [
+        ("See /srv/a.txt and port 80.", []),
+        ("See /srv/a.txt.old and port 8080.", ["/srv/a.txt", "80"]),
+        ("See x/srv/a.txt: 1.80", ["/srv/a.txt", "80"]),
+    ],
+)
+def test_missing_is_what_is_not_there_word_for_word(summary: str, gone: list[str]) -> None:
+    assert missing(summary, ["/srv/a.txt", "80"]) == gone
+
+
+def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
+    names = ["Aunt Marge", "rm -rf build", "4711", "gone_file"]
+    secure, beside = secured("Aunt Marge did rm -rf build at 4711.", names)
+    assert (secure, beside) == ("Aunt Marge did `rm -rf build` at 4711.", ["gone_file"])
+    assert secured("the big rm -rf build_a", ["rm -rf build"]) == ("the big rm -rf build_a", ["rm -rf build"])
+
+
+def test_marking_one_loses_no_other() -> None:
+    names = ["go to file_a", "file_a"]
+    assert secured("Then go to file_a.", names) == ("Then go to file_a.", ["go to file_a"])
+
+
+@given(st.lists(st.sampled_from(sorted(FOUND)), min_size=1, max_size=20, unique=True), st.data())
+def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[str], data: st.DataObject) -> None:
+    """Said once, in a summary or word for word beside it, whatever each summary keeps."""
+    carried, said = list[str](), ", ".join(f"`{name}`" for name in planted)
+    for number in range(data.draw(st.integers(1, 5))):
+        names = identifiers([said], kept=carried)
+        told = data.draw(st.lists(st.sampled_from(planted), unique=True))
+        summary, beside = secured(f"In part {number} it was about {' and '.join(told)}.", names)
+        text = head(
+            Left(handle="v1-9", turns=2, since=NOON, until=NOON),
+            summary=summary,
+            journal=(),
+            exact=beside,
+            last_request="",
+            budget_tokens=2_000,
+        )
+        assert not missing(text, planted)
+        carried, said = exact_in(text), summary
+
+
+def test_what_was_planted_early_is_not_washed_away_by_one_long_talk() -> None:
+    kept = [f"old_{number}" for number in range(MOST_IDENTIFIERS // 2)]
+    names = identifiers([f"new_{number}" for number in range(1_000)], kept=kept)
+    assert len(names) == MOST_IDENTIFIERS
+    assert set(kept) < set(names)
+    assert names[0] == "new_999"
+
+
+def test_a_said_is_not_needed_to_ask() -> None:
+    empty = Request(blocks=(), conversation=(), max_output_tokens=9, shared_key="ana")
+    assert [type(said) for said in asking(empty, tail=0).conversation] == [Said]
