@@ -13,7 +13,7 @@ from gateway.hands import Whereabouts
 from gateway.records import Noted, Seq, TurnEnded
 from gateway.relevance import folded
 from gateway.scopes import PUBLIC
-from gateway.store import Reader, Stored
+from gateway.store import Reader, Stored, search_terms
 
 MAX_CHARS: Final = 300
 """Of what is quoted of one."""
@@ -28,6 +28,8 @@ ByHand = Callable[[str], Awaitable[Sequence[Written]]]
 _NOWHERE: Final = Seq(0)
 _WORD: Final = re.compile(r"[^\W_]+")
 _CHANGES: Final = 200
+_PREFIX_CHARS: Final = 3
+"""Of a word, from which on what only begins with it counts too: harbour, harbours."""
 
 
 class Scopes(Protocol):
@@ -111,6 +113,11 @@ def by_hand(one: Written) -> Hit:
 def scope_of_hit(hit: Hit) -> str:
     """For `Sight.of`."""
     return hit.scope
+
+
+def all_of(terms: Sequence[str]) -> str:
+    """For `Reader.newest(match=...)`: said with all of them, as the index splits and folds them itself."""
+    return " ".join(f"{search_terms(term)}*" if len(term) >= _PREFIX_CHARS else search_terms(term) for term in terms)
 
 
 def words_of(text: str) -> list[str]:

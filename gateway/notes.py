@@ -134,7 +134,7 @@ class Notes:
             entry = Entry(fact=noted, at=now, conversation=place, key=f"{_KEY}{note}")
             (stored,) = await self._store.append([entry])
             desk.material.append((stored.seq, tokens(noted)))
-            desk.late.append(_entry(noted, entry))
+            desk.late.append(entry_of(noted, entry))
             await self._put(noted.agent, desk)
         return note
 
@@ -147,7 +147,7 @@ class Notes:
                 dream = await newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
                 desk.material.extend((one.seq, tokens(noted)) for one, noted in notes if one.seq > upto)
-                desk.late = await self._missing(agent, [_entry(noted, one) for one, noted in notes])
+                desk.late = await self._missing(agent, [entry_of(noted, one) for one, noted in notes])
                 desk.known = True
                 await self._put(agent, desk)
         return desk
@@ -209,7 +209,8 @@ def _by_hand(path: Path, before: tuple[own_files.Mark, list[Written]]) -> tuple[
     return now, [entry for entry in parse(text) if not entry.note]
 
 
-def _entry(noted: Noted, of: Entry | Stored) -> Written:
+def entry_of(noted: Noted, of: Entry | Stored) -> Written:
+    """A note of the log as the journal has it."""
     note = (of.key or "").removeprefix(_KEY)
     title = TO_REMEMBER if noted.lasting else noted.title
     return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note=note)
