@@ -1,9 +1,7 @@
 """Whether the view of a conversation is folded before a turn, and how. Pure: a plan, which others carry out.
 
-Keeping S tokens that could go costs S * read at each request. Letting them go costs R * (write - read) once, where R
-is what stands behind the first change, for that is written to the provider's cache anew. So a fold pays once the rent
-that was paid for them has grown to the price (the economic order quantity), if enough requests are still to come.
-Where the cache is cold the price is 0.
+Where nothing presses, old results and old loops go once it pays (`agent.rent`), or at once where the cache is cold and
+it costs nothing. Under pressure the view gets half as long as it may be (`agent.pressing`), whatever that costs.
 """
 
 import json
@@ -11,40 +9,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from agent.projection import Form, Raw, size, summed, trimmed
-from agent.stubs import stubs, tokens
+from agent.layout import Shape, Sizes, further, lay, present, weigh
+from agent.pressing import Press, press
+from agent.rent import Offer, offer
+
+__all__ = ["Decision", "Situation", "Sizes", "decide", "dump", "load", "weigh"]
 
 KEEP_SHARE = 0.50
 """Of the budget survives a fold under pressure, so that the next one is far off."""
 HEAD_SHARE = 0.25
 """Of what survives may be the text that stands in front of the turns."""
+EXCERPTS_SHARE = 1 / 16
+"""Of the budget may be results of summarised loops, told word for word."""
 MIN_GAIN_TOKENS = 64
 """A fold that nothing presses for saves at least this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """One turn in view, in tokens, images included. Made so that `whole >= trimmed >= summed`."""
-
-    whole: int
-    trimmed: int
-    """With no result spared."""
-    summed: int
-    """Without excerpts."""
-    form: Form = Form.WHOLE
-    """As it is told now."""
-    results: tuple[int, ...] = ()
-    """What each result that a trim would clear saves, oldest first; together `whole - trimmed` at most. What else a
-    trim saves (calls that are kept elsewhere) has no part in it."""
-    requests: int = 1
-    """Model requests that it made."""
-    covered: bool = False
-    """The newest journal entry of this place was written after it ended."""
-
-    def __post_init__(self) -> None:
-        trimmed = min(self.trimmed, self.whole)
-        object.__setattr__(self, "trimmed", trimmed)
-        object.__setattr__(self, "summed", min(self.summed, trimmed))
+KEEP_LOOPS = 3
+"""Turns, the newest, whose tool loops are not summarised unless something presses for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,27 +105,143 @@ def load(text: str) -> Situation:
     return Situation(**json.loads(text))
 
 
-def weigh(turn: Raw, *, form: Form, images: int = 0, requests: int = 1, covered: bool = False) -> Sizes:
-    """Measure a turn in each form. `images`: tokens of what was shown with it."""
-    found = stubs(turn.seq, turn.exchange)
-    calls = [called for step in turn.exchange.steps for called in step.calls]
-    return Sizes(
-        whole=size(turn.exchange) + images,
-        trimmed=size(trimmed(turn)) + images,
-        summed=size(summed(turn)) + images,
-        form=form,
-        results=tuple(tokens(calls[number - 1]) - tokens(stub) for number, stub in found.items()),
-        requests=requests,
-        covered=covered,
-    )
-
-
 def decide(turns: Sequence[Sizes], at: Situation) -> Decision:
     """How the turns in view (oldest first) are told from now on.
 
     Marks only move forward. Under pressure head and turns take half of the budget afterwards at most, and with the
-    new lines no more than all of it, as far as there is anything that can leave.
+    new lines no more than all of it: else only the newest turn is left, or nothing if not even that fits.
     """
-    forms = [turn.form for turn in turns]
-    summed = forms.count(Form.SUMMED)
-    return Decision(summed=summed, trimmed=summed + forms.count(Form.TRIMMED), spared=at.spared, head=at.head)
+    excerpts = min(at.excerpts, int(at.budget * EXCERPTS_SHARE) // 64 * 64)  # the same while the blocks change a little
+    view = _View(turns=turns, at=at, now=present(turns, at.spared), excerpts=excerpts)
+    return _pressed(view) or _at_leisure(view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What there is to decide about."""
+
+    turns: Sequence[Sizes]
+    at: Situation
+    now: Shape
+    excerpts: int
+
+    @property
+    def taken(self) -> int:
+        return self.at.head + self.laid(self.now)
+
+    def laid(self, shape: Shape) -> int:
+        return sum(lay(self.turns, shape, self.excerpts))
+
+    def decision(self, shape: Shape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None) -> Decision:
+        return Decision(
+            start=shape.start,
+            summed=shape.summed,
+            trimmed=shape.trimmed,
+            spared=shape.spared,
+            excerpts=self.excerpts,
+            head=self.at.head if head is None else head,
+            kinds=kinds,
+            summarise="summary" in kinds,
+            verdict=verdict,
+        )
+
+    def changes(self, shape: Shape) -> tuple[str, ...]:
+        """What is told in a harsher form, of the turns that stay."""
+        before = lay(self.turns, self.now, self.excerpts)
+        changed = [before[place] != taken for place, taken in enumerate(lay(self.turns, shape, self.excerpts))]
+        trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
+        sums = any(changed[max(shape.start, self.now.summed) : shape.summed])
+        return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
+
+
+def _pressed(view: _View) -> Decision | None:
+    """None: nothing presses, or the view takes little of what is too much."""
+    turns, at, taken = view.turns, view.at, view.taken
+    budget, due = int(at.budget / at.scale), None if at.compact_above is None else int(at.compact_above / at.scale)
+    why = _why(at, taken, budget, due)
+    most = [budget, *([taken] if at.force else []), *([due] if due is not None and taken + at.new > due else [])]
+    room = max(0, min(int(min(most) * KEEP_SHARE) >> max(0, at.force - 1), budget - at.new))
+    if not why or taken <= room:
+        return None
+    new_head = int(room * HEAD_SHARE)
+    found = press(
+        turns,
+        Press(
+            room=room,
+            hard=room if at.force else max(room, budget - at.new),
+            head=at.head,
+            new_head=new_head,
+            excerpts=view.excerpts,
+            keep=at.keep_results,
+            tail=at.keep_tail,
+            summarise=due is not None and not at.force,  # what asks for it would be too long as well
+            spared=at.spared,
+        ),
+    )
+    shape = found.shape
+    rewritten = found.rewritten and (shape.start > 0 or at.head > new_head)
+    kinds = (*view.changes(shape), *(_leaving(turns[: shape.start], summarise=found.summarise) if rewritten else ()))
+    head = new_head if rewritten else at.head
+    verdict = f"{why}: {taken:,} tokens in view become {head + view.laid(shape):,} at most; wanted are {room:,}"
+    return view.decision(shape, verdict, kinds, head) if kinds else None
+
+
+def _why(at: Situation, taken: int, budget: int, due: int | None) -> str:
+    """What presses, the most pressing first. Empty: nothing."""
+    if at.force:
+        return f"the provider said that the prompt is too long ({at.force})"
+    if taken + at.new > budget:
+        return f"{taken + at.new:,} tokens do not fit {budget:,}"
+    if at.full:
+        return "the provider counted a prompt that is nearly full"
+    if due is not None and taken + at.new > due:
+        return f"{taken + at.new:,} tokens are more than the {due:,} from which on a summary is due"
+    return ""
+
+
+def _leaving(turns: Sequence[Sizes], *, summarise: bool) -> tuple[str, ...]:
+    """What stands for turns that leave."""
+    if summarise:
+        return ("summary",)
+    covered = [turn.covered for turn in turns]
+    return (*(("bridge",) if any(covered) else ()), *(("drop",) if not all(covered) or not covered else ()))
+
+
+def _at_leisure(view: _View) -> Decision:
+    """Nothing presses: fold if it costs nothing, or pays."""
+    turns, at, count = view.turns, view.at, len(view.turns)
+    trim = further(turns, view.now, trimmed=count, keep=at.keep_results)
+    both = further(turns, view.now, summed=count - KEEP_LOOPS, trimmed=count, keep=at.keep_results)
+    gentle, harsh = (
+        offer(turns, shape, spared=at.spared, excerpts=view.excerpts, keep=at.keep_results, loops=KEEP_LOOPS)
+        for shape in (trim, both)
+    )
+    best = max(gentle, harsh, key=lambda one: one.gain)
+    if best.gain <= 0:
+        return view.decision(view.now, "")
+    if at.policy == "full":
+        return view.decision(view.now, f"{best.gain:,} tokens could go, which only a full window is a reason for")
+    if at.policy == "always":
+        shape = trim if gentle.gain > 0 else view.now
+        return view.decision(shape, f"{gentle.gain:,} tokens go, as always", view.changes(shape))
+    if _worth(at, harsh - gentle) and (_worth(at, gentle) or _worth(at, harsh)):
+        return view.decision(both, _told(at, harsh), view.changes(both))
+    if _worth(at, gentle):
+        return view.decision(trim, _told(at, gentle), view.changes(trim))
+    return view.decision(view.now, _told(at, best))
+
+
+def _worth(at: Situation, one: Offer) -> bool:
+    return one.gain >= MIN_GAIN_TOKENS and (at.cold or one.pays(read=at.read, write=at.write, ahead=at.ahead))
+
+
+def _told(at: Situation, one: Offer) -> str:
+    """The numbers, in tokens at the input price."""
+    if at.cold:
+        return f"{one.gain:,} tokens could go; nothing is cached, so it costs nothing"
+    dearer = max(0.0, at.write - at.read)
+    return (
+        f"{one.gain:,} tokens could go: they have cost {one.rent * at.read:,.0f} since they could, and in "
+        f"{at.ahead:.1f} more requests will cost {one.gain * at.read * at.ahead:,.0f}; rewriting {one.rewritten:,} "
+        f"costs {one.rewritten * dearer:,.0f}, of which {one.again * dearer:,.0f} each time anew"
+    )

@@ -1,0 +1,94 @@
+"""How many tokens turns take in view, for each way to tell them. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.projection import Form, Raw, size, summed, trimmed
+from agent.stubs import stubs, tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """One turn in view, in tokens, images included. Made so that `whole >= trimmed >= summed`."""
+
+    whole: int
+    trimmed: int
+    """With no result spared."""
+    summed: int
+    """Without excerpts."""
+    form: Form = Form.WHOLE
+    """As it is told now."""
+    results: tuple[int, ...] = ()
+    """What each result that a trim would clear saves, oldest first; together `whole - trimmed` at most. What else a
+    trim saves (calls that are kept elsewhere) has no part in it."""
+    requests: int = 1
+    """Model requests that it made."""
+    covered: bool = False
+    """The newest journal entry of this place was written after it ended."""
+
+    def __post_init__(self) -> None:
+        trimmed = min(self.trimmed, self.whole)
+        object.__setattr__(self, "trimmed", trimmed)
+        object.__setattr__(self, "summed", min(self.summed, trimmed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a view is told, as `agent.folding.Decision` has it."""
+
+    start: int = 0
+    summed: int = 0
+    trimmed: int = 0
+    spared: int = 0
+
+
+def weigh(turn: Raw, *, form: Form, images: int = 0, requests: int = 1, covered: bool = False) -> Sizes:
+    """Measure a turn in each form. `images`: tokens of what was shown with it."""
+    found = stubs(turn.seq, turn.exchange)
+    calls = [called for step in turn.exchange.steps for called in step.calls]
+    return Sizes(
+        whole=size(turn.exchange) + images,
+        trimmed=size(trimmed(turn)) + images,
+        summed=size(summed(turn)) + images,
+        form=form,
+        results=tuple(tokens(calls[number - 1]) - tokens(stub) for number, stub in found.items()),
+        requests=requests,
+        covered=covered,
+    )
+
+
+def present(turns: Sequence[Sizes], spared: int) -> Shape:
+    """How the turns are told now."""
+    told = [turn.form for turn in turns]
+    whole = [place for place, form in enumerate(told, start=1) if form is not Form.WHOLE]
+    loops = [place for place, form in enumerate(told, start=1) if form is Form.SUMMED]
+    return Shape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
+
+
+def further(
+    turns: Sequence[Sizes], now: Shape, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int
+) -> Shape:
+    """The same, folded at least so far, with so many of the newest results whole as far as they are whole now."""
+    summed = max(now.summed, summed, start)
+    trimmed = max(now.trimmed, trimmed, summed)
+    newly = sum(len(turn.results) for turn in turns[now.trimmed : trimmed])
+    behind = sum(len(turn.results) for turn in turns[trimmed:])
+    return Shape(start=start, summed=summed, trimmed=trimmed, spared=max(0, min(keep - behind, now.spared + newly)))
+
+
+def lay(turns: Sequence[Sizes], shape: Shape, excerpts: int) -> list[int]:
+    """What each turn takes. Of excerpts as much is assumed as there can be."""
+    taken, spared = list[int](), shape.spared
+    for place in range(len(turns) - 1, shape.start - 1, -1):
+        turn = turns[place]
+        if place < shape.summed:
+            told = min(excerpts, turn.whole - turn.summed)
+            excerpts -= told
+            taken.append(turn.summed + told)
+        elif place < shape.trimmed:
+            whole = turn.results[max(0, len(turn.results) - spared) :]
+            spared -= len(whole)
+            taken.append(turn.trimmed + sum(whole))
+        else:
+            taken.append(turn.whole)
+    return [0] * shape.start + taken[::-1]

@@ -1,0 +1,132 @@
+"""A view that must become smaller: which turns are told how, the gentlest means first. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agent.layout import Shape, Sizes, further, lay, present
+
+_NEWEST_SHARE = 0.5
+"""Of the room may be taken by the newest turn before its results give way to what was said before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """What there is room for, in tokens."""
+
+    room: int
+    """For head and turns."""
+    hard: int
+    """For them, where only the newest turn is left. At least `room`."""
+    head: int
+    """Taken by the text in front of the turns as it is."""
+    new_head: int
+    """May be taken by it once turns leave."""
+    excerpts: int
+    keep: int
+    """So many of the newest results stay whole if they can."""
+    tail: int
+    """Of the newest turns stays word for word where the journal or a summary stands for the others."""
+    summarise: bool
+    """A model can make a summary."""
+    spared: int
+    """As it is now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressed:
+    """What came of it."""
+
+    shape: Shape
+    summarise: bool = False
+    rewritten: bool = False
+    """The text in front is written anew."""
+
+
+def press(turns: Sequence[Sizes], at: Press) -> Pressed:
+    """Return the gentlest way that leaves what there is room for; else the newest turn alone, or nothing."""
+    newest = max(0, len(turns) - 1)
+    if found := _gentlest(turns, at, 0, at.room - at.head):
+        return Pressed(shape=found)
+    room = at.room - at.new_head
+    written = 0
+    while written < newest and turns[written].covered:
+        written += 1
+    bridge = min(written, _tail(turns, at, at.tail))
+    if bridge and (found := _gentlest(turns, at, bridge, room)):
+        return Pressed(shape=found, rewritten=True)
+    leaving = _tail(turns, at, min(at.tail, room)) if at.summarise else 0
+    if leaving and (found := _gentlest(turns, at, leaving, room)):
+        return Pressed(shape=found, summarise=True, rewritten=True)
+    if not (found := _dropping(turns, at, room)):
+        found = further(turns, present(turns, at.spared), start=newest, summed=len(turns), keep=0)
+        if sum(lay(turns, found, at.excerpts)) > at.hard - at.new_head:
+            found = Shape(start=len(turns), summed=len(turns), trimmed=len(turns))
+    return Pressed(shape=found, summarise=at.summarise and found.start > 0, rewritten=True)
+
+
+def _gentlest(turns: Sequence[Sizes], at: Press, start: int, room: int) -> Shape | None:
+    """Of the ways to tell the turns from `start` on, the first that fits."""
+    now = present(turns, at.spared)
+    trimmed = further(turns, now, start=start, trimmed=len(turns) - 1, keep=at.keep)
+    if sum(lay(turns, trimmed, at.excerpts)) <= room:
+        return trimmed
+    loops = _loops(turns, at, trimmed, room)
+    ways = (loops, *_newest(turns, at, now, loops))
+    return next((shape for shape in ways if sum(lay(turns, shape, at.excerpts)) <= room), None)
+
+
+def _newest(turns: Sequence[Sizes], at: Press, now: Shape, shape: Shape) -> Iterator[Shape]:
+    """The newest turn trimmed as well; and no result spared."""
+    for keep in (at.keep, 0):
+        yield further(turns, now, start=shape.start, summed=shape.summed, trimmed=len(turns), keep=keep)
+
+
+def _loops(turns: Sequence[Sizes], at: Press, shape: Shape, room: int) -> Shape:
+    """As few of the oldest tool loops summed as leaves what there is room for; else as many as helps."""
+    taken = lay(turns, shape, 0)
+    total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
+    best = (total + min(at.excerpts, excerpts), shape.summed)
+    for place in range(shape.summed, len(turns) - 1):
+        total -= taken[place] - turns[place].summed
+        excerpts += turns[place].whole - turns[place].summed
+        best = min(best, (total + min(at.excerpts, excerpts), place + 1))
+        if best[0] <= room:
+            break
+    return further(
+        turns,
+        present(turns, at.spared),
+        start=shape.start,
+        summed=best[1],
+        trimmed=shape.trimmed,
+        keep=at.keep,
+    )
+
+
+def _tail(turns: Sequence[Sizes], at: Press, most: int) -> int:
+    """Where the newest turns begin that take so much at most; there is always one."""
+    shape = further(turns, present(turns, at.spared), trimmed=len(turns) - 1, keep=at.keep)
+    place, taken = max(0, len(turns) - 1), lay(turns, shape, at.excerpts)
+    left = most - sum(taken[place:])
+    while place > 0 and taken[place - 1] <= left:
+        place -= 1
+        left -= taken[place]
+    return place
+
+
+def _dropping(turns: Sequence[Sizes], at: Press, room: int) -> Shape | None:
+    """As few of the oldest turns leave as possible; None: not even the newest one fits without being summed."""
+    if not turns:
+        return None
+    now, newest = present(turns, at.spared), len(turns) - 1
+    summed = further(turns, now, summed=newest, trimmed=newest, keep=at.keep)
+    shapes = [summed, *_newest(turns, at, now, summed)]
+    for shape in shapes:
+        taken = lay(turns, shape, at.excerpts)
+        if taken[newest] > (room * _NEWEST_SHARE if shape is not shapes[-1] else room):
+            continue
+        start, left = newest, room - taken[newest]
+        while start > 0 and taken[start - 1] <= left:
+            start -= 1
+            left -= taken[start]
+        return _gentlest(turns, at, start, room) or replace(shape, start=start)
+    return None

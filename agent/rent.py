@@ -1,0 +1,87 @@
+"""What a fold saves and what it costs, in tokens at the input price. Pure.
+
+Keeping S tokens that could go costs S * read at each request: a rent. Letting them go writes R tokens to the cache anew
+that would have been read, where R is what stands behind the first change: R * (write - read), once. Of R, what is told
+in its last form is written that way once, sooner or later; what will change again is written once more at each fold.
+Folds as far apart as is cheapest in the long run are made when the rent has grown to the price of the latter (as in the
+economic order quantity, where the cost of ordering equals the cost of holding), and only if what is still to be saved
+before the cache is cold, and the fold free, is worth all of R.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from agent.layout import Shape, Sizes, lay, present
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one way to fold comes to. One minus another is what the first one comes to on top of the second."""
+
+    gain: int
+    """Tokens that go."""
+    rent: float
+    """Requests so far that repeated tokens which could have gone: tokens times requests."""
+    rewritten: int
+    """Tokens behind the first change, as they are told then."""
+    again: int
+    """Of these, what the next fold is going to change."""
+
+    def __sub__(self, other: "Offer") -> "Offer":
+        return Offer(
+            gain=self.gain - other.gain,
+            rent=self.rent - other.rent,
+            rewritten=self.rewritten - other.rewritten,
+            again=self.again - other.again,
+        )
+
+    def pays(self, *, read: float, write: float, ahead: float) -> bool:
+        """Whether it is time, where the cache is warm."""
+        dearer = max(0.0, write - read)
+        return self.rent * read >= self.again * dearer and self.gain * read * ahead >= self.rewritten * dearer
+
+
+def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, keep: int, loops: int) -> Offer:
+    """`spared`: results that are whole now in trimmed turns; `keep`, `loops`: newest results and loops that stay."""
+    now = present(turns, spared)
+    before, after = lay(turns, now, excerpts), lay(turns, shape, excerpts)
+    first = next((place for place, taken in enumerate(before) if after[place] != taken), len(turns))
+    last = [
+        after[place]
+        for place in range(first, len(turns))
+        if after[place] != before[place] and after[place] <= turns[place].trimmed
+    ]
+    since = [*accumulate((turn.requests for turn in reversed(turns)), initial=0)][-2::-1]
+    return Offer(
+        gain=sum(before) - sum(after),
+        rent=sum(gain * since[place] for place, gain in _gains(turns, now, shape, keep=keep, loops=loops)),
+        rewritten=sum(after[first:]),
+        again=sum(after[first:]) - sum(last),
+    )
+
+
+def _gains(turns: Sequence[Sizes], now: Shape, shape: Shape, *, keep: int, loops: int) -> Iterator[tuple[int, int]]:
+    """What goes, each with the turn since whose end it could have gone."""
+    results = [(place, saved) for place, turn in enumerate(turns) for saved in turn.results]
+    newest = len(turns) - 1
+    for number, (was, is_) in enumerate(zip(_cleared(turns, now), _cleared(turns, shape), strict=True)):
+        if is_ and not was:
+            newer = number + keep
+            yield results[newer][0] if newer < len(results) else newest, results[number][1]
+    for place in range(now.trimmed, shape.trimmed):
+        turn = turns[place]
+        yield place, turn.whole - turn.trimmed - sum(turn.results)
+    for place in range(now.summed, shape.summed):
+        yield min(place + loops, newest), turns[place].trimmed - turns[place].summed
+
+
+def _cleared(turns: Sequence[Sizes], shape: Shape) -> list[bool]:
+    """Of each result that a trim would clear, oldest first, whether it is."""
+    found, spared = list[bool](), shape.spared
+    for place in range(len(turns) - 1, -1, -1):
+        for _ in turns[place].results:
+            spares = shape.summed <= place < shape.trimmed and spared > 0
+            spared -= spares
+            found.append(place < shape.trimmed and not spares)
+    return found[::-1]
