@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agent.brief import Line
 from gateway import access
@@ -23,9 +23,9 @@ from gateway.events import (
     SenderId,
 )
 from gateway.happened import HAPPENED, Happened, Pieces, asks, tale
-from gateway.media import Media
+from gateway.media import Attached
 from gateway.records import INNER, Fact, MediaRef, Queued, Seq, address_of
-from gateway.store import Store, Unread
+from gateway.store import Reader, Unread
 
 NEWEST_CHANGES = 1_000
 """Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
@@ -63,10 +63,17 @@ class Heard:
     images: tuple[MediaRef, ...] = ()
 
 
+class Beside(Protocol):
+    """What came beside the words: `gateway.media.Media` knows."""
+
+    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
+        """What to say and show of each message's attachments."""
+
+
 class Hearing:
     """Reads what is needed to tell a turn what is new."""
 
-    def __init__(self, store: Store, access_policy: access.Policy, media: Media) -> None:
+    def __init__(self, store: Reader, access_policy: access.Policy, media: Beside) -> None:
         self._store = store
         self._access = access_policy
         self._media = media

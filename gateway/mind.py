@@ -208,7 +208,7 @@ class Mind:
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view there now; in words, what came of it."""
         async with self._shared.doors.of(conversation):
-            return "Nothing is folded by hand yet: it is done when it pays."
+            return await self._turns.compact(conversation)
 
     def _left_usd(self) -> float:
         state, policy = self.loop.state, self.loop.policy

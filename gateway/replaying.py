@@ -1,0 +1,131 @@
+"""Reads a stretch of a log and has it decided again: beside a running gateway, or from an export."""
+
+import contextlib
+import json
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gateway.events import ConversationId
+from gateway.records import DmnSaved, Folded, Seq, TurnEnded
+from gateway.reheard import reheard
+from gateway.replay import Report, dmn
+from gateway.reseen import Reseen
+from gateway.store import Reader, Store, Stored, StoreError
+from gateway.store.schema import make, migrate, uri
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the position that was reached, and the last one."""
+
+_KINDS: Final = ("dmn", "folded", "rewound", "turn_ended")
+_PAGE: Final = 500
+"""Entries in memory at once, besides what is in view."""
+_COLUMNS: Final = ("seq", "at", "kind", "conversation", "key", "cause", "body")
+
+
+class NoLog(StoreError):
+    """The file is no export of a log."""
+
+
+async def replay(reader: Reader, *, since: datetime | None, progress: Progress = lambda _done, _last: None) -> Report:
+    """Decide again all that stands in the log since then (None: from its beginning), and compare.
+
+    What was in view at the beginning is read, too. What comes while this reads is part of it, or not.
+    """
+    report, seen = Report(), dict[ConversationId, Reseen]()
+    newest = await reader.newest(1)
+    last = newest[-1].seq if newest else 0
+    after = await _before(reader, since, last) if since is not None else 0
+    begin = Seq(after + 1)
+    while page := await reader.entries(after=after, before=last + 1, kinds=_KINDS, limit=_PAGE):
+        for entry in page:
+            await _again(reader, entry, begin, seen, report)
+        after = page[-1].seq
+        progress(after, last)
+    return report
+
+
+async def _again(reader: Reader, entry: Stored, begin: Seq, seen: dict[ConversationId, Reseen], report: Report) -> None:
+    report.seen(entry.seq, entry.at)
+    fact, place = entry.fact, entry.conversation
+    if isinstance(fact, DmnSaved):
+        dmn(report, entry.seq, fact)
+        return
+    if place is None:
+        return
+    if place not in seen:
+        seen[place] = await _in_view(reader, place, begin)
+    seen[place].take(entry, report)
+    if isinstance(fact, TurnEnded):
+        found = await reheard(reader, place, entry.seq, fact)
+        if found.skipped:
+            report.skip("heard", found.skipped)
+        elif found.difference:
+            report.differs("heard", entry.seq, place, found.difference)
+        else:
+            report.same("heard")
+
+
+async def _in_view(reader: Reader, place: ConversationId, begin: Seq) -> Reseen:
+    """What was in view there when the stretch began."""
+    seen, start = Reseen(), 0
+    for fold in await reader.newest(1, before=begin, kinds=["folded"], conversation=place):
+        start = fold.fact.start if isinstance(fold.fact, Folded) else 0
+    after, kinds = start - 1, ["turn_ended", "folded", "rewound"]
+    while page := await reader.entries(after=after, before=begin, kinds=kinds, conversation=place, limit=_PAGE):
+        for entry in page:
+            seen.take(entry, None)
+        after = page[-1].seq
+    for fold in await reader.newest(1, before=begin, kinds=["folded"], conversation=place):
+        seen.take(fold, None)
+    return seen
+
+
+async def _before(reader: Reader, since: datetime, last: int) -> int:
+    """The position behind which entries are as new as that: times grow with positions, but for a clock set back."""
+    low, high = 0, last
+    while low < high:
+        middle = (low + high) // 2
+        found = await reader.entries(after=middle, limit=1)
+        if found and found[0].at < since:
+            low = found[0].seq
+        else:
+            high = middle
+    return low
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[Reader]:
+    """A store as it is, or one that is made of an export. Raises StoreError; OSError if there is no such file."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    if head.startswith(b"SQLite format 3\0") or not head:
+        async with await Store.open_readonly(path) as reader:
+            yield reader
+        return
+    with tempfile.TemporaryDirectory(prefix="reverie-replay-") as folder:
+        made = Path(folder, "export.db")
+        make(made)
+        migrate(made)
+        with contextlib.closing(sqlite3.connect(uri(made, "rw"), uri=True)) as connection, connection:
+            try:
+                connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(path))
+            except (sqlite3.Error, OverflowError) as error:
+                raise NoLog(f"{path} is no log: {error}") from error
+        async with await Store.open_readonly(made) as reader:
+            yield reader
+
+
+def _rows(path: Path) -> Iterator[tuple[object, ...]]:
+    """The rows of an export, as `reverie log export` writes it."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                said = json.loads(line)
+                *head, body = (said[name] for name in _COLUMNS)
+            except (ValueError, KeyError, TypeError) as error:
+                raise NoLog(f"line {number} of {path} is no entry of a log: {type(error).__name__}") from error
+            yield (*head, json.dumps(body, ensure_ascii=False))
