@@ -93,10 +93,12 @@ class Asking:
             try:
                 return await self._take(setting, brief, replace(where, askers=fresh.askers()), glimpse)
             except TooLong as error:
+                self._room.lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason)
                 tries += 1
             except Malformed as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", self._conversation, error.reason)
+                self._room.lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason)
                 seeing, news = seeing and bool(told.media), False
         return outcome

@@ -15,7 +15,7 @@ from agent.models.anthropic_answer import Answer, EventIn
 from agent.models.anthropic_editing import BETA, clearing, editing
 from agent.models.anthropic_thinking import Thought, Thoughts
 from agent.models.anthropic_wire import Wire, translate
-from agent.models.base import Began, Busy, Chunk, Malformed, Request, Text
+from agent.models.base import Began, Busy, Chunk, Malformed, Request, Text, TooLong
 from agent.models.claude import Effort, Thinking, options, rules
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, Api, endpoint
@@ -128,6 +128,9 @@ class AnthropicModel:
                     raise
         for note in answer.notes:
             _log.info("%s %s", self.label, note)
+        if answer.overflowed:
+            yield Began(usage=answer.usage)
+            raise TooLong(f"{self._api.where} filled its window before the answer was whole")
         end = answer.end()
         if end.stop == "tools":
             self._remember(request, wire, answer)

@@ -208,6 +208,11 @@ class Answer:
                 content.append(block)
         return content
 
+    @property
+    def overflowed(self) -> bool:
+        """The window was full before the answer was whole."""
+        return self._stop == "model_context_window_exceeded"
+
     def end(self) -> End:
         """Return how it ended, once complete."""
         stop = _STOPS.get(self._stop or "", "end")

@@ -198,7 +198,8 @@ class Began:
 
 Chunk = Began | Partial | Text | ToolCall | End
 """Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
-front of everything else; `Began` only from providers that tell, in front of all but that, once for each attempt."""
+front of everything else; `Began` only from providers that tell, in front of all but that, once for each attempt, and
+once more right before an error if more is billed by then."""
 
 
 class Model(Protocol):

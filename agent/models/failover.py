@@ -115,12 +115,10 @@ class Failover:
                 self._failed(place, error)
                 failed = error
                 continue
-            except Malformed:
+            except (Malformed, TooLong) as error:
                 self._answered(place)
-                raise
-            except TooLong as error:
-                self._answered(place)
-                if place == 0:
+                if place == 0 or isinstance(error, Malformed):
+                    error.accounts = tuple(lost)
                     raise
                 self._tell(place, error)  # a fallback's window is not what the conversation is folded for
                 continue

@@ -1,7 +1,8 @@
 """What a provider's refusal means for us. Pure: status, headers and body in, a `ModelError` out.
 
 Sources: platform.claude.com/docs/en/api/errors and /rate-limits; platform.openai.com/docs/guides/error-codes;
-llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After).
+llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After). What compatible
+servers say stands beside their names.
 """
 
 import json
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from agent.models.base import Busy, Malformed, ModelError, TooLong, Unusable
+from agent.models.base import Busy, End, Malformed, ModelError, TooLong, Unusable
 
 _REASON_CHARS = 240
 """Long enough for a provider's sentence, short enough for one log line."""
@@ -23,10 +24,21 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 _BUSY = frozenset({408, 409, 425, 429})
 _UNUSABLE = frozenset({401, 402, 403, 404, 405, 410})
 _OVERFLOW = re.compile(
-    r"prompt is too long|context[ _](?:length|window|size|limit)|maximum context|exceed_context|request_too_large"
-    r"|input is too long|too many (?:input )?tokens|reduce the length",
+    r"(?:prompt|input|request)\b.{0,40}\bis too long|context[ _](?:length|window|size|limit)|maximum context"
+    r"|exceed_context|request_too_large|too many (?:input )?tokens|reduce the length"
+    r"|maximum (?:model|prompt|allowed input) length|exceeds max length"  # vLLM, xAI, SGLang's router, Z.ai
+    r"|exceeds the maximum number of tokens|token count.{0,40}exceeds the limit"  # Gemini, GitHub
+    r"|exceeded model token limit|range of input length|more than max tokens allowed"  # Moonshot, DashScope, MiniMax
+    r"|max_new_tokens`? must be|string_above_max_length",  # TGI, OpenAI
     re.IGNORECASE,
 )
+"""How providers say that a prompt does not fit."""
+_TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECASE)
+"""OpenAI's 429 for what is more than a minute's tokens: waiting does not help."""
+_FULL = 0.99
+"""Of the window: estimates of the end are that far off."""
+_SCARCE = 1 / 8
+"""Of what was asked for: who stops so soon and has said nothing had no room. A limit of the server's own is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
     r"|credit balance is too low|model_not_found",
@@ -79,6 +91,18 @@ def stream_failure(body: str, *, where: str, secret: str) -> ModelError:
     return _named(status, told, where=where, secret=secret, hint_s=None)
 
 
+def window_full(end: End, *, said: bool, asked: int, window: int) -> bool:
+    """Whether an answer was cut because the window was full, not because it had the length that was asked for.
+
+    `said`: anything at all. `asked`: tokens; 0: nothing was to be answered. `window`: the model's, as it is configured.
+    """
+    usage = end.usage
+    prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    if end.stop != "length" or not asked or not prompt:
+        return False
+    return prompt + usage.output_tokens >= window * _FULL or (not said and usage.output_tokens < asked * _SCARCE)
+
+
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds the server asks us to wait; None if it does not say, or not in a form we can read.
 
@@ -116,6 +140,8 @@ def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float |
     if _NO_CREDIT.search(searched):
         return Unusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
+        return TooLong(reason)
+    if status == 429 and _TOO_LARGE.search(message):  # noqa: PLR2004 - HTTP's own number
         return TooLong(reason)
     if status in _BUSY or status >= 500:  # noqa: PLR2004 - HTTP's own number
         return Busy(reason, retry_after_s=hint_s)

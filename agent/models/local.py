@@ -130,6 +130,7 @@ class LocalModel:
             model=NAME,
             base_url=told.url,
             api_key=told.key,
+            context_tokens=self.context_tokens,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
             slot_files=Path(folder.name),

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from agent.models.base import Busy, Chunk, End, Request, Said, Text, ToolCall
-from agent.models.failures import stream_failure
+from agent.models.base import Began, Busy, Chunk, End, Request, Said, Text, ToolCall, TooLong
+from agent.models.failures import stream_failure, window_full
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
 from agent.models.openai_thinking import ThinksAloud, Unthought
@@ -104,6 +104,12 @@ class OpenAIModel:
             words.append(text)
             yield Text(text=text)
         end = answer.end()
+        asked = body.get("max_tokens") or body.get("max_completion_tokens")
+        said = bool(words or answer.calls())
+        full = window_full(end, said=said, asked=asked if isinstance(asked, int) else 0, window=self.context_tokens)
+        if answer.overflowed or full:
+            yield Began(usage=end.usage)
+            raise TooLong(f"{self._api.where} filled its window before the answer was whole")
         if end.stop == "tools":
             self._remember("".join(words), answer)
             for call in answer.calls():

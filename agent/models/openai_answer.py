@@ -20,6 +20,7 @@ _STOPS: dict[str, Stop] = {
     "tool_calls": "tools",
     "function_call": "tools",
     "content_filter": "refused",
+    "model_context_window_exceeded": "length",  # Z.ai
 }
 
 
@@ -103,6 +104,8 @@ class Answer:
         self._refused = False
         self.stop: Stop | None = None
         """None: not said yet."""
+        self.overflowed = False
+        """The server says that its window was full before the answer was whole."""
 
     def take(self, chunk: ChunkIn) -> str:
         """Return the new text."""
@@ -119,6 +122,7 @@ class Answer:
                 self._add(call)
             if choice.finish_reason:
                 self.stop = _STOPS.get(choice.finish_reason, "end")
+                self.overflowed = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
         return text
 

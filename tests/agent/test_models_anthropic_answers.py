@@ -59,7 +59,6 @@ def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
         ("stop_sequence", "end"),
         ("pause_turn", "end"),
         ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
         ("refusal", "refused"),
         ("tool_use", "end"),
         ("new", "end"),
