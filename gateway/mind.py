@@ -206,7 +206,6 @@ class Mind:
         self._turns.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view there now; in words, what came of it."""
         async with self._shared.doors.of(conversation):
             return await self._turns.compact(conversation)
 
