@@ -16,6 +16,8 @@ LEAST_ANSWER: Final = 256
 """Tokens that are asked for in any case: the provider says that there is no room better than a cut sentence does."""
 _TOLD_SHARE: Final = 0.5
 """Of a bill against the estimate: one that says less is not of the whole prompt, or of none (some servers tell 0)."""
+_REFUSED_SHARE: Final = 0.75
+"""What is refused was too long by some unknown amount: about as much as one more round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class Window:
 
     def refused(self) -> None:
         """The provider says that the same request is too long, whatever was thought of it."""
-        self._factor = min(self._factor, self._estimate() / max(1, self._tokens))
+        self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._tokens))
 
     def room(self) -> int:
         """Tokens, as estimated, that can still be told behind that request. Negative: it has too many."""

@@ -18,7 +18,7 @@ from gateway.events import Step
 MAX_SHORTENED: Final = 2
 """Times that a turn goes on with less after the provider says that its tools have made it too long."""
 LESS_TOKENS: Final = 200
-"""Of each of the newest results, the second time."""
+"""Of each of the newest results, the second time, or at once if it is plain that there is no room for more."""
 
 Shorten = Callable[[int], Awaitable[Brief | None]]
 """Makes the brief of a turn anew with less history, for the first time or the second. None: that cannot be done."""
@@ -49,7 +49,7 @@ class Asked:
 
     def answered(self, end: End) -> None:
         """The request was answered."""
-        self.progress.answered(end, self._model, self._estimate)
+        self.progress.answered(end, self._model, self._window.asked(self.request))
         self._window.billed(self.progress.done.prompt_tokens)
 
     def room(self, text: str, calls: Sequence[ToolCall]) -> int:
@@ -69,6 +69,7 @@ class Asked:
         """
         step = self.progress.told(heard)
         self._ask((*self.request.conversation, *repeated((step,))))
+        self._window.asked(self.request)
         if self._window.room() < 0 and len(self._steps) > 1:
             await self._lessen(len(self._steps) - 1, 0)
             self._ask((*self._told.conversation, *repeated(self._steps)))
@@ -79,14 +80,17 @@ class Asked:
         Raises what `shorten` and `Keeping.keep` do.
         """
         self._shortened += 1
+        self._window.asked(self.request)
         self._window.refused()
         brief = await shorten(self._shortened) if self._shortened <= MAX_SHORTENED else None
         if brief is None:
             return False
         await self._lessen(len(self._steps) - 1, 0)
-        if self._shortened == MAX_SHORTENED:
-            await self._lessen(len(self._steps), LESS_TOKENS)
         self._begin(brief)
+        self._window.asked(self.request)
+        if self._shortened == MAX_SHORTENED or self._window.room() < 0:
+            await self._lessen(len(self._steps), LESS_TOKENS)
+            self._begin(brief)
         return True
 
     @property

@@ -142,6 +142,16 @@ def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() ->
     assert desk.kept == {}
 
 
+def test_the_first_line_of_a_part_is_never_cut() -> None:
+    whole = "a" * 9_000
+    head = f"[e7, from {'somewhere ' * 60}]\n"
+    part = Excerpt(source=source("e7", whole), shift=1_000 - len(head))
+    desk = Desk(budget_tokens=0)
+    result = ToolResult(id="", text=head + whole[1_000:5_000], part=part)
+    ended, _ = run(Bring(result), Say(calls=(LOOK,)), desk=desk)
+    assert calls(ended)[0].result == f"{head}\n[cut here: what follows begins at offset 1000]"
+
+
 def test_a_huge_result_is_bounded_also_where_nothing_keeps_it() -> None:
     text = "語\ud83d" * 1_000_000
     ended, model = run(Bring(text), Say(calls=(LOOK,)))

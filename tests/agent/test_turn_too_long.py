@@ -17,6 +17,7 @@ from tests.agent.evidence_kit import Bring, Desk, calls
 from tests.agent.models_kit import KEY, against
 from tests.agent.test_models_anthropic import opus, other
 from tests.agent.turn_kit import Played, Say, brief, kept
+from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi, Seen
 
 TOO_LONG = Answer(
@@ -28,6 +29,7 @@ TOO_LONG = Answer(
         }
     ).encode(),
 )
+NOTHING_TOLD = {"input_tokens": 0, "output_tokens": 1}
 OLD = kept("[x] ann (guest): a long story", "I see.", ())
 
 
@@ -145,6 +147,28 @@ def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
     too_long(opus, [thinks("a"), TOO_LONG], judge, times=0)
 
 
+def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(thinks("a"), Answer(text="One."), thinks("b"), thinks("c"), TOO_LONG, Answer(text="Two."))
+        progress, desk = Progress(), Desk()
+        first = await take_turn(brief(), model, Bring("x" * 3_000), key="ana", evidence=desk, progress=progress)
+        second = await take_turn(
+            brief("and?"),
+            model,
+            Bring("y" * 3_000, "z" * 3_000),
+            key="ana",
+            evidence=desk,
+            progress=progress,
+            shorten=Less(),
+        )
+        assert (first.text, second.text, len(second.steps)) == ("One.", "Two.", 3)
+        assert second.steps[0] == first.steps[0]
+        assert [called.source is None for called in calls(second)] == [True, False, True]
+        assert len(results(api.seen[-1])) == 2
+
+    against(opus, story)
+
+
 def test_the_first_request_is_for_the_caller_to_shorten() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(TOO_LONG)
@@ -174,3 +198,35 @@ def test_a_hint_stays_where_the_turn_is_shortened() -> None:
 
 async def _ended(turn: Awaitable[Outcome]) -> Outcome:
     return await turn
+
+
+@pytest.mark.parametrize(("chars", "refused"), [(4, []), (1.5, [1])])
+def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, refused: list[int]) -> None:
+    """It has twice as many tokens as was thought, and says so only by refusing."""
+
+    async def story() -> None:
+        cache = MessagesCache(lambda text: int(len(text) / chars) + 1)
+        async with ModelApi(cache=cache, window=9_000) as api, asyncio.timeout(30):
+            model = AnthropicModel(
+                name="main", model="m-1", base_url=api.url, api_key=KEY, context_tokens=10_000, max_output_tokens=1_000
+            )
+            api.then(
+                *[Answer(calls=((ident, "look_up", "{}"),), usage=NOTHING_TOLD) for ident in "abcdef"],
+                Answer(text="Done."),
+            )
+            desk, less = Desk(), Less()
+            history = [kept("[x] ann (guest): " + "long " * 300, "I see.", ())] * 3
+            ended = await take_turn(
+                brief("[x] ann (guest): hello", *history),
+                model,
+                Bring(*[f"{n}" * 6_000 for n in range(6)]),
+                key="ana",
+                evidence=desk,
+                shorten=less,
+            )
+            await model.aclose()
+        assert (ended.outcome, ended.text) == ("replied", "Done.")
+        assert less.asked == refused
+        assert [seen.complaint.startswith("prompt is too long") for seen in api.violations] == [True] * len(refused)
+
+    asyncio.run(story())
