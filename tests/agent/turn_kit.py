@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.brief import Brief, Exchange
-from agent.models.base import Chunk, End, Request, Text, ToolCall, ToolResult, ToolSpec
+from agent.models.base import Chunk, End, ModelError, Request, Text, ToolCall, ToolResult, ToolSpec
 from gateway.events import Account, Step, Usage
 
 LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
@@ -34,6 +34,8 @@ class Say:
     refused: bool = False
     waits: bool = False
     """It never comes."""
+    error: ModelError | None = None
+    """It ends so, behind its text."""
 
 
 class Played:
@@ -59,6 +61,8 @@ class Played:
             await asyncio.Event().wait()
         if answer.text:
             yield Text(text=answer.text)
+        if answer.error is not None:
+            raise answer.error
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments="{}")
         stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
