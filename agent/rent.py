@@ -3,9 +3,9 @@
 Keeping S tokens that could go costs S * read at each request: a rent. Letting them go writes R tokens to the cache anew
 that would have been read, where R is what stands behind the first change: R * (write - read), once. Of R, what is told
 in its last form is written that way once, sooner or later; what will change again is written once more at each fold.
-Folds as far apart as is cheapest in the long run are made when the rent has grown to the price of the latter (as in the
-economic order quantity, where the cost of ordering equals the cost of holding), and only if what is still to be saved
-before the cache is cold, and the fold free, is worth all of R.
+Folds are as far apart as is cheapest in the long run if one is made as soon as the rent, the coming turn's included,
+has grown to the price of the latter (as in the economic order quantity, where the cost of ordering equals the cost of
+holding). And one is made only if what is still to be saved before the cache is cold, and a fold free, is worth all of R.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ class Offer:
     gain: int
     """Tokens that go."""
     rent: float
-    """Requests so far that repeated tokens which could have gone: tokens times requests."""
+    """Tokens that could have gone, times the requests that repeated them all the same, the coming turn's included."""
     rewritten: int
     """Tokens behind the first change, as they are told then."""
     again: int
@@ -52,7 +52,8 @@ def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, k
         for place in range(first, len(turns))
         if after[place] != before[place] and after[place] <= turns[place].trimmed
     ]
-    since = [*accumulate((turn.requests for turn in reversed(turns)), initial=0)][-2::-1]
+    coming = sum(turn.requests for turn in turns) / max(1, len(turns))
+    since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
     return Offer(
         gain=sum(before) - sum(after),
         rent=sum(gain * since[place] for place, gain in _gains(turns, now, shape, keep=keep, loops=loops)),
