@@ -16,6 +16,7 @@ from agent.answer import ask
 from agent.models.adapted import adapted
 from agent.models.base import Busy, Model, ModelError, Request
 from agent.outcome import NOTHING, Progress
+from agent.outcome import Outcome as Spent
 from agent.summary import SUMMARY_TOKENS, Draft, accepted, asking
 from agent.view import estimate_tokens
 from gateway.clock import Clock
@@ -98,10 +99,8 @@ class Compacting:
         """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
 
         `request`: as the next turn would begin it, so that what is cached is read. `leaving`: so many turns would leave
-        the view, of about `tokens_before` tokens. `afford` is asked before each request to the model. `progress` says
-        at any time what was spent.
-
-        Raises StoreError. Cancelled, it gives the lock back first.
+        the view, of about `tokens_before` tokens. `afford` is asked before each request to the model. `progress` is
+        told what was spent, also if this is cancelled; then the lock is given back first. Raises StoreError.
         """
         if leaving <= 0:
             return self._told(Made(outcome="no_boundary", reason="nothing can leave the view"))
@@ -109,8 +108,12 @@ class Compacting:
         async with self._locked(place.conversation, ttl_s) as mine:
             if not mine:
                 return self._told(Made(outcome="lock_held", reason="a summary of it is being made already"))
-            trying = _Trying(self._model(), self._clock, self._random, afford, progress or Progress())
-            draft = await self._in_time(trying.draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
+            trying = _Trying(self._model(), self._clock, self._random, afford)
+            try:
+                draft = await self._in_time(trying.draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
+            finally:
+                if progress is not None:
+                    _charge(progress, trying.progress.done)
         took_s, made = self._clock.monotonic() - began_s, trying.made(draft)
         if made.summary is None:
             logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, made.reason)
@@ -169,22 +172,21 @@ class _Trying:
         clock: Clock,
         random: Callable[[], float],
         afford: Callable[[Request], bool],
-        progress: Progress,
     ) -> None:
         self.tries = 0
+        self.progress = Progress()
         self._model = model
         self._clock = clock
         self._random = random
         self._afford = afford
-        self._progress = progress
 
     async def draft(self, request: Request, tail: int, most_tokens: int) -> Draft:
         draft = Draft()
         while self.tries < TRIES:
-            asked = asking(request, tail=tail, most_tokens=most_tokens, hint=draft.hint)
+            asked = adapted(asking(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model)
             if not self._afford(asked):
                 return Draft(reason=BROKE)
-            draft, wait_s = await self._try(adapted(asked, self._model), most_tokens)
+            draft, wait_s = await self._try(asked, most_tokens)
             if draft.text or wait_s is None:
                 return draft
             if self.tries < TRIES:
@@ -196,23 +198,23 @@ class _Trying:
         wait_s = FIRST_WAIT_S * WAIT_GROWS**self.tries * (1 + self._random() / 2)
         self.tries += 1
         try:
-            answer = await ask(self._model, request, None, self._progress)
+            answer = await ask(self._model, request, None, self.progress)
         except Busy as error:
-            self._progress.lost(error.accounts)
+            self.progress.lost(error.accounts)
             hint_s = error.retry_after_s or 0.0
             return Draft(reason=error.reason), max(wait_s, hint_s) if hint_s <= LONGEST_HINT_S else None
         except ModelError as error:
-            self._progress.lost(error.accounts)
+            self.progress.lost(error.accounts)
             return Draft(reason=error.reason), None
         if answer.end is None:
             return Draft(reason="the answer broke off"), wait_s
-        self._progress.answered(answer.end, self._model, 0)
+        self.progress.answered(answer.end, self._model, 0)
         called = bool(answer.calls)
         return accepted(answer.text, stop=answer.end.stop, called=called, most_tokens=most_tokens), wait_s
 
     def made(self, draft: Draft) -> Made:
         """The same with what it cost; of a summary the sizes of what it stands for are not told yet."""
-        done = self._progress.done
+        done = self.progress.done
         spent = Made(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
         if not draft.text:
             return replace(spent, reason=draft.reason)
@@ -228,6 +230,16 @@ class _Trying:
             cost_usd=_cost_usd(done.accounts, done.requests),
         )
         return replace(spent, outcome="ok", summary=summary)
+
+
+def _charge(progress: Progress, spent: Spent) -> None:
+    done = progress.done
+    progress.done = replace(
+        done,
+        usage=done.usage + spent.usage,
+        requests=done.requests + spent.requests,
+        accounts=(*done.accounts, *spent.accounts),
+    )
 
 
 def _cost_usd(accounts: Sequence[Account], requests: int) -> float | None:
