@@ -167,7 +167,8 @@ def opening(body: dict[str, Any]) -> list[str]:
     for message in body["messages"]:
         if message["role"] == "system" or any(b["type"] in {"tool_use", "thinking"} for b in message["content"]):
             break
-        kept.append(message)
+        words = [block for block in message["content"] if not block.get("text", "").startswith("[RECALLED]")]
+        kept.append({**message, "content": words})
     return pieces({**body, "messages": kept})
 
 
