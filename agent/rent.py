@@ -5,7 +5,7 @@ that would have been read, where R is what stands behind the first change: R * (
 in its last form is written that way once, sooner or later; what will change again is written once more at each fold.
 Folds are as far apart as is cheapest in the long run if one is made as soon as the rent, the coming turn's included,
 has grown to the price of the latter (as in the economic order quantity, where the cost of ordering equals the cost of
-holding). And one is made only if what is still to be saved before the cache is cold, and a fold free, is worth all of R.
+holding). And only if what is still to be saved, until the cache is cold and a fold is free, is worth all of R.
 """
 
 from collections.abc import Iterator, Sequence

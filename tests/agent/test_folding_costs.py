@@ -1,0 +1,106 @@
+"""What the planner's folds cost, against every fixed rhythm: no period that somebody could have chosen is cheaper."""
+
+import pytest
+
+from agent.folding import Decision, Situation, Sizes, decide
+from agent.layout import Shape, further
+from tests.agent.folding_kit import Prices, View, played
+
+TURNS = 80
+PERIODS = (*range(1, 16), 18, 21, 25, 30, 35, 40, 45, 50)
+
+
+def turn(brings: int, said: int, results: int, requests: int) -> Sizes:
+    """One with tools: so many tokens in so many results, beside what is said."""
+    stubs = 40 * results
+    return Sizes(
+        whole=said + stubs + brings,
+        trimmed=said + stubs,
+        summed=said + min(stubs, 60),
+        results=(brings // results,) * results,
+        requests=requests,
+    )
+
+
+def auto(turns: list[Sizes], prices: Prices, keep: int, *, ahead: float | None = None) -> float:
+    """What the planner's way costs. `ahead`: what it is told; None: the truth."""
+
+    def decided(place: int, view: View) -> Decision:
+        left = float(sum(one.requests for one in turns[place:]))
+        at = Situation(
+            budget=10**9,
+            read=prices.read,
+            write=prices.write,
+            ahead=left if ahead is None else ahead,
+            spared=view.spared,
+            keep_results=keep,
+        )
+        return decide(view.turns, at)
+
+    return played(turns, decided, prices)
+
+
+def fixed(turns: list[Sizes], prices: Prices, keep: int, period: int, loops: int | None) -> float:
+    """What it costs to fold each so many turns. `loops`: tool loops that are not summed; None: none is."""
+
+    def decided(place: int, view: View) -> Shape:
+        if place % period:
+            return view.shape
+        count = len(view.turns)
+        return further(view.turns, view.shape, trimmed=count, summed=0 if loops is None else count - loops, keep=keep)
+
+    return played(turns, decided, prices)
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+@pytest.mark.parametrize(
+    "one", [turn(5_000, 300, 1, 2), turn(200, 300, 1, 2), turn(5_000, 2_000, 1, 2), turn(8_000, 300, 5, 6)]
+)
+@pytest.mark.parametrize(
+    "prices", [Prices(), Prices(write=2.0), Prices(read=0.5, write=1.0), Prices(read=0.025, write=1.0)]
+)
+def test_no_fixed_rhythm_is_cheaper(prices: Prices, one: Sizes, keep: int) -> None:
+    turns = [one] * TURNS
+    ours = auto(turns, prices, keep)
+    never = fixed(turns, prices, keep, TURNS + 1, None)
+    best = min([never, *(fixed(turns, prices, keep, period, loops) for period in PERIODS for loops in (None, 3))])
+    assert ours <= best * 1.05
+
+
+def test_it_folds_less_often_where_a_fold_is_dearer() -> None:
+    def folds(prices: Prices) -> int:
+        view, count = View(), 0
+        for _ in range(60):
+            at = Situation(budget=10**9, read=prices.read, write=prices.write, ahead=200.0, spared=view.spared)
+            found = decide(view.turns, at)
+            count += found.folds
+            view = view.folded(found)
+            view = View((*view.turns, turn(5_000, 300, 1, 2)), view.spared, view.head, view.excerpts)
+        return count
+
+    assert 0 < folds(Prices(write=2.0)) < folds(Prices(write=1.25)) < folds(Prices(read=0.5, write=1.0))
+    assert folds(Prices(read=0.0, write=1.0)) == 0  # keeping costs nothing
+
+
+def test_it_does_not_fold_what_is_soon_cold_and_folds_what_is_cold() -> None:
+    turns = [turn(5_000, 300, 1, 2)] * 8
+    warm = Situation(budget=10**9, ahead=60.0)
+    assert decide(turns, warm).folds
+    soon = decide(turns, Situation(budget=10**9, ahead=1.0))
+    assert not soon.folds
+    assert "1.0 more requests" in soon.verdict
+    assert decide(turns, Situation(budget=10**9, ahead=1.0, cold=True)).folds
+    assert decide([turn(5_000, 300, 1, 2)] * 3, Situation(budget=10**9, ahead=0.0, cold=True)).kinds == ("trim",)
+
+
+def test_a_quiet_room_costs_the_least_if_it_is_folded_while_it_is_cold() -> None:
+    """Each turn comes to a cold cache, so what is left out need not be written."""
+    prices, turns = Prices(), [turn(5_000, 300, 1, 2)] * 40
+
+    def decided(_: int, view: View) -> Decision:
+        return decide(view.turns, Situation(budget=10**9, cold=True, spared=view.spared))
+
+    def never(_: int, view: View) -> Shape:
+        return view.shape
+
+    assert played(turns, decided, prices, cold=lambda _: True) < 0.2 * played(turns, never, prices, cold=lambda _: True)
