@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent import journal as notes
-from agent.summary import shortened
+from agent.summary import identifiers, secured, shortened
 from agent.view import BYTES_PER_TOKEN
 from agent.workspace.text import tidy
 
@@ -58,25 +58,34 @@ def head(
 ) -> str:
     """The text in front of the first turn in view.
 
-    `summary`, `exact` (what must not be lost word for word, the most important first) and `last_request` may be empty;
-    `journal` is what the conversation's place may be told, oldest first. `agent.view.estimate_tokens` of the text is at
-    most `budget_tokens`. Where that is too little titles give way first, then whole entries, `exact` and the summary's
-    end; the last request has half of the room at most. The frame, and the sentence that says how to get back what left,
-    never give way.
+    `summary`, `exact` (what must not be lost word for word, the most important first) and `last_request` may be empty.
+    Of `exact` is told what the summary does not say. `journal` is what the conversation's place may be told, oldest
+    first. `agent.view.estimate_tokens` of the text is at most `budget_tokens`. Where that is too little titles give way
+    first, then whole entries, `exact` and the summary's end; the last request has half of the room at most. The frame,
+    and the sentence that says how to get back what left, never give way.
     """
     sentence = _left(left)
     room = int((budget_tokens - 3) * BYTES_PER_TOKEN) - 1 - _size([FIRST, sentence, LAST])
     asked = _asked(last_request, room)
     room -= _size(asked)
+    summary, exact = secured(tidy(summary), exact)
     told, room = _told(summary, room)
     names, room = _names(exact, room)
     return "\n".join([FIRST, sentence, *told, *_noted(journal, room), *names, *asked, LAST])
 
 
 def exact_in(text: str) -> list[str]:
-    """What a head says word for word, in its order: for the next one. Takes any text."""
-    listed = [line for line in text.split("\n") if line.startswith(_EXACT)]
-    return _LISTED.findall(listed[-1]) if listed else []
+    """What a head says that must not be lost word for word: for the next one (`identifiers(kept=...)`). Takes any text.
+
+    First what stands beside its summary, then what its summary says.
+    """
+    names, inside, told = list[str](), False, list[str]()
+    for line in text.split("\n"):
+        if line.startswith(_EXACT):
+            names = _LISTED.findall(line)
+        inside = line == _TOLD or (inside and line.startswith("  "))
+        told += [line.strip()] if inside else []
+    return list(dict.fromkeys([*names, *identifiers(["\n".join(told[1:])])]))
 
 
 def _left(left: Left) -> str:
