@@ -95,7 +95,8 @@ class AnthropicModel:
         self._model = model
         self._options = options(model, effort, thinking)
         self._systems = rules(model).systems
-        self._clearing = None if clear_keeping is None else clearing(model, context_tokens, clear_keeping)
+        keep = clear_keeping
+        self._clearing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
         self._thoughts = Thoughts()
         self.name = name
         self.label = f"{model} at {self._api.where}"

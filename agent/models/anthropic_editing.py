@@ -12,12 +12,12 @@ from agent.models.anthropic_thinking import Json
 from agent.models.anthropic_wire import loop_begins
 from agent.models.base import Said, ToolResult
 from agent.models.claude import rules
-from agent.view import budget_tokens
+from agent.view import usable_tokens
 
 BETA = "context-management-2025-06-27"
 """Needed in the header `anthropic-beta`."""
-_EARLIER = 0.8
-"""Of what whole prompts may have before the view is folded: so the provider is first."""
+_EARLIER = 0.7
+"""Of what whole prompts may have: less than where anything is done here by default, so the provider is first."""
 _LEAST = 0.1
 """Of that must go at once: less is not worth what it costs to write the cache again."""
 
@@ -32,11 +32,11 @@ class Clearing:
     """So many of the newest stay."""
 
 
-def clearing(model: str, context_tokens: int, keep: int) -> Clearing | None:
-    """Return what to ask `model` for, with this window. None: it does not do that."""
+def clearing(model: str, context_tokens: int, output_tokens: int, keep: int) -> Clearing | None:
+    """Return what to ask `model` for, with this window and this much of it for answers. None: it does not do that."""
     if not rules(model).clears:
         return None
-    return Clearing(trigger_tokens=int(budget_tokens(context_tokens, 0) * _EARLIER), keep=keep)
+    return Clearing(trigger_tokens=int(usable_tokens(context_tokens, output_tokens) * _EARLIER), keep=keep)
 
 
 def editing(wanted: Clearing, conversation: Sequence[Said]) -> Json:
