@@ -97,9 +97,9 @@ class Telling:
         return await self._keeping.keep(call, result)
 
     async def _less(self, told: Called, tokens: int) -> Called:
-        brought = self._brought.get(told.id)
-        if brought is None or estimate_tokens(told.result) <= max(tokens, FRAME_TOKENS):
+        if estimate_tokens(told.result) <= max(tokens, FRAME_TOKENS):
             return told
+        brought = self._brought[told.id]
         source = brought.source or await self._source(brought.call, brought.result)
         chars = min(beginning(brought.result.text, tokens), len(brought.result.text))
         return self._told(replace(brought, source=source), chars)

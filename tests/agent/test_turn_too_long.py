@@ -10,7 +10,7 @@ import pytest
 
 from agent.brief import Brief
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Chunk, Model, Request, TooLong
+from agent.models.base import Chunk, Model, Request, TooLong, ToolResult
 from agent.outcome import Outcome, Progress
 from agent.turn import NUDGE, take_turn
 from tests.agent.evidence_kit import Bring, Desk, calls
@@ -145,6 +145,24 @@ def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
         assert (ended.outcome, len(api.seen), less.asked, desk.kept) == ("failed", 2, [1], {})
 
     too_long(opus, [thinks("a"), TOO_LONG], judge, times=0)
+
+
+def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_once() -> None:
+    class Narrow(Played):
+        context_tokens = 8_000
+
+        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+            if sum(len(part.text) for part in request.conversation[-1].parts if isinstance(part, ToolResult)) > 9_000:
+                self.requests.append(request)
+                raise TooLong("prompt is too long")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    model, less, desk = Narrow(Say(calls=(("l", "look_up"),))), Less(), Desk()
+    turn = take_turn(brief(), model, Bring("x" * 18_000), key="ana", shorten=less, evidence=desk)
+    ended = asyncio.run(_ended(turn))
+    assert (ended.outcome, less.asked, len(model.requests)) == ("replied", [1], 3)
+    assert desk.kept == {"e1": "x" * 18_000}
 
 
 def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:

@@ -26,6 +26,7 @@ from gateway.handles import UNKNOWN
 from gateway.hands import Hand, Hands
 from gateway.places import Places
 from gateway.records import Evidence, Fact, Folded, Judged, Rewound, Seq, TurnEnded, TurnId, key_of
+from gateway.scopes import PUBLIC, Sight
 from gateway.settings_context import ContextOptimization
 from gateway.store import Entry, Store
 from tests.agent.evidence_kit import Bring
@@ -275,6 +276,15 @@ async def test_private_places_are_private(tmp_path: Path) -> None:
             assert "secret" in (await kit.evidences.find(f"v{seq}-{seq + 1}", at(place))).text
             for other in (ROOM, BOB, OWN, OWNER):
                 await kit.refused(f"v{seq}-{seq + 1}", other)
+
+
+@story
+async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(tmp_path: Path) -> None:
+    async with desk(tmp_path) as kit:
+        seq = await kit.turned(place=STAFF)
+        where = replace(at(STAFF), sight=Sight(scope=PUBLIC))
+        with pytest.raises(Refused):
+            await kit.evidences.find(f"v{seq}-{seq + 1}", where)
 
 
 @story
