@@ -32,6 +32,11 @@ _FRAME: Final = re.compile(
     r"\[(?=\s*(?:previous conversation|completed agent loop|tool result) summary|\s*the conversation goes on)",
     re.IGNORECASE,
 )
+_LEFT: Final = re.compile(
+    r"(?P<turns>\d+) turns?, (?:(?P<since>[\d-]{10} [\d:]{5}) until )?(?P<until>[\d-]{10} [\d:]{5}) UTC, (?:is|are) "
+    r"not shown any more\.(?: fetch_evidence\(\"(?P<handle>[\w.-]+)\"\))?",
+    re.ASCII,
+)
 _LISTED: Final = re.compile(r"`([^`\n]+)`")
 
 
@@ -86,6 +91,17 @@ def exact_in(text: str) -> list[str]:
         inside = line == _TOLD or (inside and line.startswith("  "))
         told += [line.strip()] if inside else []
     return list(dict.fromkeys([*names, *identifiers(["\n".join(told[1:])])]))
+
+
+def left_in(text: str) -> Left | None:
+    """What a head says has left the view, its times to the minute: for the next one. None: it is no head."""
+    first, _, rest = text.partition("\n")
+    found = _LEFT.match(rest) if first == FIRST else None
+    if found is None:
+        return None
+    until = datetime.fromisoformat(found["until"]).replace(tzinfo=UTC)
+    since = datetime.fromisoformat(found["since"] or found["until"]).replace(tzinfo=UTC)
+    return Left(handle=found["handle"] or "", turns=int(found["turns"]), since=since, until=until)
 
 
 def _left(left: Left) -> str:

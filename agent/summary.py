@@ -145,11 +145,6 @@ def identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = M
     return [*new[:room], *old[: most - len(new[:room])]]
 
 
-def missing(summary: str, names: Iterable[str]) -> list[str]:
-    """Those that a summary does not say word for word, in their order."""
-    return [name for name in names if not re.search(_as_it_is(name), summary)]
-
-
 def secured(summary: str, names: Iterable[str]) -> tuple[str, list[str]]:
     """The summary, in which each of these that it says will be found again, and those that must stand beside it.
 

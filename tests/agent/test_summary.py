@@ -21,7 +21,6 @@ from agent.summary import (
     accepted,
     asking,
     identifiers,
-    missing,
     secured,
     shortened,
 )
@@ -227,13 +226,13 @@ def test_no_text_takes_long(piece: str) -> None:
 @pytest.mark.parametrize(
     ("summary", "gone"),
     [
-        ("See /srv/a.txt and port 80.", []),
-        ("See /srv/a.txt.old and port 8080.", ["/srv/a.txt", "80"]),
-        ("See x/srv/a.txt: 1.80", ["/srv/a.txt", "80"]),
+        ("See /srv/a.txt and port 8080.", []),
+        ("See /srv/a.txt.old and port 80801.", ["/srv/a.txt", "8080"]),
+        ("See x/srv/a.txt: 1.8080", ["/srv/a.txt", "8080"]),
     ],
 )
-def test_missing_is_what_is_not_there_word_for_word(summary: str, gone: list[str]) -> None:
-    assert missing(summary, ["/srv/a.txt", "80"]) == gone
+def test_what_a_summary_does_not_say_word_for_word_stands_beside_it(summary: str, gone: list[str]) -> None:
+    assert secured(summary, ["/srv/a.txt", "8080"])[1] == gone
 
 
 def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
@@ -264,7 +263,7 @@ def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[st
             last_request="",
             budget_tokens=2_000,
         )
-        assert not missing(text, planted)
+        assert all(name in text for name in planted)
         carried = exact_in(text)
 
 
