@@ -99,9 +99,12 @@ async def _before(reader: Reader, since: datetime, last: int) -> int:
 
 @contextlib.asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[Reader]:
-    """A store as it is, or one that is made of an export. Raises StoreError; OSError if there is no such file."""
-    with path.open("rb") as file:
-        head = file.read(16)
+    """A store as it is, or one that is made of an export. Raises StoreError."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise NoLog(f"cannot read {path}: {error.strerror}") from error
     if head.startswith(b"SQLite format 3\0") or not head:
         async with await Store.open_readonly(path) as reader:
             yield reader
