@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from agent.layout import Shape, Sizes, further, lay, present, weigh
+from agent.layout import Shape, Sizes, further, lay, present, told, weigh
 from agent.pressing import Press, press
 from agent.rent import Offer, offer
 
@@ -113,7 +113,8 @@ def decide(turns: Sequence[Sizes], at: Situation) -> Decision:
     """
     excerpts = min(at.excerpts, int(at.budget * EXCERPTS_SHARE) // 64 * 64)  # the same while the blocks change a little
     view = _View(turns=turns, at=at, now=present(turns, at.spared), excerpts=excerpts)
-    return _pressed(view) or _at_leisure(view)
+    found = _at_leisure(view)
+    return _pressed(view, found) or found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +155,9 @@ class _View:
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
 
 
-def _pressed(view: _View) -> Decision | None:
-    """None: nothing presses, or the view takes little of what is too much."""
-    turns, at, taken = view.turns, view.at, view.taken
+def _pressed(view: _View, found: Decision) -> Decision | None:
+    """What pressure asks for on top of what was found. None: nothing, or the view takes little of what is too much."""
+    at, taken = view.at, view.taken
     budget, due = int(at.budget / at.scale), None if at.compact_above is None else int(at.compact_above / at.scale)
     why = _why(at, taken, budget, due)
     most = [budget, *([taken] if at.force else []), *([due] if due is not None and taken + at.new > due else [])]
@@ -164,8 +165,8 @@ def _pressed(view: _View) -> Decision | None:
     if not why or taken <= room:
         return None
     new_head = int(room * HEAD_SHARE)
-    found = press(
-        turns,
+    pressed = press(
+        told(view.turns, found),
         Press(
             room=room,
             hard=room if at.force else max(room, budget - at.new),
@@ -175,12 +176,13 @@ def _pressed(view: _View) -> Decision | None:
             keep=at.keep_results,
             tail=at.keep_tail,
             summarise=due is not None and not at.force,  # what asks for it would be too long as well
-            spared=at.spared,
+            spared=found.spared,
         ),
     )
-    shape = found.shape
-    rewritten = found.rewritten and (shape.start > 0 or at.head > new_head)
-    kinds = (*view.changes(shape), *(_leaving(turns[: shape.start], summarise=found.summarise) if rewritten else ()))
+    shape = pressed.shape
+    leaving = _leaving(view.turns[: shape.start], summarise=pressed.summarise)
+    rewritten = pressed.rewritten and (shape.start > 0 or at.head > new_head)
+    kinds = (*view.changes(shape), *(leaving if rewritten else ()))
     head = new_head if rewritten else at.head
     verdict = f"{why}: {taken:,} tokens in view become {head + view.laid(shape):,} at most; wanted are {room:,}"
     return view.decision(shape, verdict, kinds, head) if kinds else None

@@ -1,7 +1,8 @@
 """How many tokens turns take in view, for each way to tell them. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from agent.projection import Form, Raw, size, summed, trimmed
 from agent.stubs import stubs, tokens
@@ -63,6 +64,26 @@ def present(turns: Sequence[Sizes], spared: int) -> Shape:
     whole = [place for place, form in enumerate(told, start=1) if form is not Form.WHOLE]
     loops = [place for place, form in enumerate(told, start=1) if form is Form.SUMMED]
     return Shape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
+
+
+class Forms(Protocol):
+    """Where which form begins."""
+
+    @property
+    def summed(self) -> int:
+        """`turns[:summed]` are SUMMED."""
+
+    @property
+    def trimmed(self) -> int:
+        """`turns[:trimmed]` are TRIMMED or SUMMED."""
+
+
+def told(turns: Sequence[Sizes], how: Forms) -> list[Sizes]:
+    """The turns, told like this."""
+    return [
+        replace(turn, form=Form.SUMMED if place < how.summed else Form.TRIMMED if place < how.trimmed else Form.WHOLE)
+        for place, turn in enumerate(turns)
+    ]
 
 
 def further(

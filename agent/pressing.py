@@ -59,7 +59,8 @@ def press(turns: Sequence[Sizes], at: Press) -> Pressed:
         return Pressed(shape=found, summarise=True, rewritten=True)
     if not (found := _dropping(turns, at, room)):
         found = further(turns, present(turns, at.spared), start=newest, summed=len(turns), keep=0)
-        if sum(lay(turns, found, at.excerpts)) > at.hard - at.new_head:
+        head = at.new_head if newest > 0 else min(at.head, at.new_head)
+        if sum(lay(turns, found, at.excerpts)) > at.hard - head:
             found = Shape(start=len(turns), summed=len(turns), trimmed=len(turns))
     return Pressed(shape=found, summarise=at.summarise and found.start > 0, rewritten=True)
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agent.folding import Decision, Sizes
-from agent.layout import Shape, lay, present
-from agent.projection import Form
+from agent.layout import Shape, lay, present, told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +31,7 @@ class View:
 
     def folded(self, how: Decision | Shape) -> "View":
         """The view once this is carried out."""
-        turns = tuple(
-            replace(
-                turn,
-                form=Form.SUMMED if place < how.summed else Form.TRIMMED if place < how.trimmed else Form.WHOLE,
-            )
-            for place, turn in enumerate(self.turns)
-        )
+        turns = tuple(told(self.turns, how))
         head, excerpts = (how.head, how.excerpts) if isinstance(how, Decision) else (self.head, self.excerpts)
         return View(turns[how.start :], how.spared, head, excerpts)
 
