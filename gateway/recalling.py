@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -25,11 +26,15 @@ from gateway.store import Placed, Reader
 logger = logging.getLogger("reverie.recalling")
 
 DEADLINE_S: Final = 0.1
+ELSEWHERE: Final = timedelta(hours=1)
+"""What was said in other places comes to mind after that: it is no memory before, and may be under way there still."""
 _NEWEST: Final = 100
 """Uses of a term that are looked at."""
 _PAGE: Final = 20
 _PAGES: Final = 5
-"""So many found texts are looked at: what may not be told here must not hide what may."""
+"""So many pages of found texts are looked at."""
+_DEEP: Final = 10
+"""So many times as much is looked at where there is much, and nothing of it is told."""
 _TRIES: Final = 12
 """So many are read: what turns out not to hold any more must not take for ever."""
 _AT_ONCE: Final = 3
@@ -143,20 +148,28 @@ class Recalling:
         wanted = terms(lines)
         if not wanted:
             return
-        found = await self._reader.uses(wanted, newest=_NEWEST, notes_after=self._noted)
-        self._notes.update(found.notes)
-        self._noted = max((self._noted, *found.notes))
-        uses = dict(zip(wanted, found.uses, strict=True))
-        weights = weigh(uses, found.last, _NEWEST)
+        uses, last = await self._uses(wanted, _NEWEST)
+        weights = weigh(uses, last, _NEWEST)
         begun = await self._first(since) if since is not None else None
         asked = _Asked(where=where, seen=seen, shown=shown, weights=weights, begun=begun)
-        pool = [*await self._said(asked, candidates(uses, weights, self._notes)), *await self._kept(asked)]
-        best = sorted(pool, key=lambda one: one.score, reverse=True)[:_TRIES]
-        for first in range(0, len(best), _AT_ONCE):
-            some = best[first : first + _AT_ONCE]
+        weighed = candidates(uses, weights, self._notes)
+        said = await self._said(asked, weighed, _PAGE)
+        if weighed and not said:  # what may not be told, or is in view, must not hide what is behind it
+            uses, _ = await self._uses(list(weights.terms), _DEEP * _NEWEST)
+            said = await self._said(asked, candidates(uses, weights, self._notes), _DEEP * _PAGE)
+        pool = sorted([*said, *await self._kept(asked)], key=lambda one: one.score, reverse=True)[:_TRIES]
+        for first in range(0, len(pool), _AT_ONCE):
+            some = pool[first : first + _AT_ONCE]
             read = await asyncio.gather(*(self._read(one.found, where) for one in some))
             if not all(_tell(one.name, what, told, asked.words) for one, what in zip(some, read, strict=True)):
                 return
+
+    async def _uses(self, wanted: Sequence[str], newest: int) -> tuple[dict[str, Sequence[int]], Seq]:
+        """Where the newest uses of each stand, and where the log ends."""
+        found = await self._reader.uses(wanted, newest=newest, notes_after=self._noted)
+        self._notes.update(found.notes)
+        self._noted = max((self._noted, *found.notes))
+        return dict(zip(wanted, found.uses, strict=True)), found.last
 
     async def _read(self, placed: Placed | Hit | str, where: Whereabouts) -> Hit | str | None:
         """None: it may not be told, or does not hold any more."""
@@ -179,12 +192,12 @@ class Recalling:
             self._begun[since] = min((since, *covers))
         return self._begun[since]
 
-    async def _said(self, asked: _Asked, weighed: Mapping[int, float]) -> list[_Found]:
-        """Of the log, as many as can be read."""
-        best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: _PAGE * _PAGES]
+    async def _said(self, asked: _Asked, weighed: Mapping[int, float], size: int) -> list[_Found]:
+        """Of the log, as many as can be read. `size`: of a page."""
+        best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: size * _PAGES]
         now, found = self._clock.now(), list[_Found]()
-        for first in range(0, len(best), _PAGE):
-            page = [one for one in await self._reader.placed(best[first : first + _PAGE]) if _wanted(one, asked)]
+        for first in range(0, len(best), size):
+            page = [one for one in await self._reader.placed(best[first : first + size]) if _wanted(one, asked, now)]
             scopes = await self._hits.scopes({one.conversation for one in page if one.conversation})
             of = [
                 (one, one.scope or OWNERS if one.noted else scopes[one.conversation])
@@ -220,13 +233,14 @@ def _tell(name: str, what: Hit | str | None, told: Telling, words: Sequence[str]
     return what is None or told.add(name, what.text, lambda most: what.line(words, most))
 
 
-def _wanted(one: Placed, asked: _Asked) -> bool:
-    """Whether it is neither in view, nor told before, nor news itself, nor another agent's."""
+def _wanted(one: Placed, asked: _Asked, now: datetime) -> bool:
+    """Whether it is neither in view, nor told before, nor news itself, nor just said elsewhere, nor another agent's."""
     here = one.conversation == asked.where.at.conversation
     in_view = here and asked.begun is not None and one.seq >= asked.begun
     news = one.unread is not None and (here or one.unread > AMBIENT)
+    just_said = not here and not one.noted and now - one.at < ELSEWHERE
     theirs = one.noted and one.agent != asked.where.agent
-    return not (in_view or news or theirs or f"s{one.seq}" in asked.seen)
+    return not (in_view or news or just_said or theirs or f"s{one.seq}" in asked.seen)
 
 
 def _name(kind: str, text: str) -> str:

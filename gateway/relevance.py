@@ -17,9 +17,9 @@ MAX_TERMS: Final = 8
 MAX_ASKED: Final = 12
 """Of which it is looked up how rare they are."""
 HALF_LIFE: Final = timedelta(days=30)
-"""After which what was said counts half."""
-FLOOR: Final = 1 / 3
-"""What is old counts so much at least: what was said once, a year ago, must not lose to what is new by chance."""
+"""After which half of what was said counts for being new is gone."""
+FLOOR: Final = 0.5
+"""What is old counts so much at least: it must not lose to what is new and has to do with less of the question."""
 NOTED: Final = 2.0
 """What was written down to be found again counts so many times."""
 NOT_BY_CHANCE: Final = 20
@@ -37,12 +37,10 @@ _EAST: Final = "\u2e80"
 _DIGITS: Final = 3
 """Of a number."""
 _MAX_TERM: Final = 80
-_FEW: Final = 5
-"""So many uses are few, however little was said."""
-_TEXTS: Final = _FEW * 1_000
+_TEXTS: Final = 5_000
 """A store is taken as holding at least so many texts: in a small one, what was said a few times is still rare."""
-_SHARE: Final = 0.025
-"""A word in more texts than this, to one entry of the log, tells nothing: in each twentieth text."""
+_SHARE: Final = 0.05
+"""A word in more texts than this, and more than `NOT_BY_CHANCE`, tells nothing."""
 _TEXTS_PER_ENTRY: Final = 0.5
 """In the log, roughly: judgements and deliveries stand between the texts (0.55 in bench_recall)."""
 _MAX_LINES: Final = 50
@@ -114,11 +112,13 @@ def weigh(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Weights:
     `uses`: where texts with it stand in a log whose last entry is `last`, the newest first, at most `most` of them:
     how densely those stand tells how many there are.
     """
-    texts = max(last * _TEXTS_PER_ENTRY, _TEXTS)
+    texts = last * _TEXTS_PER_ENTRY
+    common = max(NOT_BY_CHANCE, texts * _SHARE)
+    texts = max(texts, _TEXTS)
     counts = {
         term: len(seqs) * (last / (last - seqs[-1] + 1) if len(seqs) >= most else 1) for term, seqs in uses.items()
     }
-    rare = sorted((count, term) for term, count in counts.items() if 0 < count <= max(_FEW, last * _SHARE))[:MAX_TERMS]
+    rare = sorted((count, term) for term, count in counts.items() if 0 < count <= common)[:MAX_TERMS]
     unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may have it
     terms = {term: math.log(texts / count) for count, term in (*rare, *unused)}
     return Weights(terms=terms, enough=math.log(texts / NOT_BY_CHANCE))

@@ -15,6 +15,7 @@ from gateway.memory import Memory
 from gateway.notes import Notes
 from gateway.places import Places
 from gateway.recall import Recall
+from gateway.recalling import Recalling
 from gateway.records import Fact, Judged, Noted, TurnId, inner, key_of
 from gateway.scopes import PUBLIC, Sight
 from gateway.store import Entry, Store
@@ -50,6 +51,7 @@ class Papers:
     notes: Notes
     memory: Memory
     recall: Recall
+    recalling: Recalling
     dreaming: Dreaming
     directory: Path
     """Of the journal and of MEMORY.md."""
@@ -109,6 +111,7 @@ async def papers(
             notes=notes,
             memory=memory,
             recall=Recall(store, places, memory.read, notes.by_hand),
+            recalling=Recalling(store, places, memory.read, notes.by_hand, clock),
             dreaming=Dreaming(store, notes, memory),
             directory=directory(agents[0]),
         )
