@@ -24,8 +24,8 @@ KEPT_CONVERSATIONS = 32
 """Each holds a view at most, so some hundred kilobytes where a large window is full."""
 LOOKED_AT = 8
 """Newest turns that are looked at for what prompts are billed."""
-ODDEST = (0.5, 3.0)
-"""What was billed, against what was estimated, is believed between these."""
+LEAST_RATIO, MOST_RATIO = 0.5, 3.0
+"""Of what was billed to what was estimated. Less is not of the whole prompt: some servers tell what was not cached."""
 _NEVER = Seq(0)
 
 
@@ -148,8 +148,11 @@ class View:
     @property
     def scale(self) -> float:
         """What the newest prompt was billed, against what it was estimated."""
-        known = [turn.billed for turn in self.turns[-LOOKED_AT:] if all(turn.billed)]
-        return min(max(known[-1][0] / known[-1][1], ODDEST[0]), ODDEST[1]) if known else 1.0
+        ratios = [billed / estimated for billed, estimated in self._billed() if billed >= LEAST_RATIO * estimated]
+        return min(ratios[-1], MOST_RATIO) if ratios else 1.0
+
+    def _billed(self) -> list[tuple[int, int]]:
+        return [turn.billed for turn in self.turns[-LOOKED_AT:] if turn.billed[1]]
 
     def place(self, index: int) -> Seq:
         """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
