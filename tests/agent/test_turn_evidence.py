@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allowance import FRAME_TOKENS
-from agent.models.base import Chunk, Excerpt, Request, ToolResult
+from agent.models.base import Chunk, Excerpt, Request, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
 from agent.steps import told_in_part
 from agent.tokens.size import prompt_size
 from agent.turn import CUT_OFF, take_turn
 from agent.view import estimate_tokens
-from gateway.events import Called
+from gateway.events import Called, Source
 from tests.agent.evidence_kit import Bring, Desk, calls, source
 from tests.agent.turn_kit import JOT, LOOK_UP, Played, Say, brief, kept
 
@@ -269,3 +269,43 @@ def test_a_summary_is_bounded_whatever_somebody_calls_things() -> None:
     made = told_in_part(replace(source("e1", ""), origin=junk, kind=junk), junk, "")
     assert len(made.splitlines()) == 3
     assert estimate_tokens(made) < 3 * FRAME_TOKENS
+
+
+class Slow(Desk):
+    """Each of its steps takes a moment."""
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> Source:
+        await asyncio.sleep(0)
+        kept = await super().keep(call, result)
+        await asyncio.sleep(0)
+        return kept
+
+
+@pytest.mark.parametrize("moments", range(40))
+def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> None:
+    async def story() -> None:
+        desk, progress = Slow(budget_tokens=2_000), Progress()
+        texts = ["a" * 9_000, "b" * 9_000, "c" * 60, "d" * 20_000, "e" * 20_000]
+        says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *[Say(calls=(LOOK,))] * 2, Say(waits=True)]
+        model = Small(*says)
+        turn = asyncio.ensure_future(
+            take_turn(brief(), model, Bring(*texts), key="ana", evidence=desk, progress=progress)
+        )
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        done = [called for step in progress.done.steps for called in step.calls]
+        assert len(done) <= len(texts)
+        for called, text in zip(done, texts, strict=False):
+            if called.source is not None:
+                assert desk.kept[called.source.handle] == text
+            else:
+                assert called.result in (text, CUT_OFF) or called.result.endswith(" more characters]")
+        read = [part for said in model.requests[-1].conversation for part in said.parts] if model.requests else []
+        assert [part.text for part in read if isinstance(part, ToolResult)] == [called.result for called in done][
+            : sum(isinstance(part, ToolResult) for part in read)
+        ]
+
+    asyncio.run(story())
