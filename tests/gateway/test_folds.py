@@ -163,9 +163,9 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
     at_desk(tmp_path, story)
 
 
-def compacting(desk: Desk, **more: int) -> None:
+def compacting(desk: Desk, tail: int) -> None:
     desk.model.context_tokens, desk.compacts = 8_000, True
-    desk.context = ContextOptimization(compaction=Compaction(enabled=True, **more))
+    desk.context = ContextOptimization(compaction=Compaction(enabled=True, tail_keep_tokens=tail))
 
 
 async def chat_until_folded(desk: Desk, most: int = 40) -> None:
@@ -179,7 +179,7 @@ async def chat_until_folded(desk: Desk, most: int = 40) -> None:
 
 def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        compacting(desk, tail_keep_tokens=300)
+        compacting(desk, 300)
         said = desk.model.stream
         desk.model.stream = summarising(desk, said)  # type: ignore[method-assign]
         await chat_until_folded(desk)
@@ -212,7 +212,7 @@ def summarising(desk: Desk, said):  # type: ignore[no-untyped-def]  # noqa: ANN0
 
 def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        compacting(desk, tail_keep_tokens=300)
+        compacting(desk, 300)
         asked = prompt("summarise").split("{", maxsplit=1)[0][:40]
         said = desk.model.stream
 
