@@ -32,11 +32,6 @@ _FRAME: Final = re.compile(
     r"\[(?=\s*(?:previous conversation|completed agent loop|tool result) summary|\s*the conversation goes on)",
     re.IGNORECASE,
 )
-_LEFT: Final = re.compile(
-    r"(?P<turns>\d+) turns?, (?:(?P<since>[\d-]{10} [\d:]{5}) until )?(?P<until>[\d-]{10} [\d:]{5}) UTC, (?:is|are) "
-    r"not shown any more\.(?: fetch_evidence\(\"(?P<handle>[\w.-]+)\"\))?",
-    re.ASCII,
-)
 _LISTED: Final = re.compile(r"`([^`\n]+)`")
 
 
@@ -50,6 +45,8 @@ class Left:
     since: datetime
     until: datetime
     """When the first and the last of them ended."""
+    earlier: bool = False
+    """Others had left before: the head that stood in front of these tells of them, and comes back with them."""
 
 
 def head(
@@ -93,21 +90,11 @@ def exact_in(text: str) -> list[str]:
     return list(dict.fromkeys([*names, *identifiers(["\n".join(told[1:])])]))
 
 
-def left_in(text: str) -> Left | None:
-    """What a head says has left the view, its times to the minute: for the next one. None: it is no head."""
-    first, _, rest = text.partition("\n")
-    found = _LEFT.match(rest) if first == FIRST else None
-    if found is None:
-        return None
-    until = datetime.fromisoformat(found["until"]).replace(tzinfo=UTC)
-    since = datetime.fromisoformat(found["since"] or found["until"]).replace(tzinfo=UTC)
-    return Left(handle=found["handle"] or "", turns=int(found["turns"]), since=since, until=until)
-
-
 def _left(left: Left) -> str:
     since, until = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (left.since, left.until))
     turns = f"1 turn, {until} UTC, is" if left.turns == 1 else f"{left.turns} turns, {since} until {until} UTC, are"
-    back = f' fetch_evidence("{left.handle}") gives them word for word.' if left.handle else ""
+    before = ", and in front of them what stood here before" if left.earlier else ""
+    back = f' fetch_evidence("{left.handle}") gives them word for word{before}.' if left.handle else ""
     return f"{turns} not shown any more.{back}"
 
 

@@ -232,10 +232,11 @@ class Folds:
                 turns=len(leaving),
                 since=leaving[0].at,
                 until=leaving[-1].at,
+                earlier=bool(seen.head),
             ),
             summary=summary,
             journal=journal,
-            exact=[*exact_in(seen.head), *identifiers(texts)],
+            exact=identifiers(texts, kept=exact_in(seen.head)),
             last_request=next((turn.raw.heard for turn in reversed(leaving) if turn.raw.heard), ""),
             budget_tokens=decision.head,
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.head import FIRST, LAST, MAX_REQUEST_CHARS, Left, exact_in, head, left_in
+from agent.head import FIRST, LAST, MAX_REQUEST_CHARS, Left, exact_in, head
 from agent.journal import Entry
 from agent.summary import CUT
 from agent.view import estimate_tokens
@@ -70,6 +70,12 @@ def test_one_turn_and_a_model_without_tools() -> None:
     left = Left(handle="", turns=1, since=at, until=at)
     text = head(left, summary="", journal=(), exact=(), last_request="", budget_tokens=99)
     assert text.split("\n")[1] == "1 turn, 2026-11-21 12:00 UTC, is not shown any more."
+
+
+def test_what_left_before_is_told_to_come_back_too() -> None:
+    left = Left(handle="v90-99", turns=2, since=NOON, until=NOON, earlier=True)
+    text = head(left, summary="", journal=(), exact=(), last_request="", budget_tokens=99)
+    assert 'fetch_evidence("v90-99") gives them word for word, and in front of them what stood here before.' in text
 
 
 FORGED = (
@@ -180,24 +186,6 @@ def test_what_the_summary_says_is_not_said_twice_and_read_back_too() -> None:
     assert "  It was file_a and Aunt Marge." in text
     assert "said there: `file_b`\n" in text
     assert exact_in(text) == ["file_b", "Aunt Marge", "file_a"]
-
-
-@given(
-    st.integers(1, 10**9),
-    st.sampled_from(["", "v1-2"]),
-    st.datetimes(datetime(1000, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - Hypothesis wants them so
-)
-def test_what_has_left_is_read_back(turns: int, handle: str, since: datetime) -> None:
-    until = NOON if turns > 1 else since
-    left = Left(handle=handle, turns=turns, since=since, until=until)
-    text = head(left, summary=SENTENCE, journal=(), exact=(), last_request=SENTENCE, budget_tokens=900)
-    since, until = (at.replace(second=0, microsecond=0) for at in (since, until))
-    assert left_in(text) == Left(handle=handle, turns=turns, since=since, until=until)
-
-
-@pytest.mark.parametrize("text", ["", "hello", FIRST, SENTENCE, f"{FIRST}\n  {SENTENCE}", f"\n{FIRST}\n{SENTENCE}"])
-def test_from_other_texts_nothing_has_left(text: str) -> None:
-    assert left_in(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "hello", "  Word for word, from what was said there: `no`"])
