@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from agent.journal import parse
 from agent.workspace.cache import WorkspaceCache
 from gateway.events import Address
+from gateway.hands import Whereabouts
 from gateway.memory import newest_dream
+from gateway.recalling import ELSEWHERE
 from gateway.records import Dreamed, Noted, Seq
 from gateway.scopes import PUBLIC, Sight
 from tests.channels.kit import story
@@ -49,10 +51,17 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
     await kit.append(OWN, Dreamed(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt"))
 
 
+async def ambient(kit: Papers, where: Whereabouts, *lines: str) -> str:
+    """What such messages call to mind there."""
+    return (await kit.recalling(where, lines, seen=(), since=None, tokens=5_000, asked=False)).text
+
+
 async def gather(kit: Papers, place: Address) -> str:
     """Everything that a turn there can be told of it."""
     where = at(place)
-    told = [await kit.recall(where, query) for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")]
+    kit.clock.advance(ELSEWHERE.total_seconds())
+    told = [await ambient(kit, where, "tell me", line) for line in (SECRET, "my secret", "the title and the text")]
+    told += [await kit.recall(where, query) for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")]
     told.append(await kit.notes.journal(where, "t", "x"))
     told.append(await kit.notes.remember(where, "x"))
     told.append(f"{kit.notes.material_tokens('reverie')}")
@@ -106,13 +115,36 @@ def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Address) 
     run()
 
 
+@pytest.mark.parametrize("asked", PLACES)
+@pytest.mark.parametrize("said", PRIVATE)
+def test_a_private_note_comes_up_nowhere_else_by_itself(tmp_path: Path, said: Address, asked: Address) -> None:
+    """The notes alone, and what people wrote into the journal there: of ambient recall nothing else can be at fault."""
+
+    @story
+    async def run() -> None:
+        async with papers(tmp_path) as kit:
+            await kit.notes.journal(at(said), SECRET, f"about {SECRET}")
+            await kit.notes.remember(at(said), f"to remember: {SECRET}")
+            with kit.journal.open("a") as journal:
+                journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
+            told = await ambient(kit, at(asked), SECRET)
+            if asked in (said, OWNER):
+                assert told.count(SECRET) >= 3, "it is not lost either"
+            else:
+                assert told == ""
+            with without_the_filter():
+                assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, "it is the filter that kept it"
+
+    run()
+
+
 @story
 async def test_a_place_that_nobody_knows_is_private(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.store.append([turn(ANN.conversation, upto=1, text=SECRET)])  # no message tells what kind it is
         for asked in (ROOM, OWN, BOB, STAFF):
-            assert SECRET not in await kit.recall(at(asked), SECRET)
-        assert SECRET in await kit.recall(at(OWNER), SECRET)
+            assert SECRET not in await gather(kit, asked)
+        assert SECRET in await gather(kit, OWNER)
 
 
 @story
@@ -177,9 +209,12 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 elif how == "said":
                     await kit.say(number, text, there)
                 await kit.store.append([turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")])
-            told = await kit.recall(replace(at(place), sight=sight), SECRET)
+            kit.clock.advance(ELSEWHERE.total_seconds())
+            where = replace(at(place), sight=sight)
+            told = await kit.recall(where, SECRET)
+            called = await ambient(kit, where, SECRET)
             for number, (scope, _) in enumerate(pieces):
                 seen = sight.everything or scope in (PUBLIC, sight.scope)
-                assert (f"piece{number}x" in told) == seen, (number, scope, sight)
+                assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (number, scope, sight)
 
     run()
