@@ -86,9 +86,12 @@ rest, each the newest first.
 TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) "
-    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 AND log.seq BETWEEN first AND last) "
+    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "
+    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = ?1), 0) AND log.seq AND last >= log.seq) "
     "ORDER BY seq"
 )
+"""What is taken back is in view then, and a view never begins in the middle of it: so no cut in front of the view's
+beginning reaches into it, and those of a long past are not looked at."""
 VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
 COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
 ENDED = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.records import Folded
+from gateway.records import Folded, Rewound
 from gateway.store import Entry, queries
 from gateway.store.queries import browse
 from gateway.store.schema import make, migrate
@@ -40,6 +40,10 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.LOOKED_AT, 3, "SEARCH log USING INDEX log_turn (conversation>? AND conversation<?)"),
         (queries.WENT_ON, 2, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.TURNS, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
+        (queries.TURNS, 1, "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first>? AND first<?)"),
+        (queries.VIEW, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
+        (queries.VIEW, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.COMPACTING, 1, "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)"),
         (queries.ENDED, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
         (queries.UNREAD, 3, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
@@ -129,7 +133,11 @@ def _steps(path: Path, turns_before: int) -> int:
                 if number == turns_before:
                     fold = Folded(start=ended.seq, reason="size")
                     await store.append([Entry(fact=fold, at=NOW, conversation=conversation)])
+                elif number % 2 == 0 and number < turns_before:
+                    back = Rewound(first=ended.seq, last=ended.seq, by="ops")
+                    await store.append([Entry(fact=back, at=NOW, conversation=conversation)])
             assert len(await store.turns(conversation)) == 2
+            assert (await store.view(conversation)) is not None
 
     run(story())
     connection = sqlite3.connect(path)
@@ -140,5 +148,5 @@ def _steps(path: Path, turns_before: int) -> int:
     return next(taken)
 
 
-def test_turns_cost_the_same_however_much_stands_before_the_view(tmp_path: Path) -> None:
+def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_back(tmp_path: Path) -> None:
     assert _steps(tmp_path / "short.db", 2) == _steps(tmp_path / "long.db", 200)
