@@ -27,6 +27,13 @@ class Seen(NamedTuple):
 
     seq: Seq
     fact: TurnEnded
+    missed: tuple[Seq, ...] = ()
+    """Of a turn that broke before it was told anything: the messages that it was to be told."""
+
+    @property
+    def covers(self) -> tuple[Seq, ...]:
+        """What it was told, or was to be told."""
+        return self.fact.covers or self.missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +84,13 @@ def rewind(view: Sequence[Seen], count: int, by: str) -> TakenBack:
 
 def retry(view: Sequence[Seen], by: str, conversation: ConversationId) -> TakenBack:
     """Answer once more what was answered last."""
-    told = [place for place, turn in enumerate(view) if turn.fact.covers and turn.fact.within is None]
+    told = [place for place, turn in enumerate(view) if turn.covers and turn.fact.within is None]
     if is_inner(conversation) or not told:
         return TakenBack(words="Nothing is in view here that could be answered again.")
     first = _with_interrupted(view, told[-1])
     last = max(place for place, turn in enumerate(view) if turn.fact.within is None)
     gone = view[first : last + 1]
-    again = tuple(sorted({seq for turn in gone for seq in turn.fact.covers}))
+    again = tuple(sorted({seq for turn in gone for seq in turn.covers}))
     lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
     return TakenBack(
         words=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "

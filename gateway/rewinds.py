@@ -15,12 +15,17 @@ from gateway.acting import Rooms
 from gateway.clock import Clock
 from gateway.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.inbox import Arrival
-from gateway.records import URGENT, Fact, Folded, Queued, Seq, TurnEnded
+from gateway.records import MESSAGES, URGENT, Fact, Folded, Queued, Seq, TurnEnded
 from gateway.rewinding import BUSY, Seen, TakenBack, What
 from gateway.store import Appended, Entry, OutboxPost, Store, StoreError
 
 logger = logging.getLogger("reverie.rewinds")
 
+EARLIER = 20
+"""Turns among which is looked for how far was read before: what was said there unasked reads nothing."""
+MOST_LINES = 50
+"""As many as a turn is told of at once."""
+_TOLD = ("due", "context")
 COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
 
 
@@ -121,10 +126,23 @@ class Rewinds:
         if wish.what == "rewind":
             return rewinding.rewind(view, wish.count, wish.by)
         if wish.what == "retry":
-            return rewinding.retry(view, wish.by, place)
+            return rewinding.retry([await self._missed(turn, place) for turn in view], wish.by, place)
         newest = await self._store.view(place)
         folded = newest.fact if newest is not None and isinstance(newest.fact, Folded) else None
         return rewinding.new(view, folded, wish.by)
+
+    async def _missed(self, turn: Seen, place: ConversationId) -> Seen:
+        """With what it was to be told, if it broke before."""
+        ended = turn.fact
+        if ended.outcome != "failed" or ended.covers or not ended.omitted:
+            return turn
+        earlier = [one.fact for one in await self._store.ended(place, before=turn.seq, newest=EARLIER)]
+        after = max((one.upto for one in earlier if isinstance(one, TurnEnded)), default=Seq(0))
+        said = await self._store.newest(
+            MOST_LINES, after=after, before=ended.upto + 1, kinds=MESSAGES, conversation=place
+        )
+        judged = [(one.seq, await self._store.judgement(one.seq)) for one in said]
+        return turn._replace(missed=tuple(seq for seq, one in judged if one is not None and one.fate in _TOLD))
 
     def _settle(self, wish: Wish, back: TakenBack, door: asyncio.Lock, asked: Appended | None) -> None:
         place = wish.at.conversation

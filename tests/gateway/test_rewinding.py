@@ -1,7 +1,7 @@
 """Taking back what a view shows: what is decided, that it is durable with its command, and what the model sees then."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Text
-from agent.models.scripted import Rule, Script
+from agent.models.base import Chunk, End, Request, Text
+from agent.models.scripted import Rule, Script, ScriptedModel
 from gateway import rewinding
 from gateway.acting import Rooms
-from gateway.clock import ManualClock
+from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
 from gateway.records import Folded, Rewound, Seq, TurnEnded, TurnId, inner
 from gateway.rewinding import MOST_EXCHANGES, Seen, counted
@@ -290,6 +290,20 @@ RULES = (Rule(match="one", reply="first"), Rule(match="two", reply="second"), Ru
 TALK = Script(rules=RULES)
 
 
+class Torn(ScriptedModel):
+    """A turn with it breaks, the second time."""
+
+    def __init__(self) -> None:
+        super().__init__(TALK, clock=SystemClock())
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        self.requests.append(request)
+        if len(self.requests) == 2:
+            raise KeyError("a bug")
+        yield Text(text="at last")
+        yield End(stop="end", usage=Usage(), model="torn")
+
+
 @story
 async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
@@ -355,6 +369,26 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         read = " ".join(_read(gateway))
         assert "say one" in read
         assert "say two" not in read
+
+
+@story
+async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, Torn()) as gateway:
+        await gateway.console.say("say one", sender="ann")
+        await gateway.screen.until(1)
+        await gateway.console.say("say two", sender="ann")
+        await gateway.screen.until(2)
+        assert gateway.screen.parts[1].body.startswith("I could not answer this time")
+        await gateway.console.say("!retry", sender="ann")
+        await gateway.screen.until(4)
+    assert gateway.screen.parts[3].body == "at last"
+    one, broken, again = await gateway.turns()
+    assert (broken.outcome, broken.covers) == ("failed", ())
+    assert len(again.covers) == 1
+    assert again.covers > one.covers
+    assert "a bug" in caplog.text
 
 
 @story
