@@ -62,6 +62,9 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.CHANGES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
         (queries.OURS, 2, "SEARCH part USING INDEX log_ours (conversation=? AND <expr>=?)"),
         (queries.OURS, 2, "SEARCH post USING INDEX sqlite_autoindex_log_1 (key=?)"),
+        (queries.USES, 3, "SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>?)"),
+        (queries.PLACED, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.PLACED, 1, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"),
         (queries.PREVIEWS, 0, "SCAN preview"),
         (queries.OUTBOX, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.OUTBOX, 0, "SEARCH part USING PRIMARY KEY (post=?) LEFT-JOIN"),
@@ -150,3 +153,29 @@ def _steps(path: Path, turns_before: int) -> int:
 
 def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_back(tmp_path: Path) -> None:
     assert _steps(tmp_path / "short.db", 2) == _steps(tmp_path / "long.db", 200)
+
+
+def _uses_steps(path: Path, texts: int) -> int:
+    """The same for the newest three uses of a word that all texts hold."""
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await store.append([said(number, "harbour") for number in range(texts)])
+            await store.append([said(-1, "lake")])
+            found = await store.uses(["harbour", "lake", "nowhere"], newest=3, notes_after=0)
+            assert [len(seqs) for seqs in found.uses] == [3, 1, 0]
+            assert found.uses[0] == [texts, texts - 1, texts - 2]
+            assert (found.last, found.notes) == (texts + 1, [])
+
+    run(story())
+    connection = sqlite3.connect(path)
+    taken = itertools.count()
+    connection.set_progress_handler(lambda: next(taken) < 0, 1)
+    connection.execute(queries.USES, ('["harbour"]', 3, 0)).fetchall()
+    connection.close()
+    return next(taken)
+
+
+def test_uses_cost_the_same_however_many_there_are(tmp_path: Path) -> None:
+    short, long = _uses_steps(tmp_path / "short.db", 10), _uses_steps(tmp_path / "long.db", 2_000)
+    assert long < short + 20, "a page more of the index is read"
