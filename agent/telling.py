@@ -113,7 +113,8 @@ class Telling:
         if chars is None:
             text = first
         elif result.part is not None:
-            text = f"{first}\n[cut here: what follows begins at offset {chars + result.part.shift}]"
+            then = chars + result.part.shift
+            text = f"{first}\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
         elif source is not None:
             text = told_in_part(source, brought.call.name, first)
         else:

@@ -135,7 +135,7 @@ def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() ->
     head, _, rest = second.result.partition("\n")
     text, _, note = rest.rpartition("\n")
     assert head == "[e7; 4400]"
-    assert note == f"[cut here: what follows begins at offset {4_400 + len(text)}]"
+    assert note == f"[cut here, for want of room in this turn: what follows begins at offset {4_400 + len(text)}]"
     assert whole[4_400:].startswith(text)
     assert text
     assert first.source == second.source == source("e7", whole)
@@ -149,7 +149,10 @@ def test_the_first_line_of_a_part_is_never_cut() -> None:
     desk = Desk(budget_tokens=0)
     result = ToolResult(id="", text=head + whole[1_000:5_000], part=part)
     ended, _ = run(Bring(result), Say(calls=(LOOK,)), desk=desk)
-    assert calls(ended)[0].result == f"{head}\n[cut here: what follows begins at offset 1000]"
+    assert (
+        calls(ended)[0].result
+        == f"{head}\n[cut here, for want of room in this turn: what follows begins at offset 1000]"
+    )
 
 
 def test_a_huge_result_is_bounded_also_where_nothing_keeps_it() -> None:
