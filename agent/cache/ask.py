@@ -42,6 +42,13 @@ class Ask:
         """Tokens that should be read from the cache, as estimated."""
         return sum(block.read for block in self.plan.blocks)
 
+    def path_from(self, said: int | None) -> tuple[Digest, ...]:
+        """The places from this `Said` on; None: none."""
+        if said is None:
+            return ()
+        units = zip(self.path, self.laid, strict=True)
+        return tuple([place for place, unit in units if unit.behind == "said" and unit.number >= said])
+
     def units_read(self, billed: int) -> int:
         """How many of the units that should have been read were, if so many tokens are billed as read."""
         read, tokens = 0, 0

@@ -5,6 +5,7 @@ from math import ceil
 from typing import Final, Literal
 
 from agent.cache.prices import Price
+from agent.tokens.meter import Estimate
 from gateway.events import Usage
 
 UNSURE: Final = 1.25
@@ -22,6 +23,12 @@ class Dialect:
     price: Price
     caching: Literal["marks", "automatic", "none"]
     """It is told what to cache; or it caches every prefix by itself; or nothing."""
+
+    def priced(self, estimate: Estimate) -> Price:
+        """The price, its smallest prefix in tokens as they are estimated: what counts is how they are billed."""
+        billed = max(1, estimate.corrected(10_000))
+        minimum = -(-self.price.minimum_tokens * 10_000 // billed)
+        return self.price.model_copy(update={"minimum_tokens": minimum})
 
     def ceiling_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
         """What a request may cost at most. 0: nothing, or the price is not known.

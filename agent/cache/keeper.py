@@ -15,11 +15,10 @@ from agent.cache.keepwarm import Due, refresh_at, rereading, resting
 from agent.cache.newest import Newest
 from agent.cache.outlook import UNKNOWN, Outlook, outlook
 from agent.cache.plan import Policy, by_itself, plan
-from agent.cache.prices import Price
 from agent.cache.units import units
 from agent.cache.warmth import Warmth
 from agent.models.base import Began, Chunk, End, Model, ModelError, Request
-from agent.tokens.meter import Estimate, Gauge, prompt_tokens
+from agent.tokens.meter import Gauge, prompt_tokens
 from gateway.clock import Clock
 from gateway.events import Account, Usage
 
@@ -146,7 +145,7 @@ class Keeper:
         else:
             planned = plan(
                 laid,
-                price=self._price(estimate),
+                price=self._dialect.priced(estimate),
                 policy=policy if self._dialect.caching == "marks" else replace(policy, kind="off"),
                 shared=cadence.shared_odds(),
                 own=cadence.odds(request.place),
@@ -156,12 +155,6 @@ class Keeper:
         marked = replace(request, marks=planned.marks)
         return Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
 
-    def _price(self, estimate: Estimate) -> Price:
-        """The smallest prefix in tokens as they are estimated: what counts is how they are billed."""
-        minimum = self._dialect.price.minimum_tokens
-        billed = max(1, estimate.corrected(10_000))
-        return self._dialect.price.model_copy(update={"minimum_tokens": -(-minimum * 10_000 // billed)})
-
     def _began(self, ask: Ask) -> None:
         self._warmth.sent(ask.path, read=ask.plan.read, writes=ask.plan.writes, at_s=ask.at_s)
 
@@ -170,7 +163,10 @@ class Keeper:
         whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared)
         ask = replace(ask, billed=prompt_tokens(whole), cleared=end.cleared)
         ask.meter.billed(ask.estimate, whole)
-        return replace(end, account=self._account(ask, self._newest.keep(ask), end))
+        account = self._account(ask, self._newest.keep(ask), end)
+        if end.stop != "tools":  # the loop is over: what only it would have sent again is cached for nobody
+            self._warmth.forget(ask.path_from(end.fleeting))
+        return replace(end, account=account)
 
     def _broken(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
         """What an answer cost that did not come to its end."""

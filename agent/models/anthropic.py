@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -132,7 +133,7 @@ class AnthropicModel:
         if answer.overflowed:
             yield Began(usage=answer.usage)
             raise TooLong(f"{self._api.where} filled its window before the answer was whole")
-        end = answer.end()
+        end = replace(answer.end(), fleeting=wire.fleeting)
         if end.stop == "tools":
             self._remember(request, wire, answer)
             for call in answer.calls():

@@ -34,6 +34,8 @@ class Wire:
     """There are system messages among the messages."""
     recalled: tuple[str, ...]
     """Answers that are sent with their thinking, by the ids of their first calls."""
+    fleeting: int | None
+    """Which `Said` the first of them is; None: there is none."""
     _prefix: Prefix
     _messages: Sequence[Json]
 
@@ -76,6 +78,7 @@ def translate(
         told=told,
         systems=any(message["role"] == "system" for message in messages),
         recalled=tuple(laid.recalled),
+        fleeting=laid.fleeting,
         _prefix=laid.prefix,
         _messages=messages,
     )
@@ -101,6 +104,7 @@ class _Laid:
         self.places: dict[int, list[tuple[int, int]]] = {}
         """Of each `Said`: message and block of all that it became."""
         self.recalled: list[str] = []
+        self.fleeting: int | None = None
         self._systems = systems
         self._told = Told()
 
@@ -122,6 +126,7 @@ class _Laid:
             return None
         self.messages = before
         self.recalled.append(thought.calls[0].id)
+        self.fleeting = parts[0][0] if self.fleeting is None else self.fleeting
         self._told = Told(*[f"{old}\n{new}".strip() for old, new in zip(self._told, thought.told, strict=True)])
         return [(parts[-1][0], block) for block in thought.content]
 

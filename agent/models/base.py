@@ -167,6 +167,8 @@ class End:
     usage: Usage
     model: str
     """As the provider names what answered."""
+    fleeting: int | None = None
+    """From this `Said` on the request was sent as only the rest of its tool loop will send it again. None: nowhere."""
     cleared: int = 0
     """Tokens of the request that the provider left out by itself, as it was asked to: they are not in `usage`."""
     account: Account | None = None

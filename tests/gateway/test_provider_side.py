@@ -64,7 +64,7 @@ def test_turns_go_on_as_ever_while_results_are_left_out_also_after_a_restart(tmp
         clock = ManualClock(BEGIN)
         async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
             api.default = twice
-            folds = {"provider_side": "clear", "policy": "full"}
+            folds = {"provider_side": "clear", "policy": "full"}  # else old results have left before
             home = Home(
                 settings=settings(tmp_path, window=40_000, model="claude-opus-5-5", url=api.url, folds=folds),
                 clock=clock,
@@ -79,12 +79,11 @@ def test_turns_go_on_as_ever_while_results_are_left_out_also_after_a_restart(tmp
                     if number == 9:
                         await home.restart()
                 ended = [fact for _, fact in await home.ended()]
-                folded = await home.log("folded")
             assert api.violations == []
             assert [(one.outcome, one.text, len(one.steps)) for one in ended] == [("replied", "Done.", 2)] * 12
-            assert folded == []
             left_out = [[account.cleared for account in one.accounts] for one in ended]
             assert left_out[0] == [0, 0, 0]
-            assert left_out[-1][0] == left_out[-1][-1] > 20 * 1_000  # while a loop runs nothing more leaves
+            assert max(map(max, left_out)) > 10_000
+            assert all(len(set(one)) == 1 for one in left_out if one[0])  # while a loop runs nothing more leaves
 
     asyncio.run(story())

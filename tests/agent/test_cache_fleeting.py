@@ -1,0 +1,68 @@
+"""What only a tool loop sends, with its thinking: it is cached for the rest of that loop and for nobody after it."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.brief import Exchange
+from agent.models.anthropic_wire import translate
+from agent.models.base import Said, Text, ToolCall, ToolResult
+from agent.outcome import Outcome
+from gateway.events import Account
+from tests.agent.models_kit import TOOL, assistant, request, user
+from tests.agent.test_cache_keeper import Bench, story
+from tests.agent.test_models_anthropic import LOOP
+from tests.agent.test_models_anthropic_prefix import after
+from tests.agent.test_turn_cache import turn
+from tests.servers.model_api import Answer
+
+HEARD = "[x] ann (guest): " + "and so on " * 200
+
+
+async def turns(bench: Bench, loops: list[int]) -> list[Account]:
+    """Take turns with so many rounds of tools each, all of them thought about."""
+    history = list[Exchange]()
+    accounts = list[Account]()
+    for number, rounds in enumerate(loops):
+        for place in range(rounds):
+            calls = tuple((f"c{number}_{place}_{which}", "look_up", "{}") for which in range(4))
+            bench.api.then(Answer(thinking="hmm " * 50, text="Hm.", calls=calls))
+        bench.api.then(Answer(thinking="hmm", text=f"Answer {number}."))
+        outcome: Outcome = await turn(bench, history, f"{HEARD} {number}")
+        assert (outcome.outcome, len(outcome.steps)) == ("replied", rounds)
+        accounts += outcome.accounts
+    assert not bench.api.violations
+    return accounts
+
+
+@pytest.mark.parametrize("loops", [[2, 2, 2, 0, 0, 2], [0, 5, 0, 5, 0]])
+def test_the_next_turn_reads_what_was_in_front_of_the_loop_and_expects_no_more(loops: list[int]) -> None:
+    async def test(bench: Bench) -> None:
+        accounts = await turns(bench, loops)
+        assert [account.missed for account in accounts] == [""] * len(accounts)
+        begins = [sum(rounds + 1 for rounds in loops[:number]) for number in range(len(loops))]
+        for first in begins[1:]:
+            usage, expected = accounts[first].usage, sum(block.read for block in accounts[first].blocks)
+            assert usage.cache_read_tokens == pytest.approx(expected, rel=0.05, abs=256)
+            assert expected > 2_000  # however long the loop was, what was in front of it is found
+
+    story(test)
+
+
+def test_from_where_on_it_is_so() -> None:
+    again = ToolCall(id="c", name="look_up", arguments="{}")
+    asked = request(*LOOP, tools=(TOOL,))
+    thought = after(asked, again, content=({"type": "thinking"},))
+    longer = request(
+        user("before"),
+        assistant("yes"),
+        *LOOP,
+        Said(role="assistant", parts=(Text(text="Let me see."), again)),
+        Said(role="user", parts=(ToolResult(id="c", text="found"),)),
+        tools=(TOOL,),
+    )
+    bound = replace(
+        thought, came_after=translate(replace(longer, conversation=longer.conversation[:5]), model="m").digest()
+    )
+    assert translate(longer, model="m").fleeting is None
+    assert translate(longer, model="m", recall=lambda said: bound if again in said.parts else None).fleeting == 5
