@@ -16,6 +16,7 @@ from agent.turn import NUDGE, take_turn
 from tests.agent.evidence_kit import Bring, Desk, calls
 from tests.agent.models_kit import KEY, against
 from tests.agent.test_models_anthropic import opus, other
+from tests.agent.test_turn_wire import openai
 from tests.agent.turn_kit import Played, Say, brief, kept
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi, Seen
@@ -125,6 +126,23 @@ def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
 
     plain = [Answer(calls=((ident, "look_up", "{}"),)) for ident in "ab"]
     too_long(other, [*plain, TOO_LONG, Answer(text="Done.")], judge)
+
+
+def test_other_servers_are_asked_again_too() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        refusal = {"error": {"message": "This model's maximum context length is 9 tokens.", "type": "invalid_request"}}
+        plain = [Answer(text="Let me see.", calls=((ident, "look_up", "{}"),)) for ident in "abc"]
+        too_much = Answer(status=400, body=json.dumps(refusal).encode())
+        api.then(*plain[:2], too_much, plain[2], Answer(text="Done."))
+        desk, less = Desk(), Less()
+        bring = Bring(*[f"{number}" * 3_000 for number in range(3)])
+        ended = await take_turn(brief("hello", OLD), model, bring, key="ana", evidence=desk, shorten=less)
+        assert (ended.text, less.asked, desk.kept) == ("Done.", [1], {"e1": "0" * 3_000})
+        told = [message["content"] for message in api.seen[-1].body["messages"] if message["role"] == "tool"]
+        assert told == [called.result for called in calls(ended)]
+        assert not api.violations
+
+    against(openai, story)
 
 
 def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
