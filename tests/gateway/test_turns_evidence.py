@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.models.base import Chunk, Request, ToolCall, TooLong, ToolResult
+from agent.models.base import Chunk, Request, Text, ToolCall, TooLong, ToolResult
 from gateway.bindings import Bindings
 from gateway.events import Called
 from gateway.evidence import Evidences
@@ -149,5 +149,37 @@ def test_what_was_kept_for_a_turn_that_was_cut_off_harms_nobody(tmp_path: Path) 
         assert one.source is not None
         assert (await opens(desk).find(one.source.handle, HERE)).text == PAGE
         assert last.outcome == "replied"
+
+    at_desk(tmp_path, story)
+
+
+def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        model = Refuses()
+        desk = Desk(desk.store, model)
+        for number in range(4):
+            await desk.say("ann", f"{number}: " + "a long story " * 200)
+            await desk.take()
+        model.answers = [LOOK, LOOK]
+        model.refused = {len(model.requests) + 1}
+
+        async def meanwhile() -> None:
+            await desk.say("bob", "wait for me")
+            desk.lane.steer()
+
+        desk.drawer.meanwhile = meanwhile
+        await desk.say("ann", "now look")
+        await desk.take()
+        ended = (await desk.ended())[-1]
+        assert (ended.outcome, len(ended.covers)) == ("replied", 2)
+        assert "bob" not in ended.heard
+        for request in model.requests[-3:]:
+            texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, Text)]
+            assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
+        last = model.requests[-1].conversation
+        desk.turns.forget(ROOM.conversation)
+        await desk.say("ann", "and?")
+        await desk.take()
+        assert model.requests[-1].conversation[: len(last)] == last
 
     at_desk(tmp_path, story)
