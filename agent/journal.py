@@ -9,8 +9,8 @@ An entry is a header with its time and title, whose it is, the text, and a last 
     <!-- note 01KAM3Q0V5T9S8 -->
 
 The last line stands last because a write that was cut off must not pass for a whole one. People may write entries
-of their own, without a scope and without that line: only a time in the header makes one, so ordinary headings are
-text. What says no scope, or one that cannot be, is private to the owner.
+of their own, without a scope and without that line: only a date and a time in the header make one, so ordinary
+headings are text. A time without a zone is UTC. What says no scope, or one that cannot be, is private to the owner.
 """
 
 import json
@@ -32,7 +32,8 @@ TO_REMEMBER: Final = "to remember"
 """The title of what is remembered for good."""
 
 _HEADER: Final = re.compile(
-    r"## (\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d)?(?:\.\d+)? ?Z?(?:[ \t]+(?:—|-)[ \t]+(.*)|[ \t]*)"
+    r"##[ \t]+(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d)?(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)?"
+    r"(?:(?:[ \t]+(?:—|–|--?)|:)[ \t]+(.*)|[ \t]*)"  # noqa: RUF001 - some write this dash
 )
 _SCOPE: Final = re.compile(r"scope:[ \t]*(.*)")
 _NOTE: Final = re.compile(r"<!-- note ([0-9A-Za-z]+) -->")
@@ -72,7 +73,8 @@ def written(entry: Entry) -> str:
     scope = f"scope: {_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
     lines = "".join(f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n" for line in entry.text.split("\n"))
     note = f"<!-- note {entry.note} -->\n" if entry.note else ""
-    return f"\n## {entry.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z{title}\n{scope}\n{lines}{note}"
+    at = entry.at.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat(" ")  # %Y has no zeros in front
+    return f"\n## {at}Z{title}\n{scope}\n{lines}{note}"
 
 
 def parse(text: str) -> list[Entry]:
@@ -95,15 +97,16 @@ def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]
             continue
         if at is not None:
             yield at, title, body
-        at, title, body = begun, header[4] or "", []
+        at, title, body = begun, header[5] or "", []
     if at is not None:
         yield at, title, body
 
 
 def _time(header: re.Match[str]) -> datetime | None:
+    zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:
-        return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ''}").replace(tzinfo=UTC)
-    except ValueError:  # the 31st of February
+        return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ':00'}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError):  # the 31st of February; an hour before the first of all days
         return None
 
 

@@ -18,6 +18,10 @@ odd_lines = st.sampled_from(
         "## 2026-11-21 19:40:12Z",
         "## 2026-11-21 19:40 - x",
         "## 2026-99-99 99:99:99Z — no such day",
+        "## 0001-01-01 00:00+23:59",
+        "## 0001-01-01 00:00",
+        "##\t2026-11-21T19:40:12.5-0700: x",
+        "scope:",
         "\\## 2026-11-21 19:40:12Z — t",
         "\\\\## 2026-11-21T19:40Z",
         "scope: public",
@@ -33,7 +37,7 @@ texts = st.lists(odd_lines | st.text(max_size=30), max_size=8).map("\n".join).ma
 titles = st.text(max_size=150).map(flat) | odd_lines.map(flat) | st.sampled_from(["- a", "— b", "a — b", "Z"])
 entries = st.builds(
     Entry,
-    at=st.datetimes(min_value=datetime(1000, 1, 1), timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),  # noqa: DTZ001 - Hypothesis wants it so
+    at=st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),
     title=titles,
     text=texts,
     scope=st.none() | st.just(PUBLIC) | addresses.map(lambda place: place.conversation),
@@ -98,6 +102,10 @@ def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
         ("## 2026-11-21 19:40:12Z - Harbour - and more  ", "Harbour - and more"),
         ("## 2026-11-21T19:40:12.123Z — Harbour", "Harbour"),
         ("## 2026-11-21 19:40:12 — Harbour", "Harbour"),
+        ("##  2026-11-21 19:40:12 UTC – Harbour", "Harbour"),
+        ("## 2026-11-21T20:40:12+01:00 -- Harbour", "Harbour"),
+        ("## 2026-11-21 14:10:12-0530: Harbour: and more", "Harbour: and more"),
+        ("## 2026-11-22 00:40:12 +05:00", ""),
     ],
 )
 def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
@@ -106,10 +114,27 @@ def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["## 2026-11-21", "### 2026-11-21 19:40:12Z", "## 2026-02-31 10:00:00Z", "## On 2026"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "## 2026-11-21",
+        "### 2026-11-21 19:40:12Z",
+        "# 2026-11-21 19:40:12Z",
+        " ## 2026-11-21 19:40:12Z",
+        "##2026-11-21 19:40:12Z",
+        "## 2026-02-31 10:00:00Z",
+        "## 2026-11-21 24:00:00Z",
+        "## 0001-01-01 00:00:00+01:00",
+        "## 2026-11-21 10:00:00+99:00",
+        "## On 2026",
+        "## 2026-11-21 19:40 and so on",
+        "## 2026-11-21 19:40—Harbour",
+        "2026-11-21 19:40:12Z — Harbour",
+    ],
+)
 def test_other_headings_are_text(line: str) -> None:
-    (entry,) = parse(f"## 2026-11-21 19:40:12Z\n{line}\nhello")
-    assert entry.text == f"{line}\nhello"
+    (entry,) = parse(f"## 2026-11-21 19:40:12Z\nx\n{line}\nhello")
+    assert entry.text == f"x\n{line}\nhello"
 
 
 def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
