@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway import cli_cache, cli_dmn, cli_journal, cli_log, cli_memory, cli_notifications, cli_reminders, cli_replay, cli_replay
+from gateway import cli_cache, cli_dmn, cli_journal, cli_log, cli_memory, cli_notifications, cli_reminders, cli_replay
 from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
@@ -57,7 +57,6 @@ def main(argv: list[str] | None = None) -> int:
     cli_memory.add_parser(commands, _settings)
     cli_journal.add_parser(commands, _settings)
     cli_log.add_why(commands, _store_path)
-    cli_replay.add_parser(commands, _settings)
     cli_replay.add_parser(commands, _settings)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
