@@ -110,8 +110,7 @@ UNION ALL SELECT * FROM (
     ) FROM json_each(?1) AS asked ORDER BY asked.key
 )
 """
-"""Parameters: FTS5 queries as a JSON array, how many uses of each, and the position behind which notes are asked for.
-Of the index this reads only what it gives."""
+"""Parameters: FTS5 queries as a JSON array, how many uses of each, and the position behind which notes are told."""
 PLACED = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
