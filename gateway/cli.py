@@ -11,7 +11,17 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway import cli_cache, cli_dmn, cli_journal, cli_log, cli_memory, cli_notifications, cli_reminders, cli_replay
+from gateway import (
+    cli_cache,
+    cli_context,
+    cli_dmn,
+    cli_journal,
+    cli_log,
+    cli_memory,
+    cli_notifications,
+    cli_reminders,
+    cli_replay,
+)
 from gateway.events import ChannelName
 from gateway.settings import Settings
 from gateway.settings_load import BadConfig, check
@@ -54,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_notifications.add_parser(commands, _settings)
     cli_reminders.add_parser(commands, _store_path)
     cli_dmn.add_parser(commands, _settings)
+    cli_context.add_parser(commands, _settings)
     cli_memory.add_parser(commands, _settings)
     cli_journal.add_parser(commands, _settings)
     cli_log.add_why(commands, _store_path)

@@ -142,7 +142,8 @@ class Control:
             order = ORDER.validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            return _refused(f"not an order: {'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}")
+            where = ".".join(map(str, first["loc"][1:]))  # in front of it stands which kind of order it was taken for
+            return _refused(f"not an order: {where or 'the line'}: {first['msg']}")
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._handler(order)

@@ -16,7 +16,7 @@ from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.loop import Loop
 from gateway.mind import Mind
-from gateway.orders import Answer, DmnOrder, MindSeen, Order
+from gateway.orders import Answer, ContextOrder, DmnOrder, MindSeen, Order
 from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
 from gateway.rewinds import Rewinds
 from gateway.shared import Shared
@@ -156,6 +156,8 @@ class Minds:
 
     async def order(self, order: Order) -> Answer:
         """Somebody steers them from outside."""
+        if isinstance(order, ContextOrder):
+            return await self.rewinds.order(order)
         if order.what == "presence":
             return await self._near(order)
         answer, todo = mindctl.answer(order, self._loops, self._shared.clock.now())

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from agent.signals import Level
 from gateway.events import ConversationId, Time
@@ -36,7 +36,19 @@ class DmnOrder(_Line):
     kind: Literal["dmn"] = "dmn"
 
 
-Order = DmnOrder
+class ContextOrder(_Line):
+    """For the view of one conversation: as `gateway.rewinding` has it."""
+
+    what: Literal["new", "retry", "rewind", "compact"]
+    conversation: Annotated[ConversationId, Field(max_length=2_000)]
+    by: _Word
+    """Who says so, for people. Nobody vouches for it."""
+    count: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Of `rewind`: exchanges."""
+    kind: Literal["context"] = "context"
+
+
+Order = DmnOrder | ContextOrder
 """Everything that can be asked of a running gateway, tagged by `kind`."""
 
 
@@ -96,6 +108,15 @@ class Answer(_Line):
     """For programs: the agents that it was about, afterwards."""
 
 
-ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+def _kind(said: object) -> object:
+    """`dmn` where nothing is said: so did those who knew no other."""
+    return said.get("kind", "dmn") if isinstance(said, dict) else getattr(said, "kind", None)
+
+
+_Tagged = Annotated[
+    Annotated[DmnOrder, Tag("dmn")] | Annotated[ContextOrder, Tag("context")],
+    Discriminator(_kind),
+]
+ORDER: TypeAdapter[Order] = TypeAdapter(_Tagged)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
 """`dump_json` and `validate_json` are each other's inverse; a dumped one has no line end in it."""

@@ -6,7 +6,7 @@ What is decided holds while no turn runs there: the room's door is held from the
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from gateway.acting import Rooms
 from gateway.clock import Clock
 from gateway.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.inbox import Arrival
+from gateway.orders import Answer, ContextOrder
 from gateway.records import MESSAGES, URGENT, Fact, Folded, Queued, Seq, TurnEnded
 from gateway.rewinding import BUSY, Seen, TakenBack, What
 from gateway.store import Appended, Entry, OutboxPost, Store, StoreError
@@ -25,6 +26,8 @@ EARLIER = 20
 """Turns among which is looked for how far was read before: what was said there unasked reads nothing."""
 MOST_LINES = 50
 """As many as a turn is told of at once."""
+PATIENCE_S = 8.0
+"""Of whoever asks from outside; less than `gateway.control.ANSWER_S`."""
 _TOLD = ("due", "context")
 COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
 
@@ -113,6 +116,34 @@ class Rewinds:
             return Change(words=back.words)
         return Change(words=back.words, facts=back.facts, settle=lambda asked: self._settle(wish, back, door, asked))
 
+    async def order(self, order: ContextOrder) -> Answer:
+        """Decide, write it down and say what came of it: for somebody who is not in that conversation."""
+        try:
+            at = Address.parse(order.conversation)
+        except ValueError:
+            return Answer(ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",))
+        wish = Wish(what=order.what, at=at, by=order.by, count=order.count, trusted=True)
+        change = await self.ask(wish)
+        if wish.what == "compact" and change.words != BUSY:
+            return Answer(ok=True, lines=(await self._told_soon(at.conversation),))
+        written: Sequence[Appended] = ()
+        try:
+            now, place = self._clock.now(), at.conversation
+            written = await self._store.append([Entry(fact=one, at=now, conversation=place) for one in change.facts])
+        finally:
+            change.settle(written[0] if written else None)
+        return Answer(ok=bool(change.facts), lines=(change.words,))
+
+    async def _told_soon(self, place: ConversationId) -> str:
+        """What came of folding, if that is known before whoever asked has waited too long."""
+        words: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = self._begin(self._tell(place, words))
+        await asyncio.wait({task}, timeout=PATIENCE_S)
+        return words.result() if words.done() else "It is under way; the log will say what came of it."
+
+    async def _tell(self, place: ConversationId, words: asyncio.Future[str]) -> None:
+        words.set_result(await self._compacted(place))
+
     async def close(self) -> None:
         """Leave off what was begun."""
         folding = list(self._folding)
@@ -158,20 +189,28 @@ class Rewinds:
 
     def _fold(self, wish: Wish, asked: Appended | None) -> None:
         if asked is not None and asked.fresh:
-            task = self._spawn(self._folded(wish, asked.seq))
-            self._folding.add(task)
-            task.add_done_callback(self._folding.discard)
+            self._begin(self._folded(wish, asked.seq))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._spawn(work)
+        self._folding.add(task)
+        task.add_done_callback(self._folding.discard)
+        return task
+
+    async def _compacted(self, place: ConversationId) -> str:
+        """Fold; in words, what came of it."""
+        try:
+            return await self._minds.compact(place)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception:  # a bug: whoever asked is told, and everything else goes on
+            logger.exception("folding %s broke", place)
+            return "That did not work. The operator can look it up in the log."
 
     async def _folded(self, wish: Wish, seq: Seq) -> None:
         """Fold, and tell there what came of it."""
         place = wish.at.conversation
-        try:
-            words = await self._minds.compact(place)
-        except StoreError:
-            raise  # without its log the gateway cannot go on
-        except Exception:  # a bug: whoever asked is told, and everything else goes on
-            logger.exception("folding %s because of entry %d broke", place, seq)
-            words = f"That did not work (entry {seq}). The operator can look it up in the log."
+        words = await self._compacted(place)
         now = self._clock.now()
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)

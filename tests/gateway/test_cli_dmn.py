@@ -19,7 +19,7 @@ from gateway.cli import main
 from gateway.control import Control, socket_path
 from gateway.mindctl import Saved
 from gateway.ops.stats import SNAPSHOT, Stats
-from gateway.orders import Answer, DmnOrder
+from gateway.orders import Answer, DmnOrder, Order
 from gateway.records import Directed, DmnSaved, inner
 from gateway.store import Entry, Store
 from tests.store.kit import judged, opened, run, said
@@ -136,7 +136,8 @@ def test_what_a_person_can_get_wrong_is_said(config: Path, capsys: pytest.Captur
 async def gateway(store: Path, minds: dict[str, Saved]) -> AsyncIterator[None]:
     """What a running gateway does with orders: the store is held, what is told is written down and carried out."""
 
-    async def handler(order: DmnOrder) -> Answer:
+    async def handler(order: Order) -> Answer:
+        assert isinstance(order, DmnOrder)
         now = datetime.now(UTC)
         answer, todo = mindctl.answer(order, list(minds.values()), now)
         await held.append([Entry(fact=one.directed, at=now, conversation=inner(one.agent)) for one in todo])

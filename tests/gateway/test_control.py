@@ -27,13 +27,14 @@ from gateway.control import (
     listen,
     socket_path,
 )
-from gateway.orders import Answer, DmnOrder
+from gateway.orders import Answer, DmnOrder, Order
 from tests.store.kit import run
 
 STATUS = DmnOrder(what="status", by="a test")
 
 
-async def echo(order: DmnOrder) -> Answer:
+async def echo(order: Order) -> Answer:
+    assert isinstance(order, DmnOrder)
     return Answer(ok=True, lines=(f"{order.what} of {order.agent} by {order.by}",))
 
 
@@ -129,7 +130,7 @@ def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[
 def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "s.sock"
 
-    async def broken(order: DmnOrder) -> Answer:
+    async def broken(order: Order) -> Answer:
         raise KeyError(order.what)
 
     async def story() -> None:
@@ -148,7 +149,7 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
     path = tmp_path / "s.sock"
     never = asyncio.Event()
 
-    async def slow(order: DmnOrder) -> Answer:
+    async def slow(order: Order) -> Answer:
         if order.what == "debug":
             await never.wait()
         return await echo(order)

@@ -267,7 +267,7 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
         await asyncio.gather(*asked._folding)
         (post,) = posts
         assert post.post.to == AT
-        expected = "That did not work (entry 7). The operator can look it up in the log."
+        expected = "That did not work. The operator can look it up in the log."
         assert post.post.text == (expected if broken else "From 9 tokens to 3.")
         (queued,) = await store.entries(kinds=["post"])
         assert (queued.seq, queued.cause) == (post.seq, 7)
