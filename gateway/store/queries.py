@@ -90,8 +90,7 @@ TURNS = (
     "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = ?1), 0) AND log.seq AND last >= log.seq) "
     "ORDER BY seq"
 )
-"""What is taken back is in view then, and a view never begins in the middle of it: so no cut in front of the view's
-beginning reaches into it, and those of a long past are not looked at."""
+"""What is taken back is in view then, and no view begins in its middle: so older cuts need not be looked at."""
 VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
 COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
 ENDED = (
