@@ -160,6 +160,13 @@ def test_seventy_percent_of_the_room_is_for_whole_entries() -> None:
     assert 0.4 * room < len(text) <= 0.7 * room
 
 
+def test_what_is_older_than_a_title_is_a_title() -> None:
+    journal = (entry(1, "short words"), entry(2, "words " * 400), entry(3, "newest words"))
+    text = made(journal=journal, budget=300)
+    assert ("newest words" in text, "short words" in text) == (True, False)
+    assert text.count("— Title") == 3
+
+
 def test_a_newest_entry_that_is_too_long_is_cut() -> None:
     text = made(journal=(entry(1), entry(2, "A sentence of it. " * 200)), budget=300)
     assert CUT in text

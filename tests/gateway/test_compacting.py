@@ -325,14 +325,18 @@ async def test_a_price_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
         assert failing.summary.cost_usd == 0.25
 
     class Unpriced(Played):
-        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-            async for chunk in super().stream(request):
-                yield replace(chunk, account=None) if isinstance(chunk, End) else chunk
+        """The first answer comes without an account."""
 
-    async with kit(tmp_path / "2", Unpriced(Say(text=TEXT))) as made:
-        came = await made.make()
-        assert came.summary is not None
-        assert (came.summary.cost_usd, came.requests) == (None, 1)
+        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+            first = not self.requests
+            async for chunk in super().stream(request):
+                yield replace(chunk, account=None) if first and isinstance(chunk, End) else chunk
+
+    for number, says in enumerate(([Say(text=TEXT)], [Say(), Say(text=TEXT)]), start=1):
+        async with kit(tmp_path / str(number), Unpriced(*says)) as made:
+            came = await made.make()
+            assert came.summary is not None
+            assert (came.summary.cost_usd, came.requests) == (None, number)
 
 
 @story
@@ -364,10 +368,12 @@ async def test_three_bad_answers_are_enough(tmp_path: Path, model: Played, reaso
 @pytest.mark.parametrize("error", [Unusable("no key"), Malformed("no"), TooLong("no room"), Busy("", retry_after_s=99)])
 @story
 async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: ModelError) -> None:
+    error.accounts = (ACCOUNT,)
     failing = Failing(error)
     async with kit(tmp_path, failing) as made:
         came = await made.make()
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
+        assert (came.accounts, came.usage) == ((ACCOUNT,), USAGE)
         assert await made.free()
 
 
