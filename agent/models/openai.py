@@ -4,10 +4,12 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import ValidationError
 
+from agent.models.anthropic_wire import loop_begins
 from agent.models.base import Began, Busy, Chunk, End, Request, Said, Text, ToolCall, TooLong
 from agent.models.failures import stream_failure, window_full
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
@@ -77,7 +79,12 @@ class OpenAIModel:
             return
         async with aclosing(self.answer(self.body(request), earlier_calls=count_calls(request))) as chunks:
             async for chunk in chunks:
-                yield chunk
+                yield replace(chunk, fleeting=self._fleeting(request)) if isinstance(chunk, End) else chunk
+
+    def _fleeting(self, request: Request) -> int | None:
+        """Which answer is the first that is handed back with its thinking, as only its loop does."""
+        said = request.conversation
+        return next((place for place in range(loop_begins(said), len(said)) if self._recall(said[place])), None)
 
     def body(self, request: Request) -> Json:
         """Return what `request` is on the wire."""

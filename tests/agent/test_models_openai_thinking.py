@@ -12,7 +12,7 @@ from agent.models.openai import OpenAIModel
 from agent.models.openai_answer import Answer as Incoming
 from agent.models.openai_answer import ChunkIn
 from agent.models.openai_thinking import ThinksAloud, Unthought
-from tests.agent.models_kit import TOOL, against, ask, assistant, make, request, text, user
+from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.servers.model_api import Answer, ModelApi
 
 
@@ -103,10 +103,10 @@ def test_thinking_goes_back_within_its_tool_loop_only() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="Let me see.", thinking="hm", calls=(("a", "look_up", "{}"),)))
         assert text(await ask(model, request(tools=(TOOL,)))) == "Let me see."
-        await ask(model, request(*LOOP, tools=(TOOL,)))
+        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).fleeting == 1
         assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
         later = (*LOOP, assistant("It is there."), user("thanks"))
-        await ask(model, request(*later, tools=(TOOL,)))
+        assert end(await ask(model, request(*later, tools=(TOOL,)))).fleeting is None
         other = Said(role="assistant", parts=(Text(text="Something else."), CALL))
         await ask(model, request(LOOP[0], other, LOOP[2], tools=(TOOL,)))
         for seen in api.seen[2:]:
