@@ -124,6 +124,7 @@ def settings(
     output: int = 4_096,
     model: str = "claude-opus-4-8",
     url: str = "http://127.0.0.1:9",
+    recall_tokens: int = 150,
     **optimization: Any,
 ) -> Settings:
     """One agent with one Claude model. `optimization`: of `llm.context_optimization`."""
@@ -141,6 +142,7 @@ def settings(
                 "models": {"main": main},
                 "context_optimization": {**off, **optimization},
             },
+            "recall": {"ambient_tokens": recall_tokens},
             "attention": {"coalesce": 0},
             "access": {"dm": "open"},
             "store": {"path": "reverie.db"},

@@ -4,6 +4,7 @@
 the last one held stands in front of this one, unless the view was folded.
 """
 
+import hashlib
 import json
 import random
 import re
@@ -14,8 +15,9 @@ from typing import Any
 from tests.servers.messages_prompt import blocks
 from tests.servers.model_api_events import Answer, Json
 
-HANDLE = re.compile(r"(?<![\w.])(?:t\d+\.\d+|e\d+|v\d+-\d+|m\d+)(?![\w.-])")
+HANDLE = re.compile(r"(?<![\w.])(?:t\d+\.\d+|e\d+|v\d+-\d+|m\d+)(?![\w-]|\.\w)")
 """Nothing that people or tools say here looks like one."""
+_MARK = re.compile(r', "cache_control": \{[^}]*\}')
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
     "the a of to and in that it is was for on with as at by from this have not but they which you one we all "
     "has there been if more when will would who so no out up into them then some could time only its other now "
@@ -60,7 +62,7 @@ class Mix:
     """At most, in one round."""
     said: tuple[int, int] = (5, 120)
     """Words of a message."""
-    replies: tuple[int, int] = (20, 200)
+    replies: tuple[int, int] = (5, 60)
     looks: float = 0.1
     """Share of turns that look into what they know handles of."""
     notes: float = 0.06
@@ -82,6 +84,12 @@ def said(seed: int, number: int, mix: Mix = LONG) -> str:
     return f"reverie, #{number}# {words(rng, *mix.said)}{fake}"
 
 
+def _bare(message: Json) -> Json:
+    """Without marks, and without what holds for one request only."""
+    content_ = [{key: value for key, value in one.items() if key != "cache_control"} for one in message["content"]]
+    return {"role": message["role"], "content": content_}
+
+
 @dataclass
 class Script:
     """The model."""
@@ -94,8 +102,15 @@ class Script:
     """All that ever stood in a request."""
     other: Callable[[str], Answer | None] = lambda _: None
     """Asked first, with the newest words of the user."""
+    folded: bool = True
+    """The view was folded, or another process began: the next request need not begin as the last one did."""
     compared: int = 0
     """Requests that were held against the one before."""
+    digests: list[str] = field(default_factory=list)
+    """Of each request, without its marks, and with handles in the order in which they came: their numbers depend on
+    what else stands in the log."""
+    shortened: int = 0
+    """Results of a loop that were told in part while it went on."""
     told: int = 0
     """Results that were found to be true."""
     _rounds: list[Calls] = field(default_factory=list)
@@ -104,9 +119,12 @@ class Script:
     """By id."""
     _calls: int = 0
     _before: frozenset[str] = frozenset()
+    _front: list[Json] = field(default_factory=list)
+    _order: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, body: Json) -> Answer:
         self._look(body)
+        self._grows(body)
         newest = next(message for message in reversed(body["messages"]) if message["role"] == "user")
         content_ = blocks(newest["content"])
         text = "\n".join(block["text"] for block in content_ if block["type"] == "text")
@@ -137,7 +155,7 @@ class Script:
                 paths = [path_of(number * 100 + len(self._rounds) * 10 + at, size) for at, size in enumerate(sizes)]
                 self._rounds.append([("read_file", {"path": path}) for path in paths])
         elif (dice := dice - mix.tools) < mix.looks and self.files:
-            handle = rng.choice(sorted(self.files)[-50:])
+            handle = rng.choice(list(self.files)[-50:])
             offset, limit = rng.randrange(2_000), rng.randint(1, 3_000)
             self._rounds = [[("fetch_evidence", {"handle": handle, "offset": offset, "limit": limit})]]
         elif (dice := dice - mix.looks) < mix.notes:
@@ -159,6 +177,34 @@ class Script:
                     if block["type"] == "tool_result":
                         self._true(block["tool_use_id"], text)
         self._before = frozenset(now)
+
+    def _grows(self, body: Json) -> None:
+        """Between folds the conversation only grows at its end."""
+        bare = [_bare(message) for message in body["messages"] if message["role"] != "system"]
+        whole = json.dumps([body["tools"], body["system"], bare], ensure_ascii=False)
+        self.digests.append(hashlib.sha256(HANDLE.sub(self._named, _MARK.sub("", whole)).encode()).hexdigest())
+        if not self.folded:
+            for old, new in zip(self._front, bare, strict=False):
+                assert old == new or self._shortened(old, new), f"{str(old)[:300]} became {str(new)[:300]}"
+            assert len(bare) >= len(self._front), "what was told is gone"
+            self.compared += 1
+        *front, last = bare
+        # What was called to mind stands behind the newest words, and leaves.
+        content_ = [block for block in last["content"] if not block.get("text", "").startswith("[RECALLED]")]
+        self._front, self.folded = [*front, {**last, "content": content_}], False
+
+    def _named(self, handle: re.Match[str]) -> str:
+        return f"handle {self._order.setdefault(handle[0], len(self._order))}"
+
+    def _shortened(self, old: Json, new: Json) -> bool:
+        """In the middle of a loop there was no room for older results of it."""
+        results = [
+            (a, b)
+            for a, b in zip(old["content"], new["content"], strict=True)
+            if a != b and a["type"] == b["type"] == "tool_result"
+        ]
+        self.shortened += len(results)
+        return bool(results) and all("[TOOL RESULT SUMMARY]" in b["content"] for _, b in results)
 
     def _true(self, ident: str, text: str) -> None:
         """What is told of a result is all of it, or says where that is."""

@@ -1,0 +1,50 @@
+"""One conversation through thousands of turns: the window holds, handles open, and a restart changes no byte."""
+
+import statistics
+
+import pytest
+
+from tests.gateway.long_script import LONG, Mix
+from tests.gateway.long_story import lived
+
+BIG = Mix(name="big", said=(50, 400), replies=(40, 120))
+"""Fewer and longer lines, so that a large window is full of something else than frames."""
+
+
+@pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
+def test_a_long_conversation_goes_on(window: int) -> None:
+    tale = lived(window=window, turns=300 if window < 100_000 else 200, recall_tokens=150)
+    assert tale.script.told > 100
+    assert tale.opened > 100
+    assert tale.kinds["trim"] > 0
+
+
+def test_texts_may_be_denser_than_anybody_estimates() -> None:
+    lived(window=8_000, turns=150, chars_per_token=2.0)
+
+
+def test_a_window_that_is_smaller_than_anybody_was_told_is_found_out() -> None:
+    """Each turn is folded and asked again until it fits; nobody is told."""
+    assert lived(window=32_000, real=12_000, turns=60).overflows > 0
+
+
+def test_it_goes_on_over_a_socket() -> None:
+    assert lived(window=32_000, turns=60, socket=True, restarts=2).script.told > 20
+
+
+def test_a_restart_changes_no_byte_of_any_request() -> None:
+    """Folded under pressure only: what is believed of the provider's cache does not outlive a process."""
+    how = {"window": 32_000, "turns": 120, "folds": {"policy": "full"}}
+    restarted, twin = lived(restarts=11, **how), lived(restarts=0, **how)
+    assert restarted.kinds == twin.kinds
+    assert restarted.script.digests == twin.script.digests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
+def test_twenty_thousand_turns(window: int) -> None:
+    tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else LONG)
+    print(tale.told())
+    early, late = (statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, -2_000))
+    assert late < 2 * early, "turns take longer and longer"
+    assert tale.resident_mb[-1] < tale.resident_mb[2] + 100, "memory grows"
