@@ -129,11 +129,12 @@ class Folds:
 
     def _situation(self, conversation: ConversationId, seen: View, want: Pressed) -> Situation:
         said, usable, outlook = self._said(), self.usable(), self._outlook(conversation)
-        scale = seen.scale
-        room = int(usable * said.folds.fold_at_pct) - int(want.fixed * scale)
+        scale, cleared = seen.scale, seen.cleared
+        room = int(usable * said.folds.fold_at_pct) - int(want.fixed * scale) + cleared
         above = None
         if self._compacts():
-            above = 0 if want.asked else int(usable * said.compaction.compact_at_pct) - int(want.fixed * scale)
+            below = int(usable * said.compaction.compact_at_pct) - int(want.fixed * scale) + cleared
+            above = 0 if want.asked else below
         budget = max(256, room)
         return Situation(
             budget=budget,
@@ -148,7 +149,7 @@ class Folds:
             write=outlook.write,
             ahead=outlook.ahead,
             keep_results=said.folds.keep_recent_tool_results,
-            policy=said.folds.policy,
+            policy="full" if cleared else said.folds.policy,  # what could go gently is not paid for anyway
             force=want.tries or int(want.asked),
             compact_above=above,
             keep_tail=said.compaction.tail_keep_tokens,

@@ -48,6 +48,8 @@ class PastTurn:
     """It was ended before it could answer."""
     billed: tuple[int, int] = (0, 0)
     """`TurnEnded.prompt_tokens` and `.prompt_estimate`."""
+    cleared: int = 0
+    """Tokens of its last prompt that the provider left out by itself."""
     recalled: tuple[str, ...] = ()
     nudged: bool = False
 
@@ -65,6 +67,7 @@ class PastTurn:
             requests=ended.requests,
             interrupted=ended.outcome == "interrupted",
             billed=(ended.prompt_tokens, ended.prompt_estimate),
+            cleared=ended.accounts[-1].cleared if ended.accounts else 0,
             recalled=ended.recalled,
             nudged=ended.nudged,
         )
@@ -152,7 +155,12 @@ class View:
         return min(ratios[-1], MOST_RATIO) if ratios else 1.0
 
     def _billed(self) -> list[tuple[int, int]]:
-        return [turn.billed for turn in self.turns[-LOOKED_AT:] if turn.billed[1]]
+        return [(turn.billed[0] + turn.cleared, turn.billed[1]) for turn in self.turns[-LOOKED_AT:] if turn.billed[1]]
+
+    @property
+    def cleared(self) -> int:
+        """Tokens of it that the provider leaves out by itself, as billed."""
+        return next((turn.cleared for turn in self.since_fold()[::-1] if turn.billed[0]), 0)
 
     def place(self, index: int) -> Seq:
         """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
