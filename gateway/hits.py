@@ -82,7 +82,9 @@ class Hits:
             return Hit(seq=one.seq, at=one.at, scope=fact.scope, who=_desk(fact, where), text=whole(fact))
         if isinstance(fact, TurnEnded):
             who = "you" if fact.agent in ("", where.agent) else _name(fact.agent)
-            return None if fact.outcome == "failed" else _made(one, scope, f"{who}, {place}", fact.text)
+            if fact.outcome == "failed" or any(placed.cut for placed in await self._reader.placed([one.seq])):
+                return None
+            return _made(one, scope, f"{who}, {place}", fact.text)
         if not isinstance(fact, Message | Edited):
             return None
         first = one if isinstance(fact, Message) else await self._first(one.conversation, fact)

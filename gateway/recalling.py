@@ -145,7 +145,7 @@ class Recalling:
         shown: str,
     ) -> None:
         """Tell what is found. Whenever it is cut off, what was told before is good."""
-        wanted = terms(lines)
+        wanted = [term for term in terms(lines) if term != where.agent.lower()]
         if not wanted:
             return
         uses, last = await self._uses(wanted, _NEWEST)
@@ -154,7 +154,8 @@ class Recalling:
         asked = _Asked(where=where, seen=seen, shown=shown, weights=weights, begun=begun)
         weighed = candidates(uses, weights, self._notes)
         said = await self._said(asked, weighed, _PAGE)
-        if weighed and not said:  # what may not be told, or is in view, must not hide what is behind it
+        more = any(len(seqs) == _NEWEST for seqs in uses.values())
+        if more and weighed and not said:  # what may not be told, or is in view, must not hide what is behind it
             uses, _ = await self._uses(list(weights.terms), _DEEP * _NEWEST)
             said = await self._said(asked, candidates(uses, weights, self._notes), _DEEP * _PAGE)
         pool = sorted([*said, *await self._kept(asked)], key=lambda one: one.score, reverse=True)[:_TRIES]

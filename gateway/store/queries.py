@@ -113,7 +113,8 @@ UNION ALL SELECT * FROM (
 PLACED = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
-    WHEN 'noted' THEN json_extract(log.body, '$.scope') END
+    WHEN 'noted' THEN json_extract(log.body, '$.scope') END, EXISTS (
+    SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND log.seq BETWEEN first AND last)
 FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
 """
 

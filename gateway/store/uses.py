@@ -35,11 +35,13 @@ class Placed:
     """Of a note: who wrote it down."""
     scope: str | None
     """Of a note: who may be told of it."""
+    cut: bool
+    """It is within turns that were taken back: those are as if they had not been."""
 
     @classmethod
     def read(cls, row: Iterable[Any]) -> Self:
         """Make it of what `queries.PLACED` gives."""
-        seq, at, kind, conversation, unread, agent, scope = row
+        seq, at, kind, conversation, unread, agent, scope, cut = row
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
@@ -48,4 +50,5 @@ class Placed:
             unread=unread,
             agent=agent,
             scope=scope,
+            cut=bool(cut),
         )

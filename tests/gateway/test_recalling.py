@@ -17,7 +17,7 @@ from gateway.events import Address, Deleted, Edited, EventId, Message, MessageId
 from gateway.prefetch import Prefetch
 from gateway.recalled import HEADER, Recalled
 from gateway.recalling import DEADLINE_S, ELSEWHERE, Recalling
-from gateway.records import Judged, Seq, TurnEnded, key_of
+from gateway.records import Judged, Rewound, Seq, TurnEnded, key_of
 from gateway.store import Entry
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
@@ -202,6 +202,43 @@ async def test_what_the_model_was_never_to_hear_or_does_not_hold_is_not_told(tmp
         assert await told(kit, "harbour") == [
             '[2026-03-04 05:06 UTC] U (guest, edited), in irc.test/#room: "a harbour"'
         ]
+
+
+@story
+async def test_what_was_taken_back_is_as_if_it_had_not_been(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        await ended(kit, text="harbour kept")
+        await ended(kit, text="harbour taken back")
+        await kit.append(ROOM, Rewound(first=Seq(2), last=Seq(2), by="olga"))
+        assert [line.split('"')[1] for line in await told(kit, "harbour")] == ["harbour kept"]
+        assert "taken" not in await kit.recall(at(OWNER), "harbour")
+
+
+@story
+async def test_any_message_is_looked_up(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        await ended(kit, text="the harbour")
+        odd = [
+            "",
+            "\0",
+            "\ud800",
+            '"',
+            "NEAR(harbour",
+            "harbour*",
+            "col:x harbour AND",
+            "-harbour",
+            "'; DROP",
+            "\u0301" * 99,
+        ]
+        for text in (*odd, "x" * 100_000, "naïve " * 9_999, "".join(map(chr, range(0x250)))):
+            assert len(await told(kit, text, "lighthouse")) == ("harbour" in text), text[:20]
+
+
+@story
+async def test_its_own_name_calls_nothing_to_mind(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        await ended(kit, text="I am Reverie")
+        assert await told(kit, "Reverie, hello there") == []
 
 
 @story
