@@ -106,6 +106,9 @@ class Script:
     """The view was folded, or another process began: the next request need not begin as the last one did."""
     compared: int = 0
     """Requests that were held against the one before."""
+    names: bool = False
+    """Requests get digests, which takes as long as all the rest."""
+    requests: int = 0
     digests: list[str] = field(default_factory=list)
     """Of each request, without its marks, and with handles in the order in which they came: their numbers depend on
     what else stands in the log."""
@@ -181,8 +184,10 @@ class Script:
     def _grows(self, body: Json) -> None:
         """Between folds the conversation only grows at its end."""
         bare = [_bare(message) for message in body["messages"] if message["role"] != "system"]
-        whole = json.dumps([body["tools"], body["system"], bare], ensure_ascii=False)
-        self.digests.append(hashlib.sha256(HANDLE.sub(self._named, _MARK.sub("", whole)).encode()).hexdigest())
+        self.requests += 1
+        if self.names:
+            whole = _MARK.sub("", json.dumps([body["tools"], body["system"], bare], ensure_ascii=False))
+            self.digests.append(hashlib.sha256(HANDLE.sub(self._named, whole).encode()).hexdigest())
         if not self.folded:
             for old, new in zip(self._front, bare, strict=False):
                 assert old == new or self._shortened(old, new), f"{str(old)[:300]} became {str(new)[:300]}"

@@ -53,7 +53,7 @@ class Tale:
         first, last = (statistics.median(some) * 1_000 for some in (self.spent_s[:part], self.spent_s[-part:]))
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
         return (
-            f"window {self.window}: {self.turns} turns, {len(self.script.digests)} requests, "
+            f"window {self.window}: {self.turns} turns, {self.script.requests} requests, "
             f"{self.overflows} refused as too long, folds: {kinds}; {self.script.told} results and "
             f"{self.opened} handles held to the truth, {self.script.compared} requests to the one before; "
             f"{first:.1f} ms a turn at first, {last:.1f} ms at last; "
@@ -135,6 +135,7 @@ async def live(
     chars_per_token: float = 4.0,
     real: int | None = None,
     socket: bool = False,
+    names: bool = False,
     recall_tokens: int = 0,
     **optimization: Any,
 ) -> Tale:
@@ -142,7 +143,7 @@ async def live(
 
     `real`: the window that the provider has, if it is not the one that is configured.
     """
-    clock, script = ManualClock(BEGIN), Script(seed, mix)
+    clock, script = ManualClock(BEGIN), Script(seed, mix, names=names)
     tale = Tale(turns=turns, window=window, script=script)
 
     def count(text: str) -> int:

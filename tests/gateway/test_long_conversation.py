@@ -13,7 +13,7 @@ BIG = Mix(name="big", said=(50, 400), replies=(40, 120))
 
 @pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
 def test_a_long_conversation_goes_on(window: int) -> None:
-    tale = lived(window=window, turns=300 if window < 100_000 else 200, recall_tokens=150)
+    tale = lived(window=window, turns=200, recall_tokens=150)
     assert tale.script.told > 100
     assert tale.opened > 100
     assert tale.kinds["trim"] > 0
@@ -34,7 +34,7 @@ def test_it_goes_on_over_a_socket() -> None:
 
 def test_a_restart_changes_no_byte_of_any_request() -> None:
     """Folded under pressure only: what is believed of the provider's cache does not outlive a process."""
-    how = {"window": 32_000, "turns": 120, "folds": {"policy": "full"}}
+    how = {"window": 32_000, "turns": 120, "folds": {"policy": "full"}, "names": True}
     restarted, twin = lived(restarts=11, **how), lived(restarts=0, **how)
     assert restarted.kinds == twin.kinds
     assert restarted.script.digests == twin.script.digests
