@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.models.anthropic import AnthropicModel
@@ -41,8 +42,6 @@ BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 CHANNEL = ChannelName("irc.libera")
 ROOM = Address(channel=CHANNEL, room=RoomId("#long"))
 HEADERS = {"x-api-key": "test", "anthropic-version": "2023-06-01"}
-KEPT_REQUESTS = 2_000
-"""After so many the fake begins a new cache: it forgets nothing by itself."""
 
 
 def tokens(text: str) -> int:
@@ -71,6 +70,8 @@ class Provider:
     """What it refused, but for prompts that were too long."""
     overflows: int = 0
     requests: int = 0
+    kept: int = 2_000
+    """After so many requests a new cache begins: it forgets nothing by itself."""
     billed: Callable[[Json, Ticket], None] = lambda _body, _ticket: None
     """Called with each request that is answered."""
 
@@ -84,7 +85,7 @@ class Provider:
     def ask(self, body: Json, headers: Mapping[str, str]) -> list[bytes]:
         """Answer as the server would. Raises a ModelError."""
         self.requests += 1
-        if self.requests % KEPT_REQUESTS == 0:
+        if self.requests % self.kept == 0:
             self._renew()
         wrong = self.side.refuse("/v1/messages", headers, body, 0)
         if wrong is not None:
@@ -125,18 +126,23 @@ def settings(
     model: str = "claude-opus-4-8",
     url: str = "http://127.0.0.1:9",
     recall_tokens: int = 150,
+    agents: Mapping[str, str] = MappingProxyType({"ana": "*"}),
     **optimization: Any,
 ) -> Settings:
-    """One agent with one Claude model. `optimization`: of `llm.context_optimization`."""
-    (folder / "ana").mkdir(exist_ok=True)
-    (folder / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 20, encoding="utf-8")
+    """Agents with one Claude model: of each, in which rooms it is. `optimization`: of `llm.context_optimization`."""
+    for agent in agents:
+        (folder / agent).mkdir(exist_ok=True)
+        (folder / agent / "SOUL.md").write_text(f"{agent} is calm. {'Knows of gardens. ' * 20}", encoding="utf-8")
     provider = {"kind": "anthropic", "base_url": url, "api_key": "test"}
     main = {"provider": "p", "name": model, "context_tokens": window, "max_output_tokens": output}
     off = {"token_counter": {"enabled": False}, "workspace_cache": {"enabled": False}}
     return parse(
         {
             "channels": {CHANNEL: {"platform": "console", "rooms": [ROOM.room]}},
-            "agents": [{"id": "ana", "workspace": "ana", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
+            "agents": [
+                {"id": agent, "workspace": agent, "bindings": [{"match": {"room": rooms}, "listen": "all"}]}
+                for agent, rooms in agents.items()
+            ],
             "llm": {
                 "providers": {"p": provider},
                 "models": {"main": main},

@@ -67,6 +67,8 @@ class Mix:
     """Share of turns that look into what they know handles of."""
     notes: float = 0.06
     recalls: float = 0.04
+    needs: float = 0.0
+    """Share of turns that need one of the last files, and look it up where it is not in view."""
 
 
 LONG = Mix(name="long")
@@ -106,12 +108,16 @@ class Script:
     """The view was folded, or another process began: the next request need not begin as the last one did."""
     compared: int = 0
     """Requests that were held against the one before."""
+    grows: bool = True
+    """It is one conversation, and each request begins as the one before ended."""
     names: bool = False
     """Requests get digests, which takes as long as all the rest."""
     requests: int = 0
     digests: list[str] = field(default_factory=list)
     """Of each request, without its marks, and with handles in the order in which they came: their numbers depend on
     what else stands in the log."""
+    needed: int = 0
+    """Files that were looked up again."""
     shortened: int = 0
     """Results of a loop that were told in part while it went on."""
     told: int = 0
@@ -123,11 +129,14 @@ class Script:
     _calls: int = 0
     _before: frozenset[str] = frozenset()
     _front: list[Json] = field(default_factory=list)
+    _read: dict[str, list[str]] = field(default_factory=dict)
+    """Files, by the place where they were read."""
     _order: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, body: Json) -> Answer:
         self._look(body)
-        self._grows(body)
+        if self.grows:
+            self._grow(body)
         newest = next(message for message in reversed(body["messages"]) if message["role"] == "user")
         content_ = blocks(newest["content"])
         text = "\n".join(block["text"] for block in content_ if block["type"] == "text")
@@ -136,7 +145,7 @@ class Script:
         results = any(block["type"] == "tool_result" for block in content_)
         numbers = re.findall(r"reverie, #(\d+)#", text)
         if numbers and not results:
-            self._plan(int(numbers[-1]))
+            self._plan(int(numbers[-1]), body["system"][-1]["text"])
         if not self._rounds:
             return Answer(text=self._reply)
         calls = []
@@ -147,7 +156,7 @@ class Script:
             calls.append((ident, name, json.dumps(arguments)))
         return Answer(text="", calls=tuple(calls))
 
-    def _plan(self, number: int) -> None:
+    def _plan(self, number: int, place: str) -> None:
         rng, mix = random.Random(f"{self.seed} turn {number}"), self.mix
         self._reply, self._rounds = f"Answer {number}: {words(rng, *mix.replies)}", []
         dice = rng.random()
@@ -157,14 +166,26 @@ class Script:
                 sizes = [int(low * (high / low) ** rng.random()) for _ in range(rng.randint(1, mix.calls))]
                 paths = [path_of(number * 100 + len(self._rounds) * 10 + at, size) for at, size in enumerate(sizes)]
                 self._rounds.append([("read_file", {"path": path}) for path in paths])
+                self._read.setdefault(place, []).extend(paths)
         elif (dice := dice - mix.tools) < mix.looks and self.files:
             handle = rng.choice(list(self.files)[-50:])
             offset, limit = rng.randrange(2_000), rng.randint(1, 3_000)
             self._rounds = [[("fetch_evidence", {"handle": handle, "offset": offset, "limit": limit})]]
         elif (dice := dice - mix.looks) < mix.notes:
             self._rounds = [[("journal", {"title": f"Entry {number}", "text": words(rng, 20, 80)})]]
-        elif dice - mix.notes < mix.recalls:
+        elif (dice := dice - mix.notes) < mix.recalls:
             self._rounds = [[("recall", {"query": words(rng, 2, 2)})]]
+        elif dice - mix.recalls < mix.needs and self._read.get(place):
+            self._need(rng.choice(self._read[place][-6:]))
+
+    def _need(self, path: str) -> None:
+        """Something in this file, wherever it is: in view, or by its handle, or else read again."""
+        if any(text.startswith(content(path)[:4_000]) for text in self._before):
+            return
+        handle = next((handle for handle, known in self.files.items() if known == path), None)
+        self.needed += 1
+        called = ("fetch_evidence", {"handle": handle}) if handle else ("read_file", {"path": path})
+        self._rounds = [[called]]
 
     def _look(self, body: Json) -> None:
         """Hold what is new in this request to what is true."""
@@ -181,7 +202,7 @@ class Script:
                         self._true(block["tool_use_id"], text)
         self._before = frozenset(now)
 
-    def _grows(self, body: Json) -> None:
+    def _grow(self, body: Json) -> None:
         """Between folds the conversation only grows at its end."""
         bare = [_bare(message) for message in body["messages"] if message["role"] != "system"]
         self.requests += 1
@@ -222,6 +243,6 @@ class Script:
                 self.files[found[0]] = arguments["path"]
         elif name == "fetch_evidence" and arguments["handle"] in self.files and "[TOOL RESULT" not in text:
             whole = content(self.files[arguments["handle"]])
-            start = arguments["offset"]
-            assert whole[start : start + arguments["limit"]] in text or HANDLE.findall(text), text[:300]
+            start = arguments.get("offset", 0)
+            assert whole[start : start + arguments.get("limit", 4_000)] in text or HANDLE.findall(text), text[:300]
         self.told += 1
