@@ -30,6 +30,20 @@ _NEVER = Seq(0)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How large a turn is in each form, measured once, when somebody asks."""
+
+    turn: Raw
+    images: int
+    """Tokens of what was shown with it."""
+    requests: int
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return weigh(self.turn, form=Form.WHOLE, images=self.images, requests=self.requests)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PastTurn:
     """One turn, as later ones see it."""
 
@@ -40,10 +54,10 @@ class PastTurn:
     exchange: Exchange
     """The same, in the form in which it is told."""
     form: Form = Form.WHOLE
+    measured: Measured
     media: tuple[MediaRef, ...]
     at: datetime
     """When it ended."""
-    requests: int = 0
     interrupted: bool = False
     """It was ended before it could answer."""
     billed: tuple[int, int] = (0, 0)
@@ -62,9 +76,11 @@ class PastTurn:
             seq=seq,
             raw=exchange,
             exchange=exchange,
+            measured=Measured(
+                turn=Raw(seq=seq, exchange=exchange), images=images_tokens(ended.media), requests=ended.requests
+            ),
             media=ended.media,
             at=at,
-            requests=ended.requests,
             interrupted=ended.outcome == "interrupted",
             billed=(ended.prompt_tokens, ended.prompt_estimate),
             cleared=ended.accounts[-1].cleared if ended.accounts else 0,
@@ -72,16 +88,21 @@ class PastTurn:
             nudged=ended.nudged,
         )
 
+    def told_as(self, exchange: Exchange, form: Form) -> Self:
+        """The same in another form."""
+        if form is self.form and exchange.said == self.exchange.said:
+            return self
+        return replace(self, exchange=exchange, form=form)
+
     @cached_property
     def tokens(self) -> int:
         """Estimated, as it is told."""
-        return projection.size(self.exchange) + self._images
+        return projection.size(self.exchange) + self.measured.images
 
     @cached_property
     def sizes(self) -> Sizes:
         """The same for the planner."""
-        raw = Raw(seq=self.seq, exchange=self.raw)
-        return weigh(raw, form=self.form, images=self._images, requests=self.requests)
+        return replace(self.measured.sizes, form=self.form)
 
     @cached_property
     def digest(self) -> bytes:
@@ -92,10 +113,6 @@ class PastTurn:
                 _feed(named, said.role, type(part).__name__, *_texts(part))
         _feed(named, *(ref.sha256 for ref in self.media))
         return named.digest()
-
-    @property
-    def _images(self) -> int:
-        return images_tokens(self.media)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +135,7 @@ class View:
         front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
         told = projection.project([Raw(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
         shown = [
-            replace(turn, exchange=exchange, form=projection.form(turn.seq, marks))
-            for turn, exchange in zip(front, told, strict=True)
+            turn.told_as(exchange, projection.form(turn.seq, marks)) for turn, exchange in zip(front, told, strict=True)
         ]
         return cls(turns=(*shown, *turns[len(front) :]), fold=fold, folded_at=folded_at)
 
