@@ -81,7 +81,7 @@ class Asking:
         setting = await means.briefing.setting(begun.place, begun.unread, seen.turns)
         await fresh.read()
         where = self._at(setting)
-        self._told = await self._remind(seen, where)
+        self._told = await self._remind(seen, where, setting.binding.private)
         outcome, tries = Outcome(outcome="failed"), 0
         seeing = news = means.model.sees  # what was shown before, and what is new: that is left out first
         while tries <= MAX_FOLDS:
@@ -121,14 +121,14 @@ class Asking:
         said = self._means.context().folds
         return max(256, int(self._means.folds.usable() * said.fold_at_pct) - setting.tokens)
 
-    async def _remind(self, seen: View, where: Whereabouts) -> "_Told":
+    async def _remind(self, seen: View, where: Whereabouts, shown: str) -> "_Told":
         """What holds for this turn only."""
         means, begun = self._means, self.begun
         now = await means.guidance(self._conversation, begun.autonomous, begun.continuing)
         nearly = means.folds.full(seen, means.context().folds.nudge_at_pct)
         nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.since_fold())
         now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
-        recalled = await self._fresh.recalled(seen, where)
+        recalled = await self._fresh.recalled(seen, where, shown)
         return _Told(now=now, recalled=recalled, basis=Basis(nudged=nudged))
 
     async def _fold(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:

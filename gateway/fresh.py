@@ -59,8 +59,8 @@ class Fresh:
             unread, told = await self._first(told.covers, unread, self.lines)
         return unread, told if told.heard else replace(told, heard=NOTHING_NEW)
 
-    async def recalled(self, seen: View, where: Whereabouts) -> Recalled:
-        """What it calls to mind."""
+    async def recalled(self, seen: View, where: Whereabouts, shown: str) -> Recalled:
+        """What it calls to mind. `shown`: what the prompt says anyway of what it knows for good."""
         means, tokens = self._means, self._means.recall.ambient_tokens
         lines = [one.line.text for one in self.lines if not one.line.happened][-MIND_LINES:]
         if means.plain or not tokens or not lines:
@@ -72,6 +72,7 @@ class Fresh:
             since=seen.turns[0].seq if seen.turns else None,
             tokens=tokens,
             asked=any(one.line.addressed for one in self.lines),
+            shown=shown,
         )
 
     def begin(self, unread: Unread, told: Told) -> None:

@@ -83,6 +83,18 @@ async def test_what_somebody_writes_into_the_journal_comes_to_mind_in_the_next_t
 
 
 @story
+async def test_what_the_prompt_says_of_memory_does_not_come_to_mind_beside_it(tmp_path: Path) -> None:
+    memory = tmp_path / "mind" / "reverie" / "MEMORY.md"
+    memory.parent.mkdir(parents=True)
+    behind = "- the lighthouse is green"
+    memory.write_text("- the lighthouse is red\n" + "- filler\n" * 2_000 + behind)
+    async with gateway(tmp_path, access={"roles": {"owner": ["console:olga"]}, "dm": "open"}) as one:
+        asked = await ask(one, "the lighthouse?", sender="olga", room=None)
+        assert "lighthouse is red" in repr(asked.blocks)
+        assert asked.aside.split("\n")[1:] == [f'[MEMORY.md] "{behind}"'], "which the prompt has no room for"
+
+
+@story
 async def test_the_operators_command_is_asked_where_somebody_speaks_to_the_agent(tmp_path: Path) -> None:
     script = "import json,sys; told = json.load(sys.stdin); print(told['scope'], told['lines'][-1][:7])"
     prefetch = {"prefetch": {"command": [sys.executable, "-c", script]}}
