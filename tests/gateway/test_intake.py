@@ -1,6 +1,7 @@
 """What comes in, from outside and from inside: where it is unread, and who is told. On a real store."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,11 +13,13 @@ import pytest
 from agent.signals import Level
 from channels.console import ConsoleChannel
 from gateway import access, policies
+from gateway.acting import Rooms
 from gateway.clock import ManualClock
 from gateway.events import (
     Address,
     Alarm,
     ChannelName,
+    Command,
     EventId,
     Finished,
     Link,
@@ -35,10 +38,11 @@ from gateway.intake import Doors, Intake
 from gateway.inward import Inward
 from gateway.ops.stats import Stats
 from gateway.reception import Parts, intakes
-from gateway.records import Fact, Judged, PartEnded, Queued, inner
+from gateway.records import Fact, Judged, PartEnded, Queued, TurnEnded, inner
 from gateway.store import Entry, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
 from tests.gateway.rewinds_kit import Views, rewinds
+from tests.store.kit import turn
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -65,6 +69,7 @@ class House:
         self.heard: list[tuple[MessageId, access.Role]] = []
         self.links: list[bool] = []
         self.level: Level = "present"
+        self.rooms, self.views = Rooms(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
         bindings = policies.bindings(made)
         parts = Parts(
@@ -77,7 +82,7 @@ class House:
             stats=Stats({CONSOLE: "console"}, NOW),
             model=lambda: "",
             mode=lambda: "",
-            rewinds=rewinds(store, clock, Views()),
+            rewinds=rewinds(store, clock, self.views, doors=self.rooms),
         )
         doors = Doors(
             arrived=self.arrived.append,
@@ -121,6 +126,51 @@ def story(tmp: Path, tell: Callable[[House], Awaitable[None]], **more: Any) -> N
         assert await rebuild(tmp / "reverie.db") == []
 
     asyncio.run(played())
+
+
+def _rewind(number: int) -> Command:
+    return Command(id=EventId(f"c{number}"), at=AT, sender=ANN, name="rewind", args="", sent=NOW, origin="native")
+
+
+ANN_RULES: dict[str, Any] = {"access": {"dm": "open", "roles": {"admin": ["console:ann"]}}}
+
+
+def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> None:
+    """What comes behind it in the same batch is decided by what then holds, and the cursor is written last."""
+
+    async def tell(house: House) -> None:
+        place = AT.conversation
+        await house.store.append([turn(place, text="one"), turn(place, text="two"), turn(place, text="three")])
+        before = house.store.commits
+        await house.intake([said(1, "room"), _rewind(1), said(2, "room"), _rewind(2), said(3, "room")], cursor="7")
+        assert house.store.commits == before + 3
+        kinds = [entry.kind for entry in await house.store.entries(after=3)]
+        change = ["command", "judged", "rewound", "post"]
+        assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
+        (left,) = await house.store.turns(place)
+        assert isinstance(left.fact, TurnEnded)
+        assert left.fact.text == "one"
+        assert house.views.forgotten == [place, place]
+        assert not house.rooms.busy(place)
+
+    story(tmp_path, tell, **ANN_RULES)
+
+
+def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        place = AT.conversation
+        await house.store.append([turn(place)])
+        taking = asyncio.ensure_future(house.intake([_rewind(1)]))
+        while not house.rooms.busy(place):
+            await asyncio.sleep(0)
+        while not house.views.forgotten and house.rooms.busy(place):
+            taking.cancel()
+            await asyncio.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            await taking
+        assert not house.rooms.busy(place)
+
+    story(tmp_path, tell, **ANN_RULES)
 
 
 def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
