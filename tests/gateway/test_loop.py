@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 
 from agent.signals import Policy, State, restore
+from agent.stretch import MANY, Again, again
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
 from gateway.lane import Interrupted, Lane
@@ -88,6 +89,27 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
             return [one.kind for one in await store.entries(kinds=["dmn"])]
 
     assert len(asyncio.run(exchange())) == 4
+
+
+def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decided_again(tmp_path: Path) -> None:
+    async def steered() -> list[Again]:
+        turns, clock = Ending(waits=True), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, turns, tasks)
+            for _ in range(3):  # nothing of it outlives the process, but for the first
+                for _ in range(MANY):
+                    loop.notice(ROOM, URGENT)
+                await asyncio.sleep(0.05)
+                clock.advance(1.0)
+                await asyncio.sleep(0.05)
+            saved = [cast("DmnSaved", one.fact) for one in await store.entries(kinds=["dmn"])]
+            await loop.stop(0.01)
+        return [again(one.signals, one.state) for one in saved]
+
+    found = asyncio.run(steered())
+    assert [one.signals for one in found] == [MANY] * 3
+    assert not [one for one in found if one.skipped or one.differences]
 
 
 async def story(tmp_path: Path) -> int:
