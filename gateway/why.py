@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.events import Alarm, Delivery
 from gateway.fates import Fate, fates
-from gateway.records import Handled, Judged, Queued, TurnEnded, is_inner
+from gateway.records import Handled, Judged, Queued, Rewound, TurnEnded, is_inner
 from gateway.store import Reader, Stored
 from gateway.store.lines import line, printable
 
@@ -106,7 +106,20 @@ async def _story(reader: Reader, found: Trail, judged: Judged) -> list[str]:
         return [*told, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
     assert isinstance(over.fact, TurnEnded)
     told.append(await _turn(reader, found, over, over.fact))
-    return [*told, *await _reply(reader, found.went_on or over)]
+    return [*told, *await _reply(reader, found.went_on or over), *await _taken_back(reader, found.event, over)]
+
+
+async def _taken_back(reader: Reader, event: Stored, over: Stored) -> list[str]:
+    """Whether the turn that dealt with it is out of view since then, as if it had not been."""
+    told = list[str]()
+    for one in await reader.entries(after=over.seq, kinds=["rewound"]):  # of all places: there are few
+        back = one.fact
+        if not isinstance(back, Rewound) or one.conversation != over.conversation:
+            continue
+        if back.first <= over.seq <= back.last:
+            again = ", to be answered again" if event.seq in back.again else ""
+            told.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
+    return told
 
 
 def _looked_at(found: Trail) -> list[str]:

@@ -22,6 +22,7 @@ from gateway.records import Folded, Rewound, Seq, TurnEnded, TurnId, inner
 from gateway.rewinding import MOST_EXCHANGES, Seen, counted
 from gateway.rewinds import COMPACTING, Change, Wish
 from gateway.store import Appended, Entry, Store, rebuild
+from gateway.why import why
 from tests.gateway.kit import CONSOLE, Running, running
 from tests.gateway.rewinds_kit import Views, rewinds
 from tests.store.kit import turn
@@ -345,6 +346,9 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         assert second.covers == third.covers != first.covers
         (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
         assert (rewound.again, rewound.by) == (second.covers, "console:ann")
+        async with await Store.open_readonly(gateway.path) as reader:
+            story_of = await why(reader, second.covers[0]) or []
+        assert any(line.endswith(", by console:ann, to be answered again") for line in story_of)
         await _say(gateway, "say three", count=5)
         assert sum("say two" in text for text in _read(gateway)) == 1
     assert await rebuild(gateway.path) == []
