@@ -26,6 +26,8 @@ EARLIER = 20
 """Turns among which is looked for how far was read before: what was said there unasked reads nothing."""
 MOST_LINES = 50
 """As many as a turn is told of at once."""
+FREE_S = 0.1
+"""A door that is free is had at once, unless somebody who waited for it has not come in yet."""
 PATIENCE_S = 8.0
 """Of whoever asks from outside; less than `gateway.control.ANSWER_S`."""
 _TOLD = ("due", "context")
@@ -105,7 +107,11 @@ class Rewinds:
             return Change(words=BUSY)
         if wish.what == "compact":
             return Change(words=COMPACTING, settle=lambda asked: self._fold(wish, asked))
-        await door.acquire()  # it is free, so nobody comes in between
+        try:
+            async with asyncio.timeout(FREE_S):
+                await door.acquire()
+        except TimeoutError:  # a turn had waited for it, and is about to begin
+            return Change(words=BUSY)
         try:
             back = await self._decide(wish, place)
         except BaseException:

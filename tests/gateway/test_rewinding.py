@@ -217,6 +217,28 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
 
 
 @story
+async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, over = Rooms(), asyncio.Event()
+
+        async def turn_there() -> None:
+            async with doors.of(PLACE):
+                await over.wait()
+
+        door = doors.of(PLACE)
+        await door.acquire()
+        waits = asyncio.ensure_future(turn_there())
+        await asyncio.sleep(0)
+        door.release()
+        assert not doors.busy(PLACE)  # and all the same it is not free
+        change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).ask(wish("new"))
+        assert (change.words, change.facts) == (rewinding.BUSY, ())
+        over.set()
+        await waits
+
+
+@story
 async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         await store.append([turn(PLACE)])
