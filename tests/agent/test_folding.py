@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.folding import (
@@ -22,6 +22,8 @@ from agent.folding import (
 from agent.layout import lay, present
 from agent.projection import Form
 from tests.agent.folding_kit import View
+
+LAW = settings(deadline=None)
 
 
 @st.composite
@@ -102,6 +104,7 @@ def wanted(turns: tuple[Sizes, ...], at: Situation) -> int:
     return max(0, min(int(min(most) * KEEP_SHARE) >> max(0, at.force - 1), budget - at.new))
 
 
+@LAW
 @given(views(), situations)
 def test_marks_only_move_forward(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, now = decide(turns, at), present(turns, at.spared)
@@ -113,6 +116,7 @@ def test_marks_only_move_forward(turns: tuple[Sizes, ...], at: Situation) -> Non
         assert found.head == at.head
 
 
+@LAW
 @given(views(), situations)
 def test_no_result_that_was_cleared_comes_back(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, now = decide(turns, at), present(turns, at.spared)
@@ -124,6 +128,7 @@ def shape(found: Decision) -> dict[str, int]:
     return {"start": found.start, "summed": found.summed, "trimmed": found.trimmed, "spared": found.spared}
 
 
+@LAW
 @given(views(), situations)
 def test_what_was_decided_holds(turns: tuple[Sizes, ...], at: Situation) -> None:
     at = replace(at, force=0)  # a second failure is another situation
@@ -132,6 +137,7 @@ def test_what_was_decided_holds(turns: tuple[Sizes, ...], at: Situation) -> None
     assert not again.folds, again.verdict
 
 
+@LAW
 @given(views(), situations)
 def test_a_fold_under_pressure_leaves_what_there_is_room_for(turns: tuple[Sizes, ...], at: Situation) -> None:
     if not pressed(turns, at):
@@ -148,6 +154,7 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(turns: tuple[Sizes,
     assert left < laid(turns, at) or not found.folds or (not after and found.start > 0)
 
 
+@LAW
 @given(views(), situations)
 def test_nothing_leaves_the_view_unless_something_presses(turns: tuple[Sizes, ...], at: Situation) -> None:
     at = replace(at, full=False, force=0, compact_above=None, budget=10**9)
@@ -157,6 +164,7 @@ def test_nothing_leaves_the_view_unless_something_presses(turns: tuple[Sizes, ..
     assert found.summed <= max(present(turns, at.spared).summed, len(turns) - KEEP_LOOPS)
 
 
+@LAW
 @given(views(), situations)
 def test_the_newest_turn_keeps_its_loop_while_anything_else_can_go(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, count = decide(turns, at), len(turns)
@@ -165,6 +173,7 @@ def test_the_newest_turn_keeps_its_loop_while_anything_else_can_go(turns: tuple[
         assert turns[-1].trimmed + int(wanted(turns, at) * HEAD_SHARE) > wanted(turns, at)
 
 
+@LAW
 @given(views(), situations)
 def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, room = decide(turns, at), wanted(turns, at)
@@ -175,6 +184,7 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[Sizes, .
         assert sum(newest) > hard - (head if len(turns) > 1 else min(head, at.head))
 
 
+@LAW
 @given(views(), situations)
 def test_kinds_say_what_is_done(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, now = decide(turns, at), present(turns, at.spared)
@@ -191,6 +201,7 @@ def test_kinds_say_what_is_done(turns: tuple[Sizes, ...], at: Situation) -> None
     assert ("trim" in found.kinds) == any(place >= found.summed for place in stay)
 
 
+@LAW
 @given(views(), situations)
 def test_each_fold_says_why_with_numbers(turns: tuple[Sizes, ...], at: Situation) -> None:
     found = decide(turns, at)
@@ -198,6 +209,7 @@ def test_each_fold_says_why_with_numbers(turns: tuple[Sizes, ...], at: Situation
     assert not found.verdict or any(character.isdigit() for character in found.verdict)
 
 
+@LAW
 @given(views(), situations)
 def test_a_small_gain_is_no_reason(turns: tuple[Sizes, ...], at: Situation) -> None:
     found = decide(turns, at)

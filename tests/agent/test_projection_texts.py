@@ -1,0 +1,137 @@
+"""What is told in place of results and loops, word for word, as the model reads it."""
+
+from agent.brief import Exchange
+from agent.models.base import Text, ToolResult
+from agent.projection import Marks, Raw, project
+from gateway.events import Called, Source, Step
+
+LONG = "".join(f"line {number} of the file\n" for number in range(300))
+SHORT = "nothing was found in any of the notes, whichever of the words was looked for, in all of the places " * 3
+
+
+def called(number: int, name: str, arguments: str, result: str, **more: bool) -> Called:
+    return Called(id=f"c{number}", name=name, arguments=arguments, result=result, **more)  # type: ignore[arg-type] # flags
+
+
+TURN = Raw(
+    seq=12,
+    exchange=Exchange(
+        heard="[2026-01-01 10:00] ann (owner): what is in a.py?",
+        reply="Lines.",
+        steps=(
+            Step(text="I look.", calls=(called(1, "read_file", '{"path":"a.py"}', LONG),)),
+            Step(
+                text="I write it down.",
+                calls=(called(2, "journal", "{}", "written", ephemeral=True),),
+                heard="[2026-01-01 10:01] bob (member): and b.py?",
+            ),
+            Step(
+                text="",
+                calls=(
+                    called(3, "search", '{"query":"b.py"}', SHORT),
+                    called(4, "search", '{"query":"b.py"}', SHORT),
+                    called(5, "shell", '{"command":"make"}', f"make: no rule\n{LONG}", error=True),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def results(how: Marks) -> list[str]:
+    (told,) = project([TURN], how)
+    return [part.text for said in told.said for part in said.parts if isinstance(part, ToolResult)]
+
+
+def test_a_trimmed_turn() -> None:
+    (told,) = project([TURN], Marks(trimmed=13))
+    long, first, second, error = results(Marks(trimmed=13))
+    assert long.startswith("[TOOL RESULT SUMMARY]\nread_file: text, 6190 characters, sha256 ")
+    assert 'from {"path":"a.py"}\nTo read it word for word: fetch_evidence with handle t12.1, offset 210' in long
+    assert long.endswith(f"Its first 210 characters:\n{LONG[:210]}")
+    assert first == '[search result cleared: fetch_evidence("t12.3") gives it again]'
+    assert second == '[search result cleared: fetch_evidence("t12.4") gives it again]'
+    assert error == 'make: no rule [cut: fetch_evidence("t12.5") gives it again]'
+    assert [said.role for said in told.said] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert told.said[2].parts[-1] == Text(text="[2026-01-01 10:01] bob (member): and b.py?")  # behind what came before
+
+
+def test_the_newest_results_are_spared() -> None:
+    assert [LONG in results(Marks(trimmed=13, spared=number))[-1] for number in range(3)] == [False, True, True]
+    assert results(Marks(trimmed=13, spared=2))[2] == SHORT
+    assert results(Marks(trimmed=13, spared=2))[1] != SHORT
+    assert results(Marks(trimmed=13, spared=9)) == [LONG, SHORT, SHORT, f"make: no rule\n{LONG}"]
+
+
+def test_what_arrives_before_any_result_is_told_with_what_was_heard() -> None:
+    gone = Step(text="", calls=(called(1, "journal", "{}", "", ephemeral=True),), heard="news")
+    (told,) = project([Raw(seq=1, exchange=Exchange(heard="old", reply="", steps=(gone,)))], Marks(trimmed=2))
+    assert told == Exchange(heard="old\nnews", reply="")
+
+
+def test_a_summed_turn() -> None:
+    (told,) = project([TURN], Marks(summed=13, trimmed=13, excerpts_tokens=200))
+    heard, news, loop = told.said[0].parts
+    assert isinstance(heard, Text)
+    assert isinstance(loop, Text)
+    assert heard.text == TURN.exchange.heard
+    assert news == Text(text="[2026-01-01 10:01] bob (member): and b.py?")
+    lines = loop.text.splitlines()
+    assert lines[:5] == [
+        "[COMPLETED AGENT LOOP SUMMARY]",
+        lines[1],
+        '- t12.1 read_file {"path":"a.py"} -> text, 6190 characters: line 0 of the file',
+        f'- t12.3, t12.4 (2 times, the newest last) search {{"query":"b.py"}} -> text, 297 characters: {SHORT[:80]}',
+        '- t12.5 shell {"command":"make"} -> error: make: no rule',
+    ]
+    assert lines[1].endswith("fetch_evidence(handle, offset, limit) gives a result word for word.")
+    assert lines[5] == ("Result t12.4 from its beginning, 297 characters of 297, each line indented by two spaces:")
+    assert told.said[1].role == "assistant"
+
+
+def test_the_newest_loops_have_the_excerpts() -> None:
+    turns = [Raw(seq=seq, exchange=TURN.exchange) for seq in (10, 20, 30)]
+    told = project(turns, Marks(summed=21, trimmed=21, excerpts_tokens=300))
+    assert ["Result " in exchange.loop for exchange in told] == [False, True, False]
+    told = project(turns, Marks(summed=31, trimmed=31, excerpts_tokens=1_000_000))
+    assert ["Result " in exchange.loop for exchange in told] == [True, True, True]
+
+
+def test_of_many_calls_the_rest_is_counted() -> None:
+    calls = tuple([called(number, "search", f'{{"query":"{number}"}}', SHORT) for number in range(60)])
+    (told,) = project(
+        [Raw(seq=7, exchange=Exchange(heard="", reply="", steps=(Step(text="", calls=calls),)))], Marks(summed=8)
+    )
+    last = told.loop.splitlines()[-1]
+    assert last.startswith("- and ")
+    assert last.endswith("to t7.60 (most of all search " + last.split()[2] + " times)")
+    shown = told.loop.count(" -> ")
+    assert f"and {60 - shown} more calls, t7.{shown + 1} to" in last
+
+
+def test_what_was_told_in_part_keeps_its_handle() -> None:
+    source = Source(handle="e9", kind="page", origin="https://example.org/a", chars=99_999, sha256="ab" * 32)
+    told_then = f"[TOOL RESULT SUMMARY]\n{LONG}"
+    call = Called(id="c", name="fetch", arguments="{}", result=told_then, source=source)
+    turn = Raw(seq=3, exchange=Exchange(heard="h", reply="r", steps=(Step(text="", calls=(call,)),)))
+    (trimmed,) = project([turn], Marks(trimmed=4))
+    assert trimmed.steps[0].calls[0].result == (
+        "[TOOL RESULT SUMMARY]\nfetch: page, 99999 characters, sha256 abababababab, from https://example.org/a\n"
+        "To read it word for word: fetch_evidence with handle e9."
+    )
+    (summed,) = project([turn], Marks(summed=4, trimmed=4, excerpts_tokens=2_000))
+    assert summed.loop.splitlines()[2:] == ["- e9 fetch -> page, 99999 characters"]
+    assert "line 0" not in summed.loop  # an exact excerpt of what is only a summary would be none
+
+
+def test_long_arguments_are_told_short() -> None:
+    written = '{"path":"c.py","content":"' + "y" * 3_000 + '","mode":["' + "z" * 200 + '"]}'
+    call = called(1, "write_file", written, "ok")
+    (told,) = project(
+        [Raw(seq=3, exchange=Exchange(heard="", reply="", steps=(Step(text="", calls=(call,)),)))], Marks(trimmed=4)
+    )
+    assert told.steps[0].calls[0].arguments == (
+        f'{{"path":"c.py","content":"{"y" * 80} [... 2920 more characters]",'
+        f'"mode":"[\\"{"z" * 78} [... 124 more characters]"}}'
+    )
+    assert told.steps[0].calls[0].result == "ok"
