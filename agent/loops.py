@@ -41,9 +41,11 @@ def summed(seq: int, exchange: Exchange) -> Exchange:
 
 def excerpts(seq: int, exchange: Exchange, most_tokens: int) -> str:
     """How the results of a turn's tools begin, exactly, as far as there is room: those of the newest calls first."""
-    found = list[str]()
+    found, told = list[str](), set[str]()
     for called, whole in reversed(list(_calls(seq, exchange))):
-        if excerpt := _excerpt(called, whole, most_tokens):
+        excerpt = "" if called.result in told else _excerpt(called, whole, most_tokens)
+        if excerpt:
+            told.add(called.result)
             most_tokens -= estimate_tokens(excerpt)
             found.insert(0, excerpt)
     return "\n".join(found)
