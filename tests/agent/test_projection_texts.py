@@ -70,7 +70,7 @@ def test_what_arrives_before_any_result_is_told_with_what_was_heard() -> None:
 
 
 def test_a_summed_turn() -> None:
-    (told,) = project([TURN], Marks(summed=13, trimmed=13, excerpts_tokens=200))
+    (told,) = project([TURN], Marks(summed=13, trimmed=13, excerpts_tokens=300))
     heard, news, loop = told.said[0].parts
     assert isinstance(heard, Text)
     assert isinstance(loop, Text)
