@@ -23,6 +23,8 @@ from gateway.turn import Basis, Begun, Dealt
 
 logger = logging.getLogger("reverie.turns")
 
+WORTH_FOLDING = 300
+"""Tokens of a view: what would stand in for less takes as much."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
 
@@ -107,6 +109,8 @@ class Asking:
         """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
         means = self._means
         seen = self.seen = await means.views.take(self._conversation)
+        if seen.tokens < WORTH_FOLDING:
+            return f"What I see of it is small already: about {seen.tokens} tokens."
         setting = await means.briefing.setting(self.begun.place, self.begun.unread, seen.turns)
         await self._fold(setting, Told(), 0, asked=True)
         now = self.seen

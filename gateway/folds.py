@@ -31,6 +31,8 @@ JOURNAL = 200
 EXCERPTS_SHARE = 1 / 8
 """Of the budget may be taken by results of summarised loops."""
 _UNFOLDED = Folded(start=Seq(0), reason="")
+LEAST_BUDGET = 256
+"""Tokens that a conversation has in any case, however much stands in front of it."""
 LEAST_SUMMARY = 200
 """Tokens that a summary is asked for, however small the window is."""
 
@@ -131,11 +133,10 @@ class Folds:
         said, usable, outlook = self._said(), self.usable(), self._outlook(conversation)
         scale, cleared = seen.scale, seen.cleared
         room = int(usable * said.folds.fold_at_pct) - int(want.fixed * scale) + cleared
-        above = None
-        if self._compacts():
-            below = int(usable * said.compaction.compact_at_pct) - int(want.fixed * scale) + cleared
-            above = 0 if want.asked else below
-        budget = max(256, room)
+        above = int(usable * said.compaction.compact_at_pct) - int(want.fixed * scale) + cleared
+        if want.asked:  # as if what is there were just too much
+            room = above = min(room, int((seen.tokens + want.new) * scale) - 1)
+        budget = max(0 if want.asked else LEAST_BUDGET, room)
         return Situation(
             budget=budget,
             spared=seen.fold.spared if seen.fold is not None else 0,
@@ -150,8 +151,8 @@ class Folds:
             ahead=outlook.ahead,
             keep_results=said.folds.keep_recent_tool_results,
             policy="full" if cleared else said.folds.policy,  # what could go gently is not paid for anyway
-            force=want.tries or int(want.asked),
-            compact_above=above,
+            force=want.tries,
+            compact_above=above if self._compacts() else None,
             keep_tail=said.compaction.tail_keep_tokens,
         )
 

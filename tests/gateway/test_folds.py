@@ -276,7 +276,7 @@ def test_why_it_was_not_folded_is_in_the_log(tmp_path: Path) -> None:
 def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         desk.drawer, desk.context = Library(), ONLY_FULL
-        assert "nothing" in await desk.turns.compact(ROOM.conversation)
+        assert "small already" in await desk.turns.compact(ROOM.conversation)
         await talk(desk, 6)
         words = await desk.turns.compact(ROOM.conversation)
         assert "of 6 turns" in words
