@@ -123,10 +123,9 @@ def test_where_turns_leave_those_that_stay_are_told_as_gently_as_fits() -> None:
 
 
 def test_a_long_newest_turn_gives_way_to_what_was_said_before_it() -> None:
-    turns = [*[chat()] * 30, loop(result=1_500)]
+    turns = [*[chat()] * 30, loop(result=1_000)]
     found = decide(turns, under(4_000))
-    assert found.trimmed == len(turns)
-    assert found.start < 20
+    assert (found.start, found.trimmed, found.spared) == (17, len(turns), 0)
     turns = [*[chat()] * 30, loop(result=500)]
     found = decide(turns, under(3_600))
     assert found.trimmed < len(turns)  # it does not take more than half
@@ -157,6 +156,7 @@ def test_the_providers_own_count_presses_too_unless_the_view_is_small_already() 
     assert found.kinds == ("drop",)
     assert "nearly full" in found.verdict
     assert not decide(turns[:25], under(5_000, full=True)).folds  # it is something else that fills the window
+    assert not decide([loop(), loop()], under(5_000, full=True)).folds
 
 
 @pytest.mark.parametrize(("scale", "folds"), [(1.0, False), (2.0, True), (0.5, False)])
@@ -194,6 +194,21 @@ def test_where_it_costs_nothing_old_loops_are_summed_too() -> None:
     found = decide(turns, Situation(budget=10**9, cold=True, keep_results=1))
     assert (found.kinds, forms(turns, found), found.spared) == (("trim", "sum"), "sssttt", 1)
     assert "nothing is cached" in found.verdict
+
+
+def test_little_is_no_reason_to_fold_though_it_costs_nothing() -> None:
+    turns = [loop(result=60), *[loop(result=10, said=500)] * 2]
+    found = decide(turns, Situation(budget=10**9, cold=True))
+    assert not found.folds
+    assert found.verdict.startswith("60 tokens could go")
+    assert decide([loop(result=64), *turns[1:]], Situation(budget=10**9, cold=True)).folds
+
+
+def test_what_was_cleared_stays_cleared_where_fewer_results_are_new() -> None:
+    turns = [replace(loop(), form=Form.TRIMMED), Sizes(whole=400, trimmed=100, summed=100)]
+    found = decide(turns, Situation(budget=10**9, cold=True, spared=0, keep_results=2))
+    assert (found.kinds, forms(turns, found), found.spared) == (("trim",), "tt", 0)
+    assert decide(turns, Situation(budget=10**9, cold=True, spared=1, keep_results=2)).spared == 1
 
 
 def test_excerpts_take_a_small_part_of_a_small_window() -> None:

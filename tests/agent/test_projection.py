@@ -146,6 +146,8 @@ def test_the_view_grows_at_its_end_only(turns: list[Raw], how: Marks) -> None:
 def test_a_harsher_form_never_takes_more(turns: list[Raw]) -> None:
     for turn in turns:
         assert size(turn.exchange) >= size(trimmed(turn)) >= size(summed(turn))
+        (excerpts,) = project([turn], Marks(summed=100, trimmed=100, excerpts_tokens=10**9))
+        assert size(turn.exchange) >= size(excerpts)
 
 
 @LAW

@@ -1,5 +1,7 @@
 """What is told in place of results and loops, word for word, as the model reads it."""
 
+from dataclasses import replace
+
 from agent.brief import Exchange
 from agent.models.base import Text, ToolResult
 from agent.projection import Marks, Raw, project
@@ -61,6 +63,13 @@ def test_the_newest_results_are_spared() -> None:
     assert results(Marks(trimmed=13, spared=2))[2] == SHORT
     assert results(Marks(trimmed=13, spared=2))[1] != SHORT
     assert results(Marks(trimmed=13, spared=9)) == [LONG, SHORT, SHORT, f"make: no rule\n{LONG}"]
+
+
+def test_what_ended_the_turn_was_not_told_and_is_not_spared() -> None:
+    last = called(9, "rest", '{"why":"' + "w" * 3_000 + '"}', "")
+    steps = (TURN.exchange.steps[0], Step(text="", calls=(replace(last, ended=True),)))
+    (told,) = project([Raw(seq=1, exchange=replace(TURN.exchange, steps=steps))], Marks(trimmed=2, spared=1))
+    assert told.steps[0] == steps[0]
 
 
 def test_what_arrives_before_any_result_is_told_with_what_was_heard() -> None:
