@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.brief import Exchange
 from agent.models.base import Text, ToolResult
-from agent.projection import Marks, Raw, project
+from agent.projection import Marks, Raw, project, size
 from gateway.events import Called, Source, Step
 
 LONG = "".join(f"line {number} of the file\n" for number in range(300))
@@ -108,6 +108,14 @@ def test_the_newest_loops_have_the_excerpts() -> None:
     assert ["Result " in exchange.loop for exchange in told] == [False, True, False]
     told = project(turns, Marks(summed=31, trimmed=31, excerpts_tokens=1_000_000))
     assert ["Result " in exchange.loop for exchange in told] == [True, True, True]
+
+
+def test_excerpts_never_make_a_loop_longer_than_it_was() -> None:
+    calls = tuple([called(number, "search", "{}", f"{number} {SHORT}") for number in range(12)])
+    turn = Raw(seq=7, exchange=Exchange(heard="", reply="", steps=(Step(text="", calls=calls),)))
+    (told,) = project([turn], Marks(summed=8, excerpts_tokens=10_000))
+    assert "Result t7.12 from its beginning" in told.loop
+    assert size(told) <= size(turn.exchange)
 
 
 def test_of_many_calls_the_rest_is_counted() -> None:
