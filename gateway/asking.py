@@ -12,12 +12,13 @@ from agent.prompts import prompt
 from agent.turn import Tools, take_turn
 from gateway.briefing import Setting
 from gateway.fitting import Told
-from gateway.folds import Due, Pressed
+from gateway.folds import Due
 from gateway.fresh import Fresh
 from gateway.hands import Whereabouts
 from gateway.lane import Lane
 from gateway.means import Means
 from gateway.past import View
+from gateway.pressure import Pressed
 from gateway.recalled import Recalled
 from gateway.turn import Basis, Begun, Dealt
 

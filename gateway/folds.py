@@ -1,8 +1,8 @@
 """Makes views smaller when that is due: asks the planner, and carries out what it says in one log entry."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from agent import folding, view
@@ -10,15 +10,15 @@ from agent.cache.outlook import Outlook
 from agent.folding import Decision, Situation
 from agent.head import Left, exact_in, head
 from agent.journal import Entry as Written
-from agent.models.base import Model, Request
-from agent.outcome import Progress
+from agent.models.base import Model
 from agent.summary import SUMMARY_TOKENS, identifiers
 from gateway.cards import COLD
 from gateway.clock import Clock
 from gateway.compacting import Compacting
 from gateway.events import Address, ConversationId
-from gateway.fitting import Told, pictured
+from gateway.fitting import pictured
 from gateway.past import View
+from gateway.pressure import Pressed, Room, filled, room_of
 from gateway.records import Folded, Noted, Seq, Summarised, Weighed
 from gateway.settings_context import ContextOptimization
 from gateway.store import Store
@@ -31,35 +31,8 @@ JOURNAL = 200
 EXCERPTS_SHARE = 1 / 8
 """Of the budget may be taken by results of summarised loops."""
 _UNFOLDED = Folded(start=Seq(0), reason="")
-LEAST_BUDGET = 256
-"""Tokens that a conversation has in any case, however much stands in front of it."""
 LEAST_SUMMARY = 200
 """Tokens that a summary is asked for, however small the window is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressed:
-    """What a turn asks of the view."""
-
-    fixed: int
-    """Tokens in front of the conversation, estimated."""
-    told: Told = field(default_factory=Told)
-    """What is new."""
-    tries: int = 0
-    """How often the provider has said that it was too long."""
-    asked: bool = False
-    """Somebody wants it folded, whatever it saves."""
-    request: Callable[[View], Awaitable[Request]]
-    """How the turn would ask with this view, and nothing new: for whoever summarises it."""
-    afford: Callable[[Request], bool] = lambda _: True
-    """Whether a summary may be asked for."""
-    spent: Progress = field(default_factory=Progress)
-    """What was asked for it, at any time."""
-
-    @property
-    def new(self) -> int:
-        """Tokens of what is new, estimated."""
-        return view.estimate_tokens(self.told.heard) + view.images_tokens(self.told.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +76,16 @@ class Folds:
 
     def full(self, seen: View, share: float) -> bool:
         """Whether the last prompt took that share of the usable window, as its provider counted."""
-        newest = seen.since_fold()[-1:]
-        return bool(newest) and newest[0].billed[0] >= share * self.usable()
+        return filled(seen, share * self.usable())
 
     async def due(self, place: Address, seen: View, want: Pressed) -> Due:
         """Fold if it is due. What is wanted by a summary that fails goes on unchanged. Raises StoreError."""
         conversation = place.conversation
-        situation = self._situation(conversation, seen, want)
-        pressed = situation.force > 0 or situation.full or self._heavy(seen, situation)
+        room = room_of(seen, want, self._said(), self.usable(), compacts=self._compacts())
+        pressed = want.tries > 0 or room.lacks(seen.tokens + want.new)
+        if not (pressed or seen.used_tools or pictured(seen, want.told)):  # most talk is just talk
+            return Due(view=seen)
+        situation = self._situation(conversation, seen, want, room)
         journal = await self._journal(conversation) if pressed and seen.turns else []
         written = journal[-1].at if journal else None
         decision = self._decide(seen, situation, written, want)
@@ -129,41 +104,30 @@ class Folds:
         logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
         return Due(view=await self._views.fold(conversation, seen, folded), folded=True)
 
-    def _situation(self, conversation: ConversationId, seen: View, want: Pressed) -> Situation:
-        said, usable, outlook = self._said(), self.usable(), self._outlook(conversation)
-        scale, cleared = seen.scale, seen.cleared
-        room = int(usable * said.folds.fold_at_pct) - int(want.fixed * scale) + cleared
-        above = int(usable * said.compaction.compact_at_pct) - int(want.fixed * scale) + cleared
-        if want.asked:  # as if what is there were just too much
-            room = above = min(room, int((seen.tokens + want.new) * scale) - 1)
-        budget = max(0 if want.asked else LEAST_BUDGET, room)
+    def _situation(self, conversation: ConversationId, seen: View, want: Pressed, room: Room) -> Situation:
+        said, outlook = self._said(), self._outlook(conversation)
         return Situation(
-            budget=budget,
+            budget=room.budget,
             spared=seen.fold.spared if seen.fold is not None else 0,
-            excerpts=min(said.folds.completed_evidence_tokens, int(budget * EXCERPTS_SHARE)),
+            excerpts=min(said.folds.completed_evidence_tokens, int(room.budget * EXCERPTS_SHARE)),
             new=want.new,
             head=seen.head_tokens,
-            scale=scale,
-            full=self.full(seen, said.folds.fold_at_pct),
+            scale=seen.scale,
+            full=room.full,
             cold=self._cold(seen) if outlook.cold is None else outlook.cold,
             read=outlook.read,
             write=outlook.write,
             ahead=outlook.ahead,
             keep_results=said.folds.keep_recent_tool_results,
-            policy="full" if cleared else said.folds.policy,  # what could go gently is not paid for anyway
+            policy="full" if seen.cleared else said.folds.policy,  # what could go gently is not paid for anyway
             force=want.tries,
-            compact_above=above if self._compacts() else None,
+            compact_above=room.above,
             keep_tail=said.compaction.tail_keep_tokens,
         )
 
     def _cold(self, seen: View) -> bool:
         """After a restart nobody knows what is cached; only what is older than any cache is surely not."""
         return not seen.turns or self._clock.now() - seen.turns[-1].at > COLD
-
-    @staticmethod
-    def _heavy(seen: View, at: Situation) -> bool:
-        tokens = (seen.tokens + at.new) * at.scale
-        return tokens > at.budget or (at.compact_above is not None and tokens > at.compact_above)
 
     def _decide(self, seen: View, at: Situation, written: datetime | None, want: Pressed) -> Decision:
         decision = folding.decide(seen.sizes(written=written), at)

@@ -96,8 +96,9 @@ class Notes:
 
     async def by_hand(self, agent: str) -> list[Written]:
         """What people wrote into the journal, as it stands there now: of a long one, in its end. Raises OSError."""
-        desk = self._desk(agent)
-        desk.hand = await asyncio.to_thread(_by_hand, self._directory(agent) / own_files.JOURNAL, desk.hand)
+        desk, path = self._desk(agent), self._directory(agent) / own_files.JOURNAL
+        if desk.hand[0] is None or own_files.state(path) != desk.hand[0]:  # a look that costs less than a thread does
+            desk.hand = await asyncio.to_thread(_by_hand, path, desk.hand)
         return desk.hand[1]
 
     async def close(self) -> None:

@@ -1,11 +1,8 @@
-"""What later turns of a conversation see of the earlier ones: a pure function of their records and the newest fold.
-
-The views of the conversations that were active last are kept, so that a turn need not read them again. Nothing here
-is a second record: all of it is in the log, and what is not here is read from there.
-"""
+"""What later turns of a conversation see of the earlier ones: a function of their records and the newest fold. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -17,11 +14,8 @@ from agent.folding import Sizes, weigh
 from agent.models.base import Image, Piece, Text, ToolCall
 from agent.projection import Form, Marks, Raw
 from agent.view import estimate_tokens, images_tokens
-from gateway.events import ConversationId
 from gateway.records import Fact, Folded, MediaRef, Seq, TurnEnded
 
-KEPT_CONVERSATIONS = 32
-"""Each holds a view at most, so some hundred kilobytes where a large window is full."""
 LOOKED_AT = 8
 """Newest turns that are looked at for what prompts are billed."""
 LEAST_RATIO, MOST_RATIO = 0.5, 3.0
@@ -176,15 +170,20 @@ class View:
     @property
     def cleared(self) -> int:
         """Tokens of it that the provider leaves out by itself, as billed."""
-        return next((turn.cleared for turn in self.since_fold()[::-1] if turn.billed[0]), 0)
+        return next((turn.cleared for turn in self.since_fold() if turn.billed[0]), 0)
 
     def place(self, index: int) -> Seq:
         """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
-    def since_fold(self) -> list[PastTurn]:
-        """The turns that came after the newest fold."""
-        return [turn for turn in self.turns if turn.seq > self.folded_at]
+    @property
+    def used_tools(self) -> bool:
+        """There is something that can go gently."""
+        return any(turn.raw.steps for turn in self.turns)
+
+    def since_fold(self) -> Iterator[PastTurn]:
+        """The turns that came after the newest fold, the newest first."""
+        return itertools.takewhile(lambda turn: turn.seq > self.folded_at, reversed(self.turns))
 
     def sizes(self, *, written: datetime | None) -> list[Sizes]:
         """For the planner. `written`: when the newest journal entry of this place was written."""
@@ -228,21 +227,3 @@ def _texts(part: Piece) -> tuple[str, ...]:
             return part.id, part.name, part.arguments
         case _:
             return part.id, str(part.error), part.text
-
-
-class Past:
-    """Views by conversation; the one that was kept longest ago leaves first."""
-
-    def __init__(self) -> None:
-        self._views: dict[ConversationId, View] = {}
-
-    def take(self, conversation: ConversationId) -> View | None:
-        """Hand the view over. It is not here again before `keep`: a turn that is cut off leaves nothing stale."""
-        return self._views.pop(conversation, None)
-
-    def keep(self, conversation: ConversationId, view: View) -> None:
-        """The view as the log has it now: call once the newest turn's record is durable."""
-        self._views.pop(conversation, None)
-        self._views[conversation] = view
-        if len(self._views) > KEPT_CONVERSATIONS:
-            del self._views[next(iter(self._views))]

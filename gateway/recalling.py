@@ -220,7 +220,8 @@ class Recalling:
             weight = weights.of(found_in(text, looked_for), noted=True)
             if weight and (name := _name("j", f"{hit.at} {hit.text}")) not in asked.seen:
                 found.append(_Found(score=aged(weight, now - hit.at), name=name, found=hit))
-        for line, text in sight.of(await self._files.facts(agent), lambda _: OWNERS):
+        facts = await self._files.facts(agent) if sight.sees(OWNERS) else []
+        for line, text in sight.of(facts, lambda _: OWNERS):
             weight = weights.of(found_in(text, looked_for), noted=True)
             if weight and line not in asked.shown and (name := _name("m", line)) not in asked.seen:
                 found.append(_Found(score=weight, name=name, found=line))

@@ -1,4 +1,7 @@
-"""What of each conversation later turns see: read from the log, kept while it is used."""
+"""What of each conversation later turns see: read from the log, and kept for those that were active last.
+
+Nothing here is a second record: all of it is in the log, and what is not here is read from there.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +10,30 @@ from agent.brief import Exchange
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.media import Media
-from gateway.past import Past, PastTurn, View
+from gateway.past import PastTurn, View
 from gateway.records import Folded, Seq, TurnEnded
 from gateway.store import Entry, Store
+
+KEPT_CONVERSATIONS = 32
+"""Each holds a view at most, so some hundred kilobytes where a large window is full."""
+
+
+class Past:
+    """Views by conversation; the one that was kept longest ago leaves first."""
+
+    def __init__(self) -> None:
+        self._views: dict[ConversationId, View] = {}
+
+    def take(self, conversation: ConversationId) -> View | None:
+        """Hand the view over. It is not here again before `keep`: a turn that is cut off leaves nothing stale."""
+        return self._views.pop(conversation, None)
+
+    def keep(self, conversation: ConversationId, view: View) -> None:
+        """The view as the log has it now: call once the newest turn's record is durable."""
+        self._views.pop(conversation, None)
+        self._views[conversation] = view
+        if len(self._views) > KEPT_CONVERSATIONS:
+            del self._views[next(iter(self._views))]
 
 
 class Views:

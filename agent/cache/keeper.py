@@ -219,8 +219,10 @@ class Keeper:
         ask, price = self._newest.get(agent, place), self._dialect.price
         if self._dialect.caching == "none" or self._policy(agent).kind == "off":
             return UNKNOWN
-        lasting = self._warmth.lasting(ask.path, self._now_s()) if ask is not None else ()
-        return outlook(ask, lasting, self._cadence.setdefault(agent, Cadence()).odds(place), price)
+        odds = self._cadence.setdefault(agent, Cadence()).odds(place)
+        return outlook(
+            ask, lambda: self._warmth.lasting(ask.path, self._now_s()) if ask else (), odds, price, self._now_s()
+        )
 
     async def refresh(self, agent: str, place: str) -> Account | None:
         """Read again what is cached of a conversation, and answer nothing. None: there is nothing any more.

@@ -1,12 +1,12 @@
 """What the cache of a conversation's history is like just now, for whoever thinks of rewriting it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent.cache.ask import Ask
 from agent.cache.cadence import Odds
 from agent.cache.prices import Price
-from agent.cache.warmth import Lasting
+from agent.cache.warmth import LIFETIME_S, Lasting
 from gateway.events import Lifetime
 
 
@@ -28,14 +28,25 @@ UNKNOWN = Outlook(cold=None, read=1.0, write=1.0, ahead=20.0)
 """Of a model whose cache nobody looks after: each request costs all of its tokens."""
 
 
-def outlook(ask: Ask | None, lasting: Sequence[Lasting], odds: Odds, price: Price) -> Outlook:
+def outlook(
+    ask: Ask | None, lasting: Callable[[], Sequence[Lasting]], odds: Odds, price: Price, at_s: float
+) -> Outlook:
     """`ask`: the conversation's last request; `lasting`: what of it is cached; `odds`: how soon it goes on."""
     lifetime: Lifetime = "5m"
     cold: bool | None = None
     if ask is not None:
         lifetime = ask.plan.marks[-1].lifetime if ask.plan.marks else lifetime
-        cold = not lasting or ask.laid[lasting[-1].place.unit].behind != "said"
+        cold = _cold(ask, lasting, lifetime, at_s)
     return Outlook(cold=cold, read=price.read, write=price.write(lifetime), ahead=ahead(odds, lifetime))
+
+
+def _cold(ask: Ask, lasting: Callable[[], Sequence[Lasting]], lifetime: Lifetime, at_s: float) -> bool:
+    places = [ask.plan.read - 1, *(unit for unit, _ in ask.plan.writes[-1:])]
+    cached = any(place >= 0 and ask.laid[place].behind == "said" for place in places)
+    if cached and 0 <= at_s - ask.at_s < LIFETIME_S[lifetime]:  # it was sent just now: nothing can be gone
+        return False
+    found = lasting()  # it may have been kept warm
+    return not found or ask.laid[found[-1].place.unit].behind != "said"
 
 
 def ahead(odds: Odds, lifetime: Lifetime) -> float:

@@ -1,8 +1,9 @@
 from datetime import UTC, datetime
 
 from gateway.events import ConversationId, Usage
-from gateway.past import KEPT_CONVERSATIONS, Past, PastTurn, View
+from gateway.past import PastTurn, View
 from gateway.records import Seq, TurnEnded, TurnId
+from gateway.views import KEPT_CONVERSATIONS, Past
 
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -1,0 +1,78 @@
+"""What a turn asks of a view, and whether there is room for it. Pure."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from agent import view
+from agent.models.base import Request
+from agent.outcome import Progress
+from gateway.fitting import Told
+from gateway.past import View
+from gateway.settings_context import ContextOptimization
+
+LEAST_BUDGET = 256
+"""Tokens that a conversation has in any case, however much stands in front of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressed:
+    """What a turn asks of the view."""
+
+    fixed: int
+    """Tokens in front of the conversation, estimated."""
+    told: Told = field(default_factory=Told)
+    """What is new."""
+    tries: int = 0
+    """How often the provider has said that it was too long."""
+    asked: bool = False
+    """Somebody wants it folded, whatever it saves."""
+    request: Callable[[View], Awaitable[Request]]
+    """How the turn would ask with this view, and nothing new: for whoever summarises it."""
+    afford: Callable[[Request], bool] = lambda _: True
+    """Whether a summary may be asked for."""
+    spent: Progress = field(default_factory=Progress)
+    """What was asked for it, at any time."""
+
+    @property
+    def new(self) -> int:
+        """Tokens of what is new, estimated."""
+        return view.estimate_tokens(self.told.heard) + view.images_tokens(self.told.media)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a conversation may take, in tokens as they are billed."""
+
+    budget: int
+    above: int | None
+    """Beyond this a model is to summarise it. None: none does."""
+    full: bool
+    """The last prompt was as large as prompts may be."""
+    scale: float
+    """What was billed, against what was estimated."""
+
+    def lacks(self, tokens: int) -> bool:
+        """Whether so many tokens, as estimated, are too many."""
+        billed = tokens * self.scale
+        return self.full or billed > self.budget or (self.above is not None and billed > self.above)
+
+
+def room_of(seen: View, want: Pressed, said: ContextOptimization, usable: int, *, compacts: bool) -> Room:
+    """What the conversation may take, of the `usable` tokens that prompts may have."""
+    taken = int(want.fixed * seen.scale) - seen.cleared
+    budget = int(usable * said.folds.fold_at_pct) - taken
+    above = int(usable * said.compaction.compact_at_pct) - taken
+    if want.asked:  # as if what is there were just too much
+        budget = above = min(budget, int((seen.tokens + want.new) * seen.scale) - 1)
+    return Room(
+        budget=max(0 if want.asked else LEAST_BUDGET, budget),
+        above=above if compacts else None,
+        full=filled(seen, usable * said.folds.fold_at_pct),
+        scale=seen.scale,
+    )
+
+
+def filled(seen: View, tokens: float) -> bool:
+    """Whether the newest prompt had so many, as its provider counted, and nothing was folded since."""
+    newest = next(seen.since_fold(), None)
+    return newest is not None and newest.billed[0] >= tokens
