@@ -7,7 +7,7 @@ Somebody speaks by `Home.say`, a turn is taken by `Home.take`, and a process end
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +72,8 @@ class Provider:
     requests: int = 0
     kept: int = 2_000
     """After so many requests a new cache begins: it forgets nothing by itself."""
+    hangs: Callable[[Json], bool] = lambda _: False
+    """Whether it never answers this."""
     billed: Callable[[Json, Ticket], None] = lambda _body, _ticket: None
     """Called with each request that is answered."""
 
@@ -113,6 +115,8 @@ class NoSocket(Api):
         assert isinstance(body, dict)
         headers = {**HEADERS, **{name: value for extra in more.values() for name, value in (extra or {}).items()}}
         parser = Parser()
+        if self._provider.hangs(body):
+            await asyncio.Event().wait()
         for piece in self._provider.ask(body, headers):
             for event in parser.feed(piece):
                 yield event
@@ -170,6 +174,7 @@ class Home:
     """What `read_file` finds at a path."""
     opened: Callable[[Path, ManualClock], Awaitable[Store]] = Store.open
     said: int = 0
+    _spawned: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def begin(self) -> None:
         """A process starts."""
@@ -188,6 +193,12 @@ class Home:
         await self._gateway.life.begin()
         await equipment.recall(self.store)
 
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
     def _wired(self, equipment: Equipment) -> Minds:
         """As the gateway wires itself, but that replies are delivered to nobody."""
         channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
@@ -198,7 +209,7 @@ class Home:
             channels=channels,
             equipment=equipment,
             states={},
-            spawn=self._tasks.create_task,
+            spawn=self._spawn,
         )
         bindings = policies.bindings(self.settings)
         shared = replace(
@@ -221,7 +232,15 @@ class Home:
     async def end(self) -> None:
         """The process ends."""
         await self._gateway.life.notes.close()
+        for task in [*self._spawned]:  # what is to be saved some time later
+            task.cancel()
         await self._held.aclose()
+
+    async def kill(self) -> None:
+        """As `kill -9` does: nothing more is written down. What still waits is for the event loop to end."""
+        await self.store.close()
+        for model in {id(mind.model): mind.model for mind in self.minds.minds.values()}.values():
+            await model.aclose()
 
     async def restart(self) -> None:
         await self.end()

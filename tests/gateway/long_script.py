@@ -15,7 +15,7 @@ from typing import Any
 from tests.servers.messages_prompt import blocks
 from tests.servers.model_api_events import Answer, Json
 
-HANDLE = re.compile(r"(?<![\w.])(?:t\d+\.\d+|e\d+|v\d+-\d+|m\d+)(?![\w-]|\.\w)")
+HANDLE = re.compile(r"(?<![\w.])(?:t\d{1,9}\.\d+|e\d{1,9}|v\d+-\d+|m\d{1,9})(?![\w-]|\.\w)")
 """Nothing that people or tools say here looks like one."""
 _MARK = re.compile(r', "cache_control": \{[^}]*\}')
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
