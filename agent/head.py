@@ -76,6 +76,20 @@ def head(
     return "\n".join([FIRST, sentence, *told, *_noted(journal, room), *names, *asked, LAST])
 
 
+def lessened(text: str, budget_tokens: int) -> str:
+    """A head for a smaller window: its frame and its sentence, and of the rest the first lines that fit."""
+    *lines, _ = text.split("\n")
+    frame, rest = lines[:2], lines[2:]
+    room = int((budget_tokens - 3) * BYTES_PER_TOKEN) - 1 - _size([*frame, LAST])
+    kept = list[str]()
+    for line in rest:
+        room -= _size([line])
+        if room < 0:
+            break
+        kept.append(line)
+    return "\n".join([*frame, *kept, LAST])
+
+
 def exact_in(text: str) -> list[str]:
     """What a head says that must not be lost word for word: for the next one (`identifiers(kept=...)`). Takes any text.
 

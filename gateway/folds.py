@@ -8,7 +8,7 @@ from datetime import datetime
 from agent import folding, view
 from agent.cache.outlook import Outlook
 from agent.folding import Decision, Situation
-from agent.head import Left, exact_in, head
+from agent.head import Left, exact_in, head, lessened
 from agent.journal import Entry as Written
 from agent.models.base import Model
 from agent.summary import SUMMARY_TOKENS, identifiers
@@ -170,7 +170,11 @@ class Folds:
     ) -> Folded:
         before = seen.fold or _UNFOLDED
         carried = made.text if made is not None else before.carried
-        text = self._head(seen, decision, carried, journal) if decision.start else before.head
+        text = before.head
+        if decision.start:
+            text = self._head(seen, decision, carried, journal)
+        elif "drop" in decision.kinds and text:  # it was made for a larger window
+            text = lessened(text, decision.head)
         if made is not None:
             made = replace(made, tokens_after=view.estimate_tokens(text))
         summed, trimmed = (seen.place(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))

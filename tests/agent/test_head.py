@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.head import FIRST, LAST, MAX_REQUEST_CHARS, Left, exact_in, head
+from agent.head import FIRST, LAST, MAX_REQUEST_CHARS, Left, exact_in, head, lessened
 from agent.journal import Entry
 from agent.summary import CUT
 from agent.view import estimate_tokens
@@ -198,3 +198,13 @@ def test_what_the_summary_says_is_not_said_twice_and_read_back_too() -> None:
 @pytest.mark.parametrize("text", ["", "hello", "  Word for word, from what was said there: `no`"])
 def test_other_texts_carry_nothing(text: str) -> None:
     assert exact_in(text) == []
+
+
+@given(st.integers(60, 2_000), st.integers(0, 400))
+def test_a_head_for_a_smaller_window_keeps_its_frame_and_its_handle(budget: int, words: int) -> None:
+    whole = head(LEFT, summary="A word. " * words, journal=(), exact=("x-1",), last_request="And?", budget_tokens=2_000)
+    less = lessened(whole, budget)
+    assert less.split("\n")[:2] == whole.split("\n")[:2]
+    assert less.endswith(whole.split("\n")[-1])
+    assert estimate_tokens(less) <= max(budget, estimate_tokens("\n".join([*whole.split("\n")[:2], LAST])))
+    assert lessened(whole, 2_000) == whole
