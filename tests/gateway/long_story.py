@@ -117,8 +117,10 @@ async def _transcribed(home: Home, handle: str, text: str) -> None:
     """All words of these turns are in it, in their order."""
     first, end = (int(number) for number in re.findall(r"\d+", handle))
     at = 0
-    for entry in await home.log("turn_ended", place=ROOM.conversation, after=first - 1):
-        if entry.seq < end and isinstance(entry.fact, TurnEnded):
+    for entry in await home.store.entries(
+        kinds=["turn_ended"], conversation=ROOM.conversation, after=first - 1, before=end, limit=100_000
+    ):
+        if isinstance(entry.fact, TurnEnded):
             for words in (entry.fact.heard, entry.fact.text):
                 at = text.find(words, at)
                 assert at >= 0, f"{handle} lacks {words[:200]!r}"

@@ -221,8 +221,9 @@ async def _ended_well(home: Home) -> None:
     assert {turn.outcome for turn in turns} == {"replied"}
     assert home.provider is not None
     assert not home.provider.complaints
-    locks = [one for one in await home.log("compaction_lock") if isinstance(one.fact, CompactionLocked)]
-    assert all((one.fact.until - one.at).total_seconds() <= 300 for one in locks if hasattr(one.fact, "until"))
+    for one in await home.log("compaction_lock"):
+        assert isinstance(one.fact, CompactionLocked)
+        assert (one.fact.until - one.at).total_seconds() <= 300
     assert not (await home.store.unread(PLACE, most=9)).messages
 
 
