@@ -171,13 +171,13 @@ async def keep(folder: Path, summarise: Callable[[str], str] = forgetful) -> Kep
         for number, fact in enumerate(FACTS):
             told = f": {fact.told}" if fact.by == "person" else ""
             await _speak(home, f"reverie, fact {number}{told}")
-        summaries = 0
-        while summaries < COMPACTIONS and kept.turns < MOST_TURNS:
+        folds = list[Folded]()
+        while kept.compactions < COMPACTIONS and kept.turns < MOST_TURNS:
             kept.turns += 1
             await _speak(home, f"reverie, {filler(kept.turns)} {filler(kept.turns + 7)}")
             folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, Folded)]
-            summaries = sum(fold.summary is not None for fold in folds)
-        kept.compactions, newest = summaries, folds[-1]
+            kept.compactions = sum(fold.summary is not None for fold in folds)
+        newest = folds[-1]
         kept.head = newest.head
         for fact in FACTS:
             kept.ways[fact.value] = await _ways(home, fact, newest, brain, kept)
