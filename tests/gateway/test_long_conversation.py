@@ -1,13 +1,15 @@
 """One conversation through thousands of turns: the window holds, handles open, and a restart changes no byte."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from tests.gateway.long_script import LONG, Mix
+from tests.gateway.long_script import Mix
 from tests.gateway.long_story import lived
 
-BIG = Mix(name="big", said=(50, 400), replies=(40, 120))
+MANY = Mix(name="many", tools=0.25, rounds=2, calls=1)
+BIG = replace(MANY, said=(50, 400), replies=(40, 120))
 """Fewer and longer lines, so that a large window is full of something else than frames."""
 
 
@@ -43,7 +45,7 @@ def test_a_restart_changes_no_byte_of_any_request() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
 def test_twenty_thousand_turns(window: int) -> None:
-    tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else LONG)
+    tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else MANY)
     print(tale.told())
     early, late = (statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, -2_000))
     assert late < 2 * early, "turns take longer and longer"
