@@ -47,6 +47,6 @@ def test_a_restart_changes_no_byte_of_any_request() -> None:
 def test_twenty_thousand_turns(window: int) -> None:
     tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else MANY)
     print(tale.told())
-    early, late = (statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, -2_000))
+    early, late = (statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, 18_000))
     assert late < 3 * early, "turns take longer and longer"
     assert tale.resident_mb[-1] < tale.resident_mb[2] + 100, "memory grows"
