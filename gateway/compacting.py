@@ -5,11 +5,9 @@ conversation as it was. A process that dies in between leaves a lock, which expi
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Final, Literal
 
 from agent.answer import ask
@@ -20,11 +18,11 @@ from agent.outcome import Outcome as Spent
 from agent.summary import SUMMARY_TOKENS, Draft, accepted, asking
 from agent.view import estimate_tokens
 from gateway.clock import Clock
-from gateway.events import Account, Address, ConversationId, Usage
-from gateway.ids import new_id
-from gateway.records import CompactionLocked, Summarised
+from gateway.compaction_lock import locked
+from gateway.events import Account, Address, Usage
+from gateway.records import Summarised
 from gateway.settings_context import Compaction
-from gateway.store import Entry, Store
+from gateway.store import Store
 
 logger = logging.getLogger("reverie.compacting")
 
@@ -105,12 +103,13 @@ class Compacting:
         if leaving <= 0:
             return self._told(Made(outcome="no_boundary", reason="nothing can leave the view"))
         began_s, ttl_s = self._clock.monotonic(), float(self._said().lock_ttl_seconds)
-        async with self._locked(place.conversation, ttl_s) as mine:
-            if not mine:
-                return self._told(Made(outcome="lock_held", reason="a summary of it is being made already"))
+        async with locked(self._store, self._clock, place.conversation, ttl_s) as lock:
+            if not lock.mine:
+                return self._told(Made(outcome="lock_held", reason="a summary of it is being made, or has just failed"))
             trying = _Trying(self._model(), self._clock, self._random, afford)
             try:
                 draft = await self._in_time(trying.draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
+                lock.failed = not draft.text
             finally:
                 if progress is not None:
                     _charge(progress, trying.progress.done)
@@ -134,33 +133,6 @@ class Compacting:
             task.cancel()
             timer.cancel()
             await asyncio.gather(task, timer, return_exceptions=True)
-
-    @contextlib.asynccontextmanager
-    async def _locked(self, conversation: ConversationId, ttl_s: float) -> AsyncIterator[bool]:
-        """Whether this is the only one that makes a summary there, until the end."""
-        holder = new_id(self._clock.now())
-        if await self._held(conversation, besides=holder):
-            yield False
-            return
-        try:
-            await self._lock(conversation, holder, ttl_s)
-            yield not await self._held(conversation, besides=holder)
-        finally:  # a cancelled append may have been written
-            release = asyncio.ensure_future(self._lock(conversation, holder, 0.0))
-            try:
-                await asyncio.shield(release)
-            except asyncio.CancelledError:
-                await asyncio.wait([release])
-                raise
-
-    async def _lock(self, conversation: ConversationId, holder: str, for_s: float) -> None:
-        now = self._clock.now()
-        fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
-        await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
-
-    async def _held(self, conversation: ConversationId, *, besides: str) -> bool:
-        lock = await self._store.compacting(conversation)
-        return lock is not None and lock[0] != besides and lock[1] > self._clock.now()
 
 
 class _Trying:

@@ -77,6 +77,10 @@ class Digests:
         self.shown: dict[ConversationId, Shown] = {}
         """By the newest digest, without what was dealt with since."""
 
+    def forget(self, conversation: ConversationId) -> None:
+        """What the newest digest told of that place does not hold any more."""
+        self.shown.pop(conversation, None)
+
     async def left(self) -> int:
         """The highest urgency of what a digest would tell now."""
         own = dict(await self._store.due(LOW)).get(self._inner, 0)

@@ -92,8 +92,11 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
     name = live.optimization.compaction.summarizer_model
     summarizer = build_model(name, llm.models, llm.providers, clock, made=made, around=around) if name else None
     keepers = {name: one for name, one in made.items() if isinstance(one, Keeper)}
+    others = chain(name, llm.models) if name else ()
     ceilings = {
-        agent.id: partial(_ceiling, [keepers[name] for name in chain(agent.model, llm.models) if name in keepers])
+        agent.id: partial(
+            _ceiling, [keepers[one] for one in (*chain(agent.model, llm.models), *others) if one in keepers]
+        )
         for agent in settings.agents
     }
     outlooks: dict[str, Callable[[str], Outlook]] = {
@@ -112,7 +115,7 @@ async def equip(settings: Settings, clock: Clock, live: Live, *, model: Model | 
             summarizer=summarizer,
         )
     finally:
-        for one in {id(one): one for one in models.values()}.values():
+        for one in {id(one): one for one in (*models.values(), summarizer) if one is not None}.values():
             await one.aclose()
         await workspaces.aclose()
         await counting.aclose()

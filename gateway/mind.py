@@ -84,8 +84,7 @@ class Mind:
 
     def _means(self, equipment: Equipment, briefing: Briefing, guidance: Guidance) -> Means:
         shared, live, model = self._shared, equipment.live, self.model
-        simple = not model.takes_tools or model.family == "local"
-        views = Views(shared.store, shared.clock, shared.media, simple=simple)
+        views = Views(shared.store, shared.clock, shared.media, simple=not model.takes_tools or model.family == "local")
         compacting = Compacting(
             agent=self.id,
             store=shared.store,
@@ -204,6 +203,7 @@ class Mind:
     def forget(self, conversation: ConversationId) -> None:
         """What is kept of the view there is not what the log has."""
         self._turns.forget(conversation)
+        self._digests.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
         async with self._shared.doors.of(conversation):
@@ -217,12 +217,12 @@ class Mind:
     async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
         await self._live.refresh()  # what the operator has changed meanwhile counts already
         async with self._shared.doors.of(conversation):
+            self._digests.forget(conversation)  # what a digest told of it is dealt with here
             return await self._turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
     async def dream(self, lane: Lane) -> Report:
-        place = Address.parse(self.loop.policy.inner)
-        async with self._shared.doors.of(place.conversation):
-            return await self._dreams.take(place, lane)
+        async with self._shared.doors.of(self.loop.policy.inner):
+            return await self._dreams.take(Address.parse(self.loop.policy.inner), lane)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         return await self._turns.give_up(conversation, reason, autonomous=autonomous)

@@ -97,7 +97,9 @@ class Minds:
         """Where the last turn was interrupted: what it had heard is owed an answer, if nothing newer is there, too."""
         ended: dict[ConversationId, bool] = {}
         for one in await self._shared.store.newest(LOOKED_AT, kinds=["turn_ended"]):
-            if isinstance(one.fact, TurnEnded) and one.conversation is not None and not is_inner(one.conversation):
+            if not isinstance(one.fact, TurnEnded) or one.fact.cause == "compact":
+                continue
+            if one.conversation is not None and not is_inner(one.conversation):
                 ended[one.conversation] = one.fact.outcome == "interrupted"
         return [place for place, interrupted in ended.items() if interrupted]
 

@@ -150,8 +150,8 @@ class View:
 
     @property
     def interrupted(self) -> bool:
-        """The newest turn was ended before it could answer."""
-        return bool(self.turns) and self.turns[-1].interrupted
+        """The newest turn that was told something was ended before it could answer."""
+        return next((turn.interrupted for turn in reversed(self.turns) if turn.raw.said), False)
 
     @property
     def digest(self) -> str:

@@ -5,21 +5,24 @@ of it is part of it, for it was answered there; and what came behind it - turns 
 there out of the inner conversation - leaves with it. The log keeps everything: only the view changes.
 
 `retry` goes back to the newest turn that was told something, with those in front of it that were interrupted. What the
-agent has done since then by itself leaves too, for it followed from that answer; but what it said there since then out
-of its inner conversation stays: it was no answer.
+agent has done since then by itself leaves too, for it followed from that answer; but what it said there last out of its
+inner conversation, behind all that, stays: it was no answer.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gateway.events import ConversationId
-from gateway.records import Fact, Folded, Rewound, Seq, TurnEnded, is_inner
+from gateway.events import Alarm, ConversationId, Message
+from gateway.records import Fact, Folded, Handled, Rewound, Seq, TurnEnded, TurnId, is_inner
+from gateway.store import Stored
 
 What = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Taken back at once: more is a mistake, or `new`."""
 BUSY = "A turn is under way here; say it again when it has ended."
+_FRESH = "Nothing is in view here: it is fresh already."
+_NOTHING = Seq(0)
 
 
 class Seen(NamedTuple):
@@ -43,12 +46,14 @@ class TakenBack:
     words: str
     """One sentence for whoever asked."""
     fact: Folded | Rewound | None = None
-    """To be written down in that conversation. None: nothing changes."""
+    """To be written down in that conversation. None: nothing of the view changes."""
+    unread: Handled | None = None
+    """The same of what was overheard there and not told yet."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The same."""
-        return () if self.fact is None else (self.fact,)
+        """Both."""
+        return tuple(fact for fact in (self.fact, self.unread) if fact is not None)
 
     @property
     def again(self) -> bool:
@@ -56,17 +61,38 @@ class TakenBack:
         return isinstance(self.fact, Rewound) and bool(self.fact.again)
 
 
-def new(view: Sequence[Seen], folded: Folded | None, by: str) -> TakenBack:
-    """Begin afresh: nothing of what was said until now is in view. `folded`: the newest fold there."""
+def new(view: Sequence[Seen], folded: Folded | None, by: str, *, overheard: Seq = _NOTHING) -> TakenBack:
+    """Begin afresh: nothing of what was said until now is in view, nor told as new. `folded`: the newest fold there.
+
+    `overheard`: up to here all that is unread was said to others. 0: nothing is.
+    """
     head = folded is not None and bool(folded.head)
+    unread = Handled(turn=TurnId(""), upto=overheard) if overheard else None
     if not view and not head:
-        return TakenBack(words="Nothing is in view here: it is fresh already.")
+        words = "Nothing was in view here; what was overheard is not told any more." if unread else _FRESH
+        return TakenBack(words=words, unread=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
     gone = f"{_turns(len(view))}{' and what stood in front of them' if head else ''}"
     return TakenBack(
         words=f"A fresh view: {gone} left it; the log keeps all.",
         fact=Folded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
+        unread=unread,
     )
+
+
+def overheard(unread: Sequence[Stored], upto: Seq) -> Seq:
+    """Up to where all that is unread was said to others: what was said to the agent is answered all the same.
+
+    `unread`, `upto`: as `Unread` has them. 0: nothing is.
+    """
+    if not unread:
+        return _NOTHING
+    asked = [one.seq for one in unread if _asks(one)]
+    return Seq(asked[0] - 1) if asked else upto
+
+
+def _asks(one: Stored) -> bool:
+    return isinstance(one.fact, Alarm) or (isinstance(one.fact, Message) and one.fact.kind != "room")
 
 
 def rewind(view: Sequence[Seen], count: int, by: str) -> TakenBack:

@@ -166,7 +166,8 @@ class Rewinds:
             return rewinding.retry([await self._missed(turn, place) for turn in view], wish.by, place)
         newest = await self._store.view(place)
         folded = newest.fact if newest is not None and isinstance(newest.fact, Folded) else None
-        return rewinding.new(view, folded, wish.by)
+        unread = await self._store.unread(place, most=MOST_LINES)
+        return rewinding.new(view, folded, wish.by, overheard=rewinding.overheard(unread.messages, unread.upto))
 
     async def _missed(self, turn: Seen, place: ConversationId) -> Seen:
         """With what it was to be told, if it broke before."""

@@ -196,15 +196,15 @@ class Turns:
         begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=False, tidies=True, unread=NOTHING)
         asking = Asking(self._means, begun, Lane())
         try:
-            words = await asking.tidy()
-        finally:
+            return await asking.tidy()
+        finally:  # what was asked until then is paid for, also if it was cut off
             self._views.forget(conversation)
-        outcome = asking.settled(Outcome(outcome="silent", reason="somebody wanted the view folded"))
-        for account in outcome.accounts:
-            self._answered(self._agent_id, account)
-        if outcome.requests:
-            await self._writing.write(begun, outcome, Dealt(told=Told(), omitted=0, upto=Seq(0)))
-        return words
+            outcome = asking.settled(Outcome(outcome="silent", reason="somebody wanted the view folded"))
+            for account in outcome.accounts:
+                self._answered(self._agent_id, account)
+            if outcome.requests:
+                dealt = Dealt(told=Told(), omitted=0, upto=Seq(0))
+                await asyncio.shield(asyncio.ensure_future(self._writing.write(begun, outcome, dealt)))
 
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""

@@ -286,6 +286,8 @@ async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
         assert (came.outcome, came.accounts) == ("failed", (ACCOUNT,))
         assert came.reason == "there was none after 240 s"
         assert made.told == [("failed", 240.0)]
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
         assert await made.free()
 
 
@@ -303,6 +305,8 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", "busy 2", 3)
         assert (came.accounts, came.requests) == ((ACCOUNT,) * 3, 3)
         assert made.told == [("failed", 1.25 + 5.0)]
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
         assert await made.free()
 
 
@@ -374,6 +378,8 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
         came = await made.make()
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
         assert (came.accounts, came.usage) == ((ACCOUNT,), USAGE)
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
         assert await made.free()
 
 

@@ -1,5 +1,6 @@
 """Views on a real store: folded when that is due, the same bytes after a restart, and the old ones if it fails."""
 
+import asyncio
 import itertools
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -8,9 +9,11 @@ from pathlib import Path
 from agent.head import FIRST
 from agent.models.base import Busy, Request, Said, Text, ToolCall, TooLong, ToolResult
 from agent.prompts import prompt
+from gateway import rewinding
 from gateway.hands import Whereabouts
 from gateway.past import View
-from gateway.records import Folded, Noted, Seq
+from gateway.records import Folded, Noted, Seq, TurnEnded
+from gateway.rewinding import Seen
 from gateway.scopes import PUBLIC, Sight
 from gateway.settings_context import Compaction, ContextOptimization, Folds
 from gateway.store import Entry, rebuild
@@ -303,5 +306,71 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
         for handle, text in zip(handles, library.brought.values(), strict=True):
             assert (await desk.means.evidence.find(handle, where)).text == text
             assert Seq(int(handle[1:])) > 0
+
+    at_desk(tmp_path, story)
+
+
+def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        compacting(desk, 300)
+        asked = prompt("summarise").split("{", maxsplit=1)[0][:40]
+        said, requests = desk.model.stream, list[Request]()
+
+        def stream(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
+            if asked in told(request):
+                requests.append(request)
+                desk.model.answers.insert(0, Say(error=Busy("overloaded", retry_after_s=3_600)))
+            return said(request)
+
+        desk.model.stream = stream  # type: ignore[method-assign]
+        for number in range(60):
+            await desk.say("ann", f"line {number} about the harbour " + "x" * 300)
+            await desk.take()
+        assert len(requests) == 1
+        assert desk.compacted.count("failed") == 1
+        assert desk.compacted.count("lock_held") > 3
+        assert await folds(desk)  # it was folded without one once it had to be
+
+    at_desk(tmp_path, story)
+
+
+def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        compacting(desk, 300)
+        for number in range(6):
+            await desk.say("ann", f"line {number} about the harbour " + "x" * 400)
+            await desk.take()
+        desk.model.answers += [Say(text=""), Say(waits=True)]
+        desk.model.asked.clear()
+        task = asyncio.ensure_future(desk.turns.compact(ROOM.conversation))
+        while len(desk.model.requests) < 8:
+            desk.clock.advance(2)
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        newest = (await desk.ended())[-1]
+        assert (newest.cause, newest.requests) == ("compact", 1)
+        assert not (await viewed(desk)).interrupted
+
+    at_desk(tmp_path, story)
+
+
+def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_answered(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "hello")
+        await desk.take()
+        await desk.say("bob", "overheard before", kind="room", urgency=0)
+        await desk.say("cat", "and I ask you")
+        await desk.say("bob", "overheard later", kind="room", urgency=0)
+        place = ROOM.conversation
+        view = [Seen(one.seq, one.fact) for one in await desk.store.turns(place) if isinstance(one.fact, TurnEnded)]
+        unread = await desk.store.unread(place, most=50)
+        back = rewinding.new(view, None, "ann", overheard=rewinding.overheard(unread.messages, unread.upto))
+        await desk.store.append([Entry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
+        desk.turns.forget(place)
+        await desk.take()
+        assert "overheard before" not in desk.told()
+        assert "and I ask you" in desk.told()
+        assert "hello" not in told(desk.model.requests[-1])
 
     at_desk(tmp_path, story)

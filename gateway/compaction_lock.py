@@ -1,0 +1,63 @@
+"""The lock on summaries of a conversation: one asker at a time, also across processes, and never for ever."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gateway.clock import Clock
+from gateway.events import ConversationId
+from gateway.ids import new_id
+from gateway.records import CompactionLocked
+from gateway.store import Entry, Store
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A lock, as long as it is held."""
+
+    mine: bool
+    """False: somebody else has it."""
+    failed: bool = False
+    """There is no summary."""
+
+
+@contextlib.asynccontextmanager
+async def locked(store: Store, clock: Clock, conversation: ConversationId, ttl_s: float) -> AsyncIterator[Held]:
+    """Whether this is the only one that makes a summary there, until the end. Raises StoreError.
+
+    Given back at the end, also if it is cancelled. After a failure it is held until it expires: else each turn would
+    try again, and somebody waits for each. A process that dies leaves one that expires.
+    """
+    holder, held = new_id(clock.now()), Held(mine=False)
+    if await _others(store, clock, conversation, holder):
+        yield held
+        return
+    try:
+        await _write(store, clock, conversation, holder, ttl_s)
+        held.mine = not await _others(store, clock, conversation, holder)
+        yield held
+    finally:  # a cancelled append may have been written
+        if not held.failed:
+            await _release(store, clock, conversation, holder)
+
+
+async def _release(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> None:
+    release = asyncio.ensure_future(_write(store, clock, conversation, holder, 0.0))
+    try:
+        await asyncio.shield(release)
+    except asyncio.CancelledError:
+        await asyncio.wait([release])
+        raise
+
+
+async def _write(store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float) -> None:
+    now = clock.now()
+    fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
+    await store.append([Entry(fact=fact, at=now, conversation=conversation)])
+
+
+async def _others(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> bool:
+    lock = await store.compacting(conversation)
+    return lock is not None and lock[0] != holder and lock[1] > clock.now()
