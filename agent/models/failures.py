@@ -98,8 +98,8 @@ def window_full(end: End, *, said: bool, asked: int, window: int) -> bool:
     """
     usage = end.usage
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-    if end.stop != "length" or not asked or not prompt:
-        return False
+    if end.stop != "length" or not prompt or usage.output_tokens >= asked:
+        return False  # an answer that has all that was asked for ended there, however full the window is by now
     return prompt + usage.output_tokens >= window * _FULL or (not said and usage.output_tokens < asked * _SCARCE)
 
 

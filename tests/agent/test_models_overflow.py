@@ -99,6 +99,9 @@ def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> End:
         (ended(output=3), False, True),
         (ended(output=3), True, False),
         (ended(prompt=950, output=45), True, True),
+        (ended(prompt=900), True, False),  # there was room for just that
+        (ended(prompt=950), True, False),  # the window is larger than it is said to be
+        (ended(prompt=900, output=99), True, True),
         (ended(prompt=990, output=0), False, True),
         (ended(prompt=990, output=5, stop="end"), True, False),
         (ended(prompt=0, output=0), False, False),  # nobody told how much it was
@@ -144,7 +147,14 @@ def test_a_server_that_just_stops_when_its_window_is_full(cut: Answer) -> None:
     against(openai, tell)
 
 
-@pytest.mark.parametrize("whole", [Answer(text="It is", stop="length", usage=spent(500, 100)), Answer(usage={})])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        Answer(text="It is", stop="length", usage=spent(500, 100)),
+        Answer(text="It is", stop="length", usage=spent(900, 100)),  # which is all of the window
+        Answer(usage={}),
+    ],
+)
 def test_an_answer_of_the_length_that_was_asked_for_is_an_answer(whole: Answer) -> None:
     async def tell(api: ModelApi, model: Model) -> None:
         api.then(whole)
