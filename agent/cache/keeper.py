@@ -216,9 +216,9 @@ class Keeper:
 
     def outlook(self, agent: str, place: str) -> Outlook:
         """What the cache of a conversation's history is like now, and how long that is expected to matter."""
-        ask, price = self._newest.get(agent, place), self._dialect.price
-        if self._dialect.caching == "none" or self._policy(agent).kind == "off":
-            return UNKNOWN
+        ask, price, caching = self._newest.get(agent, place), self._dialect.price, self._dialect.caching
+        if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
+            return UNKNOWN  # `off` is about marks: who caches by itself cannot be told not to
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
         return outlook(
             ask, lambda: self._warmth.lasting(ask.path, self._now_s()) if ask else (), odds, price, self._now_s()

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from agent.cache.dialect import Dialect
 from agent.cache.keeper import Keeper
+from agent.cache.outlook import UNKNOWN
 from agent.cache.plan import Policy
 from agent.cache.prices import Prices
 from agent.models.anthropic import AnthropicModel
@@ -194,6 +196,37 @@ def test_no_marks_where_caching_is_off() -> None:
         account = await bench.ask(request("irc/#a", "hello"))
         assert (account.usage.cache_write_tokens, account.missed) == (0, "")
         assert "cache_control" not in str(bench.api.seen[0].body)
+
+    story(test)
+
+
+@pytest.mark.parametrize(
+    ("caching", "kind", "looked_after"),
+    [
+        ("marks", "auto", True),
+        ("marks", "off", False),
+        ("automatic", "auto", True),
+        ("automatic", "off", True),  # it caches all the same
+        ("none", "auto", False),
+        ("none", "off", False),
+    ],
+)
+def test_only_of_a_cache_that_is_there_anything_is_told(
+    caching: Literal["marks", "automatic", "none"], kind: Literal["auto", "off"], looked_after: bool
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.policy = Policy(kind=kind)
+        dialect = Dialect(provider="x", model=MODEL, price=PRICES.of(MODEL), caching=caching)
+        model = AnthropicModel(name="main", model=MODEL, base_url=bench.api.url, api_key="k")
+        keeper = Keeper(model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy)
+        async with aclosing(keeper):
+            before = keeper.outlook("ana", "irc/#a")
+            assert (before == UNKNOWN) is not looked_after
+            await Bench(bench.api, keeper, bench.clock).ask(request("irc/#a", "hello"))
+            told = keeper.outlook("ana", "irc/#a")
+        assert (told == UNKNOWN) is not looked_after
+        if looked_after:
+            assert (told.cold, told.read) == (False, PRICES.of(MODEL).read)
 
     story(test)
 
