@@ -13,7 +13,6 @@ Nobody learns of one that may not be told to them whether it exists.
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,11 +20,13 @@ from agent.journal import flat
 from agent.stubs import source as source_of
 from agent.tools.schema import Refused
 from gateway.events import ConversationId, Deleted, Edited, Message, Source
-from gateway.records import Evidence, Folded, Rewound, Seq, TurnEnded
+from gateway.records import Evidence, Folded, Seq, TurnEnded
 from gateway.scopes import Sight
-from gateway.store import Reader, Stored
+from gateway.store import Reader
 from gateway.transcript import transcript
 
+MOST_TURNS: Final = 2_000
+"""Of one handle."""
 UNKNOWN: Final = (
     "There is nothing with that handle that may be told here. A handle is one of those that stand where something "
     "was told in part, e.g. e12, t12.3 or v12-34; what was said can also be found with recall."
@@ -35,7 +36,6 @@ _HANDLE: Final = re.compile(r"([temv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
 _FOLDS: Final = 20
-_CHANGES: Final = 10_000
 
 
 class Scopes(Protocol):
@@ -108,28 +108,25 @@ class Handles:
         judged = await self._reader.judgement(seq)
         if judged is None or judged.fate not in ("due", "context"):
             return None
-        text = said.text
-        for change in await self._reader.changes(place, after=seq, newest=_CHANGES):
-            if isinstance(change.fact, Deleted) and change.fact.message == said.id:
-                return None
-            if isinstance(change.fact, Edited) and change.fact.message == said.id:
-                text = change.fact.text
+        newest = await self._reader.reworded(said, seq)
+        if newest is not None and isinstance(newest.fact, Deleted):
+            return None
+        text = newest.fact.text if newest is not None and isinstance(newest.fact, Edited) else said.text
         return found(f"m{seq}", "message", flat(f"{said.sender.name}, {place}"), text)
 
     async def _turns(self, first: Seq, end: Seq, sight: Sight, place: ConversationId) -> Found | None:
         if not first < end or not sight.sees(await self._places.scope(place)):
             return None
-        cut = [
-            one.fact
-            for one in await self._reader.entries(kinds=["rewound"], conversation=place)
-            if isinstance(one.fact, Rewound)
-        ]
-        pieces, before = list[str](), int(end)
-        while page := await self._reader.ended(place, before=before, newest=_PAGE):
-            pieces[:0] = [_told(one, cut) for one in page if one.seq >= first]
-            before = page[0].seq
-            if before <= first:
-                break
+        more = await self._reader.behind(place, first, end, count=MOST_TURNS)
+        if more is not None:
+            raise Refused(
+                f"v{first}-{end} has more than {MOST_TURNS:,} turns, the most that one handle opens. "
+                f"The first {MOST_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
+            )
+        pieces, behind = list[str](), first
+        while page := await self._reader.held(place, behind, end, most=_PAGE):
+            pieces += [transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnEnded)]
+            behind = Seq(page[-1].seq + 1)
         if not any(pieces):
             return None
         head = await self._head(place, first)
@@ -145,12 +142,6 @@ class Handles:
                     return one.fact.head
             before = page[0].seq
         return ""
-
-
-def _told(one: Stored, cut: Sequence[Rewound]) -> str:
-    if not isinstance(one.fact, TurnEnded) or any(each.first <= one.seq <= each.last for each in cut):
-        return ""
-    return transcript(one.seq, one.at, one.fact)
 
 
 def found(handle: str, kind: str, origin: str, text: str) -> Found:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from agent.journal import TO_REMEMBER, flat
 from agent.journal import Entry as Written
-from gateway.events import ConversationId, Deleted, Edited, Message
+from gateway.events import ConversationId, Edited, Message
 from gateway.hands import Whereabouts
 from gateway.records import Noted, Seq, TurnEnded
 from gateway.relevance import folded
@@ -27,7 +27,6 @@ ByHand = Callable[[str], Awaitable[Sequence[Written]]]
 
 _NOWHERE: Final = Seq(0)
 _WORD: Final = re.compile(r"[^\W_]+")
-_CHANGES: Final = 200
 _PREFIX_CHARS: Final = 3
 """Of a word, from which on what only begins with it counts too: harbour, harbours."""
 
@@ -82,14 +81,16 @@ class Hits:
             return Hit(seq=one.seq, at=one.at, scope=fact.scope, who=_desk(fact, where), text=whole(fact))
         if isinstance(fact, TurnEnded):
             who = "you" if fact.agent in ("", where.agent) else _name(fact.agent)
-            if fact.outcome == "failed" or any(placed.cut for placed in await self._reader.placed([one.seq])):
+            if fact.outcome == "failed" or await self._cut(one):
                 return None
             return _made(one, scope, f"{who}, {place}", fact.text)
         if not isinstance(fact, Message | Edited):
             return None
         first = one if isinstance(fact, Message) else await self._first(one.conversation, fact)
         judged = await self._reader.judgement(first.seq) if first is not None else None
-        if judged is None or judged.fate not in ("due", "context") or not await self._holds(one, fact):
+        if first is None or judged is None or judged.fate not in ("due", "context"):
+            return None
+        if not await self._holds(one, first):
             return None
         edited = ", edited" if isinstance(fact, Edited) else ""
         return _made(one, scope, f"{_name(fact.sender.name)} ({judged.role}{edited}), {place}", fact.text)
@@ -99,12 +100,14 @@ class Hits:
         judged = await self._reader.by_key(f"message:{conversation}:{edited.message}")
         return judged if judged is not None and isinstance(judged.fact, Message) else None
 
-    async def _holds(self, one: Stored, fact: Message | Edited) -> bool:
-        """Whether it was neither edited nor deleted since."""
-        assert one.conversation is not None
-        message = fact.id if isinstance(fact, Message) else fact.message
-        changes = await self._reader.changes(one.conversation, after=one.seq, newest=_CHANGES)
-        return not any(isinstance(new.fact, Edited | Deleted) and new.fact.message == message for new in changes)
+    async def _holds(self, one: Stored, first: Stored) -> bool:
+        """Whether the message, which stands first there, reads like this now, and was not taken back."""
+        assert isinstance(first.fact, Message)
+        newest = await self._reader.reworded(first.fact, first.seq) or first
+        return newest.seq == one.seq and not await self._cut(first)
+
+    async def _cut(self, one: Stored) -> bool:
+        return any(placed.cut for placed in await self._reader.placed([one.seq]))
 
 
 def by_hand(one: Written) -> Hit:

@@ -236,13 +236,14 @@ def _tell(name: str, what: Hit | str | None, told: Telling, words: Sequence[str]
 
 
 def _wanted(one: Placed, asked: _Asked, now: datetime) -> bool:
-    """Whether it is neither in view, nor told before, nor news itself, nor just said elsewhere, nor another agent's."""
+    """Whether it is not in view, told before, news itself, just said elsewhere, left, taken back, or another's."""
     here = one.conversation == asked.where.at.conversation
     in_view = here and asked.begun is not None and one.seq >= asked.begun
     news = one.unread is not None and (here or one.unread > AMBIENT)
     just_said = not here and not one.noted and now - one.at < ELSEWHERE
     theirs = one.noted and one.agent != asked.where.agent
-    return not (in_view or news or just_said or theirs or f"s{one.seq}" in asked.seen)
+    left = one.cut or (here and one.left and not one.noted)
+    return not (in_view or news or just_said or left or theirs or f"s{one.seq}" in asked.seen)
 
 
 def _name(kind: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """From a log entry to the rows of the tables beside the log. Pure; the writer and the rebuild both use it.
 
-No statement reads another table, so statements for different tables may be reordered; those for one
-table keep their order. The search index is no part of this: it is filled from the view `said`.
+No statement reads another table but the log in front of its own entry, so statements for different tables may be
+reordered; those for one table keep their order. The search index is no part of this: it is filled from the view `said`.
 """
 # size: a table of all kinds reads best in one piece
 
@@ -40,6 +40,7 @@ TABLES = (
     "outbox_part",
     "view",
     "view_cut",
+    "taken_back",
     "compactions_v1",
     "compaction_locks_v1",
     "cursor",
@@ -70,8 +71,17 @@ class Statement(NamedTuple):
 _UNREAD = "INSERT OR REPLACE INTO unread (seq, conversation, urgency) VALUES (?, ?, ?)"
 _READ = "DELETE FROM unread WHERE conversation = ? AND seq <= ?"
 _LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = ? AND urgency >= 1 AND seq <= ?"
-_VIEW = "INSERT OR REPLACE INTO view (conversation, start, fold) VALUES (?, ?, ?)"
+_VIEW = (
+    "INSERT INTO view (conversation, start, fold, fresh) SELECT ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
+    "start = excluded.start, fold = excluded.fold, fresh = max(fresh, excluded.fresh)"
+)
 _CUT_OUT = "INSERT OR IGNORE INTO view_cut (conversation, first, last) VALUES (?, ?, ?)"
+_TAKEN_BACK = (
+    "INSERT OR IGNORE INTO taken_back (seq) SELECT CAST(told.value AS INTEGER) "
+    "FROM log INDEXED BY log_turn CROSS JOIN json_each(log.body, '$.covers') AS told "
+    "WHERE log.kind = 'turn_ended' AND log.conversation = ? AND log.seq BETWEEN ? AND ? AND log.seq < ?"
+)
+_AGAIN = "DELETE FROM taken_back WHERE seq = ?"
 _COMPACTED = (
     "INSERT OR IGNORE INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
     "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
@@ -134,15 +144,13 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
         case Handled() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
         case Folded() if conversation is not None:
-            yield Statement("view", _VIEW, (conversation, fact.start, seq))
+            yield Statement("view", _VIEW, (conversation, fact.start, seq, seq if "new" in fact.kinds else 0))
             if fact.summary is not None:
                 yield Statement("compactions_v1", _COMPACTED, (seq, conversation, at, *_summarised(fact.summary)))
         case CompactionLocked() if conversation is not None:
             yield Statement("compaction_locks_v1", _LOCKED, (conversation, fact.holder, at, _time(fact.until)))
         case Rewound() if conversation is not None:
-            yield Statement("view_cut", _CUT_OUT, (conversation, fact.first, fact.last))
-            for message in fact.again:
-                yield Statement("unread", _UNREAD, (message, conversation, URGENT))
+            yield from _rewound(seq, conversation, fact)
         case Queued():
             yield Statement("outbox", _QUEUED, (seq, fact.post.key))
         case Sending():
@@ -188,6 +196,14 @@ def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[St
     if turn.autonomous and turn.within is None:
         cost = min(sum(one.cost_nano_usd for one in shares), LIMIT)
         yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
+
+
+def _rewound(seq: Seq, conversation: ConversationId, back: Rewound) -> Iterator[Statement]:
+    yield Statement("view_cut", _CUT_OUT, (conversation, back.first, back.last))
+    yield Statement("taken_back", _TAKEN_BACK, (conversation, back.first, back.last, seq))
+    for message in back.again:
+        yield Statement("taken_back", _AGAIN, (message,))
+        yield Statement("unread", _UNREAD, (message, conversation, URGENT))
 
 
 def _summarised(made: Summarised) -> tuple[SqlValue, ...]:

@@ -1,4 +1,5 @@
 """What is asked of the database. Every statement here uses an index; tests/store/test_plans.py holds it to that."""
+# size: every statement, on one page
 
 from collections.abc import Sequence
 
@@ -97,6 +98,12 @@ ENDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT ?"
 )
+_BETWEEN = "FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?1 AND seq >= ?2 AND seq < ?3"
+HELD = (
+    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "  # noqa: S608 - the same
+    "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT ?4"
+)
+BEHIND = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET ?4"
 
 USES = """
 SELECT
@@ -113,8 +120,11 @@ UNION ALL SELECT * FROM (
 PLACED = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
-    WHEN 'noted' THEN json_extract(log.body, '$.scope') END, EXISTS (
-    SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND log.seq BETWEEN first AND last)
+    WHEN 'noted' THEN json_extract(log.body, '$.scope') END, CASE log.kind
+    WHEN 'turn_ended' THEN EXISTS (
+        SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND log.seq BETWEEN first AND last)
+    ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
+    SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
 FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
 """
 
@@ -132,6 +142,19 @@ CHANGES = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_changed "  # noqa: S608 - constants only
     "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
 )
+_OF = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract(body, '$.message') = ?2 AND seq > ?3"
+REWORDED = f"""
+SELECT * FROM (
+    SELECT {COLUMNS} FROM log INDEXED BY log_reworded WHERE {_OF} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
+) UNION ALL SELECT * FROM (
+    SELECT {COLUMNS} FROM log INDEXED BY log_reworded
+    WHERE {_OF} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
+        SELECT 1 FROM log AS judged INDEXED BY log_cause
+        WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
+    ORDER BY seq DESC LIMIT 1
+) ORDER BY 3 LIMIT 1
+"""  # noqa: S608 - constants only
+"""Parameters: a conversation, a message's id, where it stands, and who said it. `deleted` comes before `edited`."""
 
 OURS = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}

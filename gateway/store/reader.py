@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import aiosqlite
 
-from gateway.events import ChannelName, ConversationId, Membership, MessageId, Post
+from gateway.events import ChannelName, ConversationId, Membership, Message, MessageId, Post
 from gateway.records import Carded, Judged, Queued, Seq
 from gateway.store import queries
 from gateway.store.connection import bounded
@@ -174,6 +174,14 @@ class Reader:
         """The newest edits and deletions in a conversation with `after` < seq, oldest first."""
         return [Stored.read(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))]
 
+    async def reworded(self, message: Message, seq: Seq) -> Stored | None:
+        """What became of the message that stands there: its deletion, else its newest edit; None: it reads as it did.
+
+        Only who wrote it can have edited it, and only while they were heard: what access refused changes nothing.
+        """
+        place = message.at.conversation
+        return self._one(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
+
     async def card(self, conversation: ConversationId) -> str | None:
         """The card that is pinned there; None: none is."""
         found = self._one(await self._rows(queries.CARD, conversation))
@@ -210,6 +218,18 @@ class Reader:
         """The records of the newest turns there that stand before this position (None: all do), oldest first."""
         rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
         return [Stored.read(row) for row in reversed(rows)]
+
+    async def held(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[Stored]:
+        """The records of the first turns with `first` <= seq < `end` that were not taken back, oldest first."""
+        return [Stored.read(row) for row in await self._rows(queries.HELD, conversation, first, end, most)]
+
+    async def behind(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
+        """Where the turn stands that comes behind so many turns with `first` <= seq < `end`, taken back or not.
+
+        None: there are no more than that. Reads no records.
+        """
+        rows = await self._rows(queries.BEHIND, conversation, first, end, count)
+        return Seq(rows[0][0]) if rows else None
 
     async def uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> Uses:
         """Where the newest texts with each of these words or phrases stand, and all notes behind a position."""

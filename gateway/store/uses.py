@@ -36,12 +36,14 @@ class Placed:
     scope: str | None
     """Of a note: who may be told of it."""
     cut: bool
-    """It is within turns that were taken back: those are as if they had not been."""
+    """It is a turn that was taken back, or was told to one as new: those are as if they had not been."""
+    left: bool
+    """Somebody asked for a fresh view in that conversation since."""
 
     @classmethod
     def read(cls, row: Iterable[Any]) -> Self:
         """Make it of what `queries.PLACED` gives."""
-        seq, at, kind, conversation, unread, agent, scope, cut = row
+        seq, at, kind, conversation, unread, agent, scope, cut, left = row
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
@@ -51,4 +53,5 @@ class Placed:
             agent=agent,
             scope=scope,
             cut=bool(cut),
+            left=bool(left),
         )

@@ -22,7 +22,7 @@ from gateway.bindings import Bindings, Bound, Pattern
 from gateway.clock import ManualClock
 from gateway.events import Address, Called, Deleted, Edited, EventId, Message, MessageId, Sender, SenderId, Source, Step
 from gateway.evidence import Evidences
-from gateway.handles import UNKNOWN
+from gateway.handles import MOST_TURNS, UNKNOWN
 from gateway.hands import Hand, Hands
 from gateway.places import Places
 from gateway.records import Evidence, Fact, Folded, Judged, Rewound, Seq, TurnEnded, TurnId, key_of
@@ -235,6 +235,36 @@ async def test_many_turns_are_told_in_their_order(tmp_path: Path) -> None:
 
 
 @story
+async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_path: Path) -> None:
+    async with desk(tmp_path) as kit:
+        fact = turn(ROOM.conversation, upto=1).fact
+        assert isinstance(fact, TurnEnded)
+        told = [replace(fact, heard=f"line {number}") for number in range(MOST_TURNS + 1)]
+        written = await kit.store.append([Entry(fact=one, at=NOW, conversation=ROOM.conversation) for one in told])
+        last = written[-1].seq
+        await kit.whole(f"v1-{last}")
+        with pytest.raises(Refused) as refusal:
+            await kit.evidences.find("v1-999999999999", at(ROOM))
+        assert str(refusal.value) == (
+            f"v1-999999999999 has more than 2,000 turns, the most that one handle opens. "
+            f"The first 2,000 of them are v1-{last}, and the others are v{last}-999999999999."
+        )
+        assert "line 2000" in await kit.whole(f"v{last}-999999999999")
+        await kit.refused("v1-999999999999", BOB)
+
+
+@story
+async def test_turns_that_were_taken_back_stay_away_however_often_that_was_done(tmp_path: Path) -> None:
+    async with desk(tmp_path) as kit:
+        seqs = [await kit.turned(heard=f"line {number}") for number in range(3)]
+        back = [Rewound(first=Seq(7_000 + number), last=Seq(7_000 + number), by="u") for number in range(1_000)]
+        back.append(Rewound(first=seqs[1], last=seqs[1], by="u"))
+        await kit.store.append([Entry(fact=one, at=NOW, conversation=ROOM.conversation) for one in back])
+        told = await kit.whole(f"v{seqs[0]}-{seqs[2] + 1}")
+        assert [number for number in range(3) if f"line {number}" in told] == [0, 2]
+
+
+@story
 async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         seq = await kit.say(ODD)
@@ -244,6 +274,16 @@ async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
             await kit.write(
                 Edited(id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId("m1"), text=text, sent=NOW)
             )
+        assert await kit.whole(f"m{seq}") == "best"
+        other = Sender(id=SenderId("m"), name="Ulla")
+        await kit.write(
+            Edited(id=EventId("e9"), at=ROOM, sender=other, message=MessageId("m1"), text="worst", sent=NOW)
+        )
+        refused = await kit.write(
+            Edited(id=EventId("e8"), at=ROOM, sender=sender, message=MessageId("m1"), text="refused", sent=NOW)
+        )
+        judged = Judged(type="x", urgency=0, fate="refused", rule="r", role="blocked")
+        await kit.store.append([Entry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)])
         assert await kit.whole(f"m{seq}") == "best"
         await kit.write(Deleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
         await kit.refused(f"m{seq}")

@@ -13,7 +13,7 @@ from gateway.records import Judged, TurnEnded
 from gateway.store import Entry
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
-from tests.store.kit import NOW, turn
+from tests.store.kit import NOW, Fate, turn
 
 
 async def found(kit: Papers, query: str, *, place: Address = OWNER) -> list[str]:
@@ -125,7 +125,7 @@ async def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path) -> 
 @story
 async def test_what_was_edited_or_deleted_does_not_hold_any_more(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        sender = Sender(id=SenderId("u"), name="Ulla")
+        sender = Sender(id=SenderId("Ulla"), name="Ulla")
         for number in range(3):
             await kit.say(number, f"the harbour, number {number}")
         for round_number in range(2):
@@ -146,6 +146,45 @@ async def test_what_was_edited_or_deleted_does_not_hold_any_more(tmp_path: Path)
             '[2026-03-04 05:07 UTC] Ulla (guest, edited), in irc.test/#room: "the harbour, edited 1"',
             '[2026-03-04 05:06 UTC] Ulla (guest), in irc.test/#room: "the harbour, number 0"',
         ]
+
+
+@story
+async def test_what_was_deleted_stays_away_however_much_was_changed_since(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.say(1, "the harbour, deleted")
+        await kit.say(2, "the lake")
+        await kit.append(ROOM, Deleted(id=EventId("d"), at=ROOM, message=MessageId("1"), sent=NOW))
+        await kit.append(ROOM, *(_edit(number, "2", f"the lake {number}", by="Ulla") for number in range(1_000)))
+        await kit.store.append([turn(ROOM.conversation, 1, upto=9_999)])
+        assert await found(kit, "harbour") == []
+        assert [line.split('"')[1] for line in await found(kit, "lake")] == ["the lake 999"]
+
+
+@story
+async def test_only_who_wrote_it_and_is_heard_changes_a_message(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.say(1, "the harbour opens on Monday")
+        await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
+        line = '[2026-03-04 05:06 UTC] Ulla (guest), in irc.test/#room: "the harbour opens on Monday"'
+        await _judged_edit(kit, _edit(1, "1", "the harbour is closed", by="Mallory"), "noted")
+        await _judged_edit(kit, _edit(2, "1", "the harbour is mine", by="Mallory"), "refused")
+        await _judged_edit(kit, _edit(3, "1", "the harbour is gone", by="Ulla"), "refused")
+        assert await found(kit, "harbour") == [line]
+        await _judged_edit(kit, _edit(4, "1", "the harbour opens on Tuesday", by="Ulla"), "noted")
+        await _judged_edit(kit, _edit(5, "1", "the harbour is gone again", by="Ulla"), "refused")
+        (newer,) = await found(kit, "harbour")
+        assert newer.endswith('Ulla (guest, edited), in irc.test/#room: "the harbour opens on Tuesday"')
+
+
+def _edit(number: int, message: str, text: str, *, by: str) -> Edited:
+    sender = Sender(id=SenderId(by), name=by)
+    return Edited(id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId(message), text=text, sent=NOW)
+
+
+async def _judged_edit(kit: Papers, edit: Edited, fate: Fate) -> None:
+    entry = Entry(fact=edit, at=NOW, conversation=ROOM.conversation)
+    judged = Judged(type="x", urgency=0, fate=fate, rule="r", role="guest")
+    await kit.store.append([entry, Entry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
 
 
 @story

@@ -17,7 +17,7 @@ from gateway.events import Address, Deleted, Edited, EventId, Message, MessageId
 from gateway.prefetch import Prefetch
 from gateway.recalled import HEADER, Recalled
 from gateway.recalling import DEADLINE_S, ELSEWHERE, Recalling
-from gateway.records import Judged, Rewound, Seq, TurnEnded, key_of
+from gateway.records import Folded, Judged, Rewound, Seq, TurnEnded, key_of
 from gateway.store import Entry
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
@@ -192,7 +192,7 @@ async def test_what_the_model_was_never_to_hear_or_does_not_hold_is_not_told(tmp
         await kit.say(2, "harbour, where nothing is listened to", fate="noted")
         await kit.say(3, "harbour, before an edit")
         await kit.say(4, "harbour, deleted")
-        sender = Sender(id=SenderId("u"), name="U")
+        sender = Sender(id=SenderId("Ulla"), name="U")
         edit = Edited(id=EventId("e"), at=ROOM, sender=sender, message=MessageId("3"), text="a harbour", sent=NOW)
         await kit.append(ROOM, edit, Deleted(id=EventId("d"), at=ROOM, message=MessageId("4"), sent=NOW))
         failed = turn(ROOM.conversation, upto=99, text="no answer about the harbour").fact
@@ -212,6 +212,50 @@ async def test_what_was_taken_back_is_as_if_it_had_not_been(tmp_path: Path) -> N
         await kit.append(ROOM, Rewound(first=Seq(2), last=Seq(2), by="olga"))
         assert [line.split('"')[1] for line in await told(kit, "harbour")] == ["harbour kept"]
         assert "taken" not in await kit.recall(at(OWNER), "harbour")
+
+
+@story
+async def test_what_a_turn_was_told_that_was_taken_back_is_as_if_it_had_not_been_said(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        for number in range(3):
+            await kit.say(number, f"harbour {number}")  # at 1, 3 and 5
+        await kit.store.append([turn(ROOM.conversation, 1, text="zero"), turn(ROOM.conversation, 3, 5, text="both")])
+        sender = Sender(id=SenderId("Ulla"), name="U")
+        edit = Edited(id=EventId("e"), at=ROOM, sender=sender, message=MessageId("2"), text="harbour 3", sent=NOW)
+        await kit.append(ROOM, edit)
+
+        async def said() -> set[str]:
+            here = {line.split('"')[1] for line in await told(kit, "harbour", place=ROOM)}
+            assert here == {line.split('"')[1] for line in await told(kit, "harbour")}
+            found = await kit.recall(at(ROOM), "harbour")
+            assert here == {line.split('"')[1] for line in found.splitlines()[1:]}
+            return here
+
+        assert await said() == {"harbour 0", "harbour 1", "harbour 3"}
+        await kit.append(ROOM, Rewound(first=Seq(8), last=Seq(8), by="olga", again=(Seq(5),)))
+        assert await kit.store.due(1) == [(ROOM.conversation, 3)]
+        again, *_ = await kit.store.append([turn(ROOM.conversation, 5, text="once more")])
+        assert await said() == {"harbour 0", "harbour 3"}, "what was answered anew is not taken back"
+        await kit.append(ROOM, Rewound(first=again.seq, last=again.seq, by="olga"))
+        assert await said() == {"harbour 0"}
+
+
+@story
+async def test_what_was_left_comes_to_mind_there_only_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        await kit.say(1, "harbour one")
+        await ended(kit, text="harbour two")
+        await kit.notes.remember(at(ROOM), "harbour three")
+        await kit.append(ROOM, Folded(start=Seq(4), reason="asked", kinds=("new",)))
+        await kit.say(2, "harbour four")
+        await ended(kit, text="harbour five")
+        await kit.append(ROOM, Folded(start=Seq(9_999), reason="size", kinds=("drop",)))
+        late = {"harbour three", "harbour four", "harbour five"}
+        assert {line.split('"')[1] for line in await told(kit, "harbour", place=ROOM)} == late
+        everything = late | {"harbour one", "harbour two"}
+        assert {line.split('"')[1] for line in await told(kit, "harbour")} == everything, "elsewhere nobody left it"
+        found = await kit.recall(at(ROOM), "harbour")
+        assert {line.split('"')[1] for line in found.splitlines()[1:]} == everything
 
 
 @story

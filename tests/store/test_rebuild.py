@@ -156,6 +156,7 @@ def _dump(path: Path) -> list[list[object]]:
         ("UPDATE outbox_part SET state = 'sent' WHERE part = 0", Difference(table="outbox_part", missing=1, extra=1)),
         ("DELETE FROM outbox", Difference(table="outbox", missing=1, extra=0)),
         ("UPDATE view SET start = 1", Difference(table="view", missing=1, extra=1)),
+        ("UPDATE view SET fresh = 1", Difference(table="view", missing=1, extra=1)),
         ("UPDATE dmn_state SET state = 'off'", Difference(table="dmn_state", missing=1, extra=1)),
         ("INSERT INTO cursor VALUES ('a', 'b')", Difference(table="cursor", missing=0, extra=1)),
         ("UPDATE spending SET read = read + 1", Difference(table="spending", missing=1, extra=1)),

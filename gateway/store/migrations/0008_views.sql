@@ -2,6 +2,9 @@
 ALTER TABLE view ADD COLUMN fold INTEGER NOT NULL DEFAULT 0;
 UPDATE view SET fold = coalesce((SELECT max(seq) FROM log WHERE kind = 'folded' AND conversation = view.conversation), 0);
 
+-- Where its newest fold that was asked for as a fresh beginning stands; 0: nobody asked for one.
+ALTER TABLE view ADD COLUMN fresh INTEGER NOT NULL DEFAULT 0;
+
 -- Turns that were taken back: they are in the log, and in no view.
 CREATE TABLE view_cut (
     conversation TEXT NOT NULL,
@@ -9,6 +12,13 @@ CREATE TABLE view_cut (
     last INTEGER NOT NULL,
     PRIMARY KEY (conversation, first, last)
 ) STRICT, WITHOUT ROWID;
+
+-- What those turns were told as new, if no later one is to be told of it again.
+CREATE TABLE taken_back (seq INTEGER PRIMARY KEY) STRICT;
+
+-- What became of one message: edits and deletions of it.
+CREATE INDEX log_reworded ON log (conversation, json_extract(body, '$.message'), kind)
+WHERE kind IN ('edited', 'deleted');
 
 -- Every summary that was made, for people: SELECT * FROM compactions_v1 WHERE session_id = ? ORDER BY compacted_at DESC
 CREATE TABLE compactions_v1 (
