@@ -81,6 +81,17 @@ _TAKEN_BACK = (
     "FROM log INDEXED BY log_turn CROSS JOIN json_each(log.body, '$.covers') AS told "
     "WHERE log.kind = 'turn_ended' AND log.conversation = ? AND log.seq BETWEEN ? AND ? AND log.seq < ?"
 )
+_MISSED = (
+    "INSERT OR IGNORE INTO taken_back (seq) SELECT said.seq "
+    "FROM log AS turn INDEXED BY log_turn CROSS JOIN log AS said INDEXED BY log_conversation "
+    "WHERE turn.kind = 'turn_ended' AND turn.conversation = ?1 AND turn.seq BETWEEN ?2 AND ?3 AND turn.seq < ?4 "
+    "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, '$.covers') = 0 "
+    "AND said.conversation = ?1 AND said.seq < turn.seq AND said.seq <= json_extract(turn.body, '$.upto') "
+    "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM ("
+    "SELECT json_extract(body, '$.upto') AS upto FROM log INDEXED BY log_turn "
+    "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20)), 0)"
+)
+"""What a turn was to be told that broke before it was: all that is said behind what those before it dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = ?"
 _COMPACTED = (
     "INSERT OR IGNORE INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
@@ -201,6 +212,7 @@ def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[St
 def _rewound(seq: Seq, conversation: ConversationId, back: Rewound) -> Iterator[Statement]:
     yield Statement("view_cut", _CUT_OUT, (conversation, back.first, back.last))
     yield Statement("taken_back", _TAKEN_BACK, (conversation, back.first, back.last, seq))
+    yield Statement("taken_back", _MISSED, (conversation, back.first, back.last, seq))
     for message in back.again:
         yield Statement("taken_back", _AGAIN, (message,))
         yield Statement("unread", _UNREAD, (message, conversation, URGENT))

@@ -241,6 +241,21 @@ async def test_what_a_turn_was_told_that_was_taken_back_is_as_if_it_had_not_been
 
 
 @story
+async def test_what_a_turn_was_to_be_told_that_broke_leaves_with_it(tmp_path: Path) -> None:
+    async with mind(tmp_path) as kit:
+        await kit.say(1, "harbour one")
+        await kit.store.append([turn(ROOM.conversation, 1, text="yes")])
+        await kit.say(2, "harbour two")  # at 4
+        fact = turn(ROOM.conversation, upto=4, text="sorry").fact
+        assert isinstance(fact, TurnEnded)
+        broke = replace(fact, outcome="failed", omitted=1)
+        (failed,) = await kit.store.append([Entry(fact=broke, at=NOW, conversation=ROOM.conversation)])
+        assert len(await told(kit, "harbour")) == 2
+        await kit.append(ROOM, Rewound(first=failed.seq, last=failed.seq, by="olga"))
+        assert [line.split('"')[1] for line in await told(kit, "harbour")] == ["harbour one"]
+
+
+@story
 async def test_what_was_left_comes_to_mind_there_only_when_it_is_asked_for(tmp_path: Path) -> None:
     async with mind(tmp_path) as kit:
         await kit.say(1, "harbour one")

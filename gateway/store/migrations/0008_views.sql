@@ -13,7 +13,7 @@ CREATE TABLE view_cut (
     PRIMARY KEY (conversation, first, last)
 ) STRICT, WITHOUT ROWID;
 
--- What those turns were told as new, if no later one is to be told of it again.
+-- What those turns were told as new, or were to be told, if no later one is to be told of it again.
 CREATE TABLE taken_back (seq INTEGER PRIMARY KEY) STRICT;
 
 -- What became of one message: edits and deletions of it.
