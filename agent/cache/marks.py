@@ -187,10 +187,13 @@ def _stepping_stone(places: Places, end: int) -> int:
 
 
 def _ordered(chosen: dict[int, Lifetime]) -> Marked:
-    """Put the marks in order, none longer-lived than one in front of it."""
+    """Put the marks in order, none longer-lived than one in front of it, and no more than may be.
+
+    Where there are too many, the foremost goes: `auto`'s guess, without which the rest is written all the same.
+    """
     marks: Marked = []
     long = False
-    for unit in sorted(chosen, reverse=True):
+    for unit in sorted(chosen, reverse=True)[:MAX_MARKS]:
         long = long or chosen[unit] == "1h"
         marks.append((unit, "1h" if long else "5m"))
     return marks[::-1]

@@ -138,6 +138,15 @@ def test_before_anything_is_known_not_all_is_put_on_the_guess() -> None:
     assert {lifetime for _, _, lifetime in where(planned)} == {"1h"}
 
 
+def test_the_guess_is_left_out_where_all_marks_are_needed() -> None:
+    """A long tool loop in a bound room, right after a restart that forgot everything."""
+    parts = [*talk(3), Part("history", "calls", 500, 12), Part("history", "results", 500, 13)]
+    guess = odds(0.0, 0.9)._replace(known=False)
+    assert where(make(talk(3), own=SLOW, shared=guess))[0] == ("block", 1, "1h")
+    planned = make(parts, own=SLOW, shared=guess)
+    assert where(planned) == [("block", 2, "5m"), ("block", 3, "5m"), ("said", 2, "5m"), ("said", 4, "5m")]
+
+
 def fixed(parts: list[Part], *, long: bool, short: Lifetime = "5m") -> Plan:
     policy = Policy(kind="fixed", long=long, short=short)
     return plan(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
@@ -228,6 +237,32 @@ def test_every_plan_keeps_to_the_rules(
     assert all(block.read + block.written <= block.tokens for block in planned.blocks)
     if policy.kind == "off":
         assert not planned.marks
+
+
+large = st.integers(500, 900)
+bound = st.builds(
+    lambda head, private, said: [
+        *(Part(name, name, size) for name, size in zip(("identity", "skills"), head, strict=True)),
+        *(Part(name, name, size) for name, size in zip(("binding", "channel"), private, strict=False)),
+        *(Part("history", f"h{i}", *rest) for i, rest in enumerate(said)),
+    ],
+    st.tuples(large, large),
+    st.lists(sizes, min_size=1, max_size=2),
+    st.lists(st.tuples(sizes, places, st.booleans()), min_size=1, max_size=12),
+)
+
+
+likely = st.sampled_from([odds(short / 10, middle / 10) for short in range(11) for middle in range(11 - short)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(bound, likely, likely)
+def test_a_guess_makes_no_more_marks_than_may_be(request: list[Part], shared: Odds, own: Odds) -> None:
+    """Right after a restart that forgot everything, in a room with a binding."""
+    planned = make(request, own=own, shared=shared._replace(known=False))
+    lifetimes = [mark.lifetime for mark in planned.marks]
+    assert len(lifetimes) <= 4
+    assert lifetimes == sorted(lifetimes)  # an hour in front of five minutes
 
 
 asked = st.lists(
