@@ -69,12 +69,16 @@ def beginning(text: str, tokens: int) -> int:
 class Window:
     """The room in a model's window while a turn goes on: estimated, and corrected by each bill."""
 
-    def __init__(self, context_tokens: int, max_output_tokens: int) -> None:
-        answer = answer_tokens(context_tokens, max_output_tokens)
-        self._tokens = context_tokens - answer - int(context_tokens * SLACK_SHARE)
-        self._context, self._output = context_tokens, max_output_tokens
+    def __init__(
+        self, context_tokens: int, max_output_tokens: int, *, scale: float = 1.0, refused: bool = False
+    ) -> None:
+        """`scale`: so many real tokens are taken for one estimated one. `refused`: it was too long the last time."""
+        self._answer = answer_tokens(context_tokens, max_output_tokens)
+        self._usable = context_tokens - int(context_tokens * SLACK_SHARE)
+        self._tokens = self._usable - self._answer
+        self._output = self._answer if refused else max_output_tokens
         self._size: tuple[Request, PromptSize] | None = None
-        self._factor = 1.0
+        self._factor = 1.0 / scale
         """A real token is so many estimated ones."""
 
     def asked(self, request: Request) -> int:
@@ -84,7 +88,7 @@ class Window:
 
     def output(self) -> int:
         """What may be asked for as an answer to that request: a prompt and its answer share the window."""
-        left = self._context - int(self._estimate() / self._factor)
+        left = self._usable - int(self._estimate() / self._factor)
         return max(min(self._output, left), min(self._output, LEAST_ANSWER))
 
     def billed(self, prompt_tokens: int) -> None:
@@ -95,6 +99,7 @@ class Window:
 
     def refused(self) -> None:
         """The provider says that the same request is too long, whatever was thought of it."""
+        self._output = self._answer
         self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._tokens))
 
     def room(self) -> int:

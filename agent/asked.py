@@ -1,7 +1,7 @@
 """What a turn asks the model next: what it was told first, the turn's own steps behind it, and hints."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.allowance import Window
@@ -9,7 +9,7 @@ from agent.brief import Brief
 from agent.models.base import End, Model, Request, Said, ToolCall, ToolSpec
 from agent.outcome import Progress
 from agent.prompt import assemble
-from agent.steps import CALL_TOKENS, repeated
+from agent.steps import CALL_TOKENS, repeated, tokens
 from agent.telling import Telling
 from agent.tools.rest import TOOLS
 from agent.view import estimate_tokens
@@ -29,11 +29,33 @@ async def cannot(_: int) -> Brief | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fits:
+    """What is known of how large requests turn out to be."""
+
+    scale: float = 1.0
+    """So many real tokens are one estimated one."""
+    refused: bool = False
+    """The same turn was found too long before."""
+
+
+FITS: Final = Fits()
+"""Nothing is known."""
+
+
 class Asked:
     """The request of one turn, which grows at its end, unless it becomes too long."""
 
     def __init__(
-        self, brief: Brief, model: Model, specs: tuple[ToolSpec, ...], *, key: str, progress: Progress, telling: Telling
+        self,
+        brief: Brief,
+        model: Model,
+        specs: tuple[ToolSpec, ...],
+        *,
+        key: str,
+        progress: Progress,
+        telling: Telling,
+        fits: Fits,
     ) -> None:
         """`progress`: where the steps are, and perhaps those of an earlier turn in front of them."""
         self.progress = progress
@@ -41,7 +63,7 @@ class Asked:
         self._model = model
         self._specs = specs
         self._key = key
-        self._window = Window(model.context_tokens, model.max_output_tokens)
+        self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.refused)
         self._hints: tuple[str, ...] = ()
         self._shortened = 0
         self._before = len(progress.done.steps)
@@ -56,6 +78,10 @@ class Asked:
         """Tokens that the window has for the results of such an answer."""
         said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
         return self._window.room() - said
+
+    def left(self) -> int:
+        """The same for what is told behind the results of the last step, which are not in the request yet."""
+        return self._window.room() - tokens(self.progress.done.steps[-1:])
 
     def hint(self, hint: str) -> None:
         """Say something to the model behind all that is worth caching. It leaves with this turn."""

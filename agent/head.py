@@ -133,8 +133,8 @@ def _asked(request: str, room: int) -> list[str]:
     """At most half of the room."""
     request = tidy(request)
     more = len(request) - MAX_REQUEST_CHARS
-    if more > 0:
-        request = f"{request[:MAX_REQUEST_CHARS]} [... {more} more characters]"
+    if more > 0:  # what was said to the agent stands behind what was overheard
+        request = f"[... {more} characters in front] {request[-MAX_REQUEST_CHARS:]}"
     return _section(_ASKED, _indented(request), room // 2)[0]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from agent.answer import Answer, ask
-from agent.asked import Asked, Shorten, cannot, request_of
+from agent.asked import FITS, Asked, Fits, Shorten, cannot, request_of
 from agent.brief import Brief
 from agent.models.base import (
     Image,
@@ -45,7 +45,11 @@ class Tools(Protocol):
         """Carry out one call. Never raises for what the model did wrong: that is an error result."""
 
 
-async def no_news() -> str:
+News = Callable[[int], Awaitable[str]]
+"""What has arrived meanwhile, in at most so many tokens; empty: nothing that fits."""
+
+
+async def no_news(_: int) -> str:
     """Nothing arrives."""
     return ""
 
@@ -58,11 +62,12 @@ async def take_turn(
     key: str,
     max_tool_rounds: int = 8,
     glimpse: Callable[[str], None] | None = None,
-    news: Callable[[], Awaitable[str]] = no_news,
+    news: News = no_news,
     afford: Callable[[Request], bool] = lambda _: True,
     progress: Progress | None = None,
     evidence: Keeping | None = None,
     shorten: Shorten = cannot,
+    fits: Fits = FITS,
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
@@ -72,6 +77,7 @@ async def take_turn(
     ends, silently. `progress` is kept up to date, also with tools that were cut off. `evidence` says how much of what
     tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the conversation
     has become too long in the middle of the turn: then it goes on behind that brief, with less of its older results.
+    `fits`: what is known of how large its requests are.
 
     Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
     window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
@@ -79,7 +85,7 @@ async def take_turn(
     Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
     """
     progress = progress or Progress()
-    asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence))
+    asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence), fits=fits)
     turn = _Turn(asked, tools, max_tool_rounds)
     while afford(asked.request):
         try:
@@ -109,7 +115,7 @@ class _Turn:
         self._rounds = 0
         self._nudged = False
 
-    async def take(self, answer: Answer, news: Callable[[], Awaitable[str]]) -> Outcome | None:
+    async def take(self, answer: Answer, news: News) -> Outcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
         self._asked.answered(answer.end)
@@ -125,11 +131,11 @@ class _Turn:
             self._asked.hint(NUDGE)
         return ended
 
-    async def _go_on(self, news: Callable[[], Awaitable[str]]) -> Outcome | None:
+    async def _go_on(self, news: News) -> Outcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
         if self._rounds > self._max_rounds:
             return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
-        await self._asked.go_on(whole(await news()))
+        await self._asked.go_on(whole(await news(self._asked.left())))
         if self._rounds == self._max_rounds:
             self._progress.done = replace(self._progress.done, used_tools=True)
             self._asked.hint(ENOUGH)

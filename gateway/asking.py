@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from agent.asked import request_of
+from agent.asked import Fits, request_of
 from agent.brief import Brief
 from agent.models.base import Malformed, Request, ToolCall, TooLong, ToolResult, ToolSpec
 from agent.outcome import Outcome, Progress
@@ -38,6 +38,8 @@ class _Told:
     recalled: Recalled = field(default_factory=Recalled)
     seeing: bool = False
     """Images of earlier turns are shown."""
+    refused: bool = False
+    """The provider has said that it was too long."""
     basis: Basis = field(default_factory=Basis)
 
     def folded(self, due: Due) -> None:
@@ -90,7 +92,7 @@ class Asking:
         while tries <= MAX_FOLDS:
             unread, told = await fresh.fit(self._budget(setting) >> tries)
             told = told if news else replace(told, media=())
-            self._told.seeing = seeing
+            self._told.seeing, self._told.refused = seeing, tries > 0
             brief = await self._fold(setting, told, tries)
             fresh.begin(unread, told)
             try:
@@ -191,12 +193,12 @@ class Asking:
     ) -> Outcome:
         means, hands = self._means, _Hands(self._means.hands(where))
 
-        async def news() -> str:
+        async def news(room: int) -> str:
             """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
             nonlocal where
             if self.begun.inner or not self._lane.news():
                 return ""
-            heard, asking = await self._fresh.news(self._budget(setting))
+            heard, asking = await self._fresh.news(self._budget(setting), room)
             known = {asker.id for asker in where.askers}
             new = tuple(asker for asker in asking if asker.id not in known)
             if new:  # whoever speaks in its middle asks, too
@@ -221,6 +223,7 @@ class Asking:
                 where.turn, self._conversation, means.context(), means.folds.usable(), means.truncated
             ),
             shorten=shorten,
+            fits=Fits(scale=self.seen.scale if self.seen is not None else 1.0, refused=self._told.refused),
         )
 
     def _affordable(self, request: Request) -> bool:

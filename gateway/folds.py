@@ -83,11 +83,12 @@ class Folds:
         conversation = place.conversation
         room = room_of(seen, want, self._said(), self.usable(), compacts=self._compacts())
         pressed = want.tries > 0 or room.lacks(seen.tokens + want.new)
-        if not (pressed or seen.used_tools or pictured(seen, want.told)):  # most talk is just talk
+        leaves = pictured(seen, want.told) > 0
+        if not (pressed or leaves or seen.used_tools):  # most talk is just talk
             return Due(view=seen)
         situation = self._situation(conversation, seen, want, room)
-        journal = await self._journal(conversation) if pressed and seen.turns else []
-        written = journal[-1].at if journal else None
+        journal = await self._journal(conversation) if (pressed or leaves) and seen.turns else []
+        written = journal[-1].at if journal and pressed else None
         decision = self._decide(seen, situation, written, want)
         made = None
         if decision.summarise:
@@ -136,7 +137,8 @@ class Folds:
             return decision
         verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
         kinds = decision.kinds if "drop" in decision.kinds else (*decision.kinds, "drop")
-        return replace(decision, start=start, kinds=kinds, verdict=verdict)
+        head = max(decision.head, int(at.budget * folding.KEEP_SHARE * folding.HEAD_SHARE))
+        return replace(decision, start=start, kinds=kinds, head=head, verdict=verdict)
 
     async def _journal(self, conversation: ConversationId) -> list[Written]:
         """What was written down there, oldest first."""
@@ -207,6 +209,6 @@ class Folds:
             summary=summary,
             journal=journal,
             exact=identifiers(texts, kept=exact_in(seen.head)),
-            last_request=next((turn.raw.heard for turn in reversed(leaving) if turn.raw.heard), ""),
+            last_request=next((turn.raw.heard for turn in reversed(leaving) if turn.asked), ""),
             budget_tokens=decision.head,
         )

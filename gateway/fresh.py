@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agent import view
 from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
 from gateway.events import SenderId
@@ -86,17 +87,23 @@ class Fresh:
         """Who said to the agent what it was told at its beginning, oldest first."""
         return () if self._begun.autonomous else _askers(self._standing, self.lines, self.told)
 
-    async def news(self, budget: int) -> tuple[str, tuple[Asker, ...]]:
-        """What has arrived meanwhile, as the model reads it, and who asks by that."""
+    async def news(self, budget: int, room: int) -> tuple[str, tuple[Asker, ...]]:
+        """What has arrived meanwhile, as the model reads it, and who asks by that.
+
+        At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another turn.
+        """
         means = self._means
         unread = await means.store.unread(self._conversation, most=MOST_LINES, after=self._upto)
         if not unread.messages:
             return "", ()
         standing = await means.hearing.standing(unread)
         lines = await means.hearing.tell(standing, sees=False)  # a tool's results are no place for images
+        budget = min(budget, int(room / view.NEW_SHARE))
         told = pick(lines, omitted=unread.omitted, budget=budget, plain=means.plain)
         if told.more:
             unread, told = await self._first(told.covers, unread, lines, after=self._upto)
+        if view.estimate_tokens(told.heard) > room:
+            return "", ()
         self.told = replace(
             self.told, covers=(*self.told.covers, *told.covers), senders=(*self.told.senders, *told.senders)
         )

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Self
 
 from agent import projection
-from agent.brief import Exchange
+from agent.brief import NOTHING_NEW, Exchange
 from agent.folding import Sizes, weigh
 from agent.models.base import Image, Piece, Text, ToolCall
 from agent.projection import Form, Marks, Raw
@@ -52,6 +52,8 @@ class PastTurn:
     media: tuple[MediaRef, ...]
     at: datetime
     """When it ended."""
+    asked: bool = False
+    """Somebody had said something to the agent."""
     interrupted: bool = False
     """It was ended before it could answer."""
     billed: tuple[int, int] = (0, 0)
@@ -75,6 +77,7 @@ class PastTurn:
             ),
             media=ended.media,
             at=at,
+            asked=not ended.autonomous and ended.heard not in ("", NOTHING_NEW),
             interrupted=ended.outcome == "interrupted",
             billed=(ended.prompt_tokens, ended.prompt_estimate),
             cleared=ended.accounts[-1].cleared if ended.accounts else 0,

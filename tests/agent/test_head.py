@@ -180,7 +180,7 @@ def test_an_entry_without_a_title_is_known_by_its_first_words() -> None:
 
 def test_a_long_request_is_told_with_what_is_left_out() -> None:
     text = made(last_request="x" * (MAX_REQUEST_CHARS + 5))
-    assert "[... 5 more characters]" in text
+    assert "[... 5 characters in front]" in text
 
 
 @given(st.lists(st.from_regex(r"[\w./@#-]{2,20}", fullmatch=True), max_size=20, unique=True))

@@ -127,7 +127,7 @@ def test_news_stands_behind_the_results() -> None:
     async def story() -> None:
         told = ["[x] bob (guest): wait", ""]
 
-        async def news() -> str:
+        async def news(_: int) -> str:
             return told.pop(0)
 
         model = Played(Say(calls=(LOOK,)), Say(calls=(LOOK,)))

@@ -41,10 +41,10 @@ def openai(url: str) -> OpenAIModel:
     return OpenAIModel(name="main", model="m-1", base_url=url, api_key=KEY, timeout_s=10)
 
 
-def told(*heard: str) -> Callable[[], Any]:
+def told(*heard: str) -> Callable[[int], Any]:
     left = list(heard)
 
-    async def news() -> str:
+    async def news(_: int) -> str:
         return left.pop(0) if left else ""
 
     return news

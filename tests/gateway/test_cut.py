@@ -31,10 +31,11 @@ def answer(ask: Ask) -> Say:
     if "MEMORY.md" in ask.heard and "dream ended" not in ask.heard:
         return Say(text=MEMORY)
     if is_inner(ask.place):
-        if ask.results:
+        if "It is in your journal." in ask.results:  # one after the other: what is said deals with what was told
+            tools += [("send_message", {"address": f"{DISCORD}/#two", "text": "I am on it"})]
+        elif ask.results:
             return Say(calls=(("yield_to_user", "{}"),))
         if "there is an outage" in ask.heard:
-            tools += [("send_message", {"address": f"{DISCORD}/#two", "text": "I am on it"})]
             tools += [("journal", {"title": "an outage", "text": "in #two"})]
         if "no outage here" in ask.heard:
             tools += [("mark_handled", {"address": f"{DISCORD}/#three"})]
