@@ -1,11 +1,11 @@
-# make install | demo | test | check | lock | bench | clean, each with ARGS="..."
+# make install | demo | test | check | docs | lock | bench | clean, each with ARGS="..."
 # e.g. make test ARGS="-m slow", make lock ARGS=--upgrade
 
 ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: install demo test check lock bench clean
+.PHONY: install demo test check docs lock bench clean
 
 install: .venv/.installed
 	@echo 'installed in .venv; try: make demo'
@@ -17,8 +17,9 @@ install: .venv/.installed
 demo: .venv/.installed
 	@.venv/bin/reverie demo $(ARGS)
 
+# Bytecode is kept: each worker, and each program that a test starts, would compile everything anew.
 test: .venv/.installed
-	.venv/bin/python -m pytest -n 4 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check
@@ -27,6 +28,10 @@ check: .venv/.installed
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/vulture
 	.venv/bin/python tests/checks/sizes.py
+
+docs: .venv/.installed
+	.venv/bin/python tests/checks/reference.py
+	.venv/bin/python tests/checks/metrics.py
 
 lock: .venv/.installed
 	@requirements/lock $(ARGS)
