@@ -16,7 +16,7 @@ LEAST_ANSWER: Final = 256
 """Tokens that are asked for in any case: the provider says that there is no room better than a cut sentence does."""
 _TOLD_SHARE: Final = 0.5
 """Of a bill against the estimate: one that says less is not of the whole prompt, or of none (some servers tell 0)."""
-_REFUSED_SHARE: Final = 0.75
+_REFUSED_SHARE: Final = 0.7
 """What is refused was too long by some unknown amount: about as much as one more round."""
 
 

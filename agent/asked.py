@@ -6,12 +6,13 @@ from typing import Final
 
 from agent.allowance import Window
 from agent.brief import Brief
-from agent.models.base import End, Model, Request, Said, ToolCall, ToolSpec
+from agent.models.base import End, Image, Model, Request, Said, ToolCall, ToolResult, ToolSpec
 from agent.outcome import Progress
 from agent.prompt import assemble
 from agent.steps import CALL_TOKENS, repeated, tokens
 from agent.telling import Telling
 from agent.tools.rest import TOOLS
+from agent.tools.surface import catalogue, wired
 from agent.view import estimate_tokens
 from gateway.events import Step
 
@@ -19,6 +20,11 @@ MAX_SHORTENED: Final = 2
 """Times that a turn goes on with less after the provider says that its tools have made it too long."""
 LESS_TOKENS: Final = 200
 """Of each of the newest results, the second time, or at once if it is plain that there is no room for more."""
+
+DIRECTIVE_TOKENS: Final = 60
+"""Of what is said how to go about it, once tools are used."""
+ASKED_TOKENS: Final = 40
+"""Of one call in the list of what was asked for."""
 
 Shorten = Callable[[int], Awaitable[Brief | None]]
 """Makes the brief of a turn anew with less history, for the first time or the second. None: that cannot be done."""
@@ -65,6 +71,8 @@ class Asked:
         self._key = key
         self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.refused)
         self._hints: tuple[str, ...] = ()
+        self._directive = self._asked_for = ""
+        self._pictures: dict[str, Image] = {}
         self._shortened = 0
         self._before = len(progress.done.steps)
         self._begin(brief)
@@ -77,7 +85,8 @@ class Asked:
     def room(self, text: str, calls: Sequence[ToolCall]) -> int:
         """Tokens that the window has for the results of such an answer."""
         said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
-        return self._window.room() - said
+        around = ASKED_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
+        return self._window.room() - said - around
 
     def left(self) -> int:
         """The same for what is told behind the results of the last step, which are not in the request yet."""
@@ -88,17 +97,35 @@ class Asked:
         self._hints = (*self._hints, hint)
         self._ask(self.request.conversation)
 
+    def remind(self, directive: str, asked_for: str) -> None:
+        """Say with the next request how to go about it, and what was asked for in this turn: the model's own words."""
+        self._directive = directive
+        self._asked_for = asked_for
+
+    def see(self, results: Sequence[ToolResult]) -> None:
+        """Show what tools brought to be seen, from the next request on."""
+        if self._model.sees:
+            self._pictures |= {shown.sha256: image for one in results for shown, image in one.images}
+
+    def hide(self) -> bool:
+        """Ask the same again without what tools brought to be seen. False: they brought nothing."""
+        if not self._pictures:
+            return False
+        self._pictures = {}
+        self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
+        return True
+
     async def go_on(self, heard: str) -> None:
         """Ask with the last step, behind whose results this is told. Where there is no room for it older ones go.
 
         Raises what `Keeping.keep` does.
         """
         step = self.progress.told(heard)
-        self._ask((*self.request.conversation, *repeated((step,))))
+        self._ask((*self.request.conversation, *repeated((step,), self._pictures)))
         self._window.asked(self.request)
         if self._window.room() < 0 and len(self._steps) > 1:
             await self._lessen(len(self._steps) - 1, 0)
-            self._ask((*self._told.conversation, *repeated(self._steps)))
+            self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
 
     async def shorten(self, shorten: Shorten) -> bool:
         """Ask the same again with less, after the provider said that it is too long. False: that cannot be done.
@@ -126,11 +153,12 @@ class Asked:
 
     def _begin(self, brief: Brief) -> None:
         self._told = self.request = request_of(brief, self._model, self._specs, self._key)
-        self._ask((*self._told.conversation, *repeated(self._steps)))
+        self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
 
     def _ask(self, conversation: tuple[Said, ...]) -> None:
-        now = "\n".join([said for said in (self._told.now, *self._hints) if said])
-        request = replace(self._told, conversation=conversation, now=now)
+        now = "\n".join([said for said in (self._told.now, *self._hints, self._directive) if said])
+        aside = "\n".join([said for said in (self._told.aside, self._asked_for) if said])
+        request = replace(self._told, conversation=conversation, aside=aside, now=now)
         self._estimate = self._window.asked(request)
         self.request = replace(request, max_output_tokens=self._window.output())
 
@@ -143,6 +171,9 @@ class Asked:
 
 def request_of(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
     """The first request of a turn."""
-    specs = (*TOOLS, *specs) if model.takes_tools else ()
+    specs = tuple(sorted((*TOOLS, *specs), key=lambda one: one.name)) if model.takes_tools else ()
+    if specs and brief.surface == "capability":
+        brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, catalogue(specs)])))
     plain = model.family == "local"
-    return assemble(brief, tools=specs, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
+    tools = wired(specs, brief.surface, late=brief.late) if specs else ()
+    return assemble(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)

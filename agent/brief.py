@@ -10,7 +10,9 @@ from typing import Literal
 
 from agent.models.base import Image, Piece, Said, Text
 from agent.steps import overheard, repeated
+from agent.tools.surface import Kind
 from gateway.events import Step
+from gateway.safety.names import Doubt
 
 NOTHING_NEW = "(nothing new)"
 """What a turn is told that goes on by itself: sides alternate, the first is the user's, and so is the last."""
@@ -39,6 +41,8 @@ class Line:
     """What came beside the text, a line each, as `gateway.describe` writes it."""
     topic: bool = False
     """Nothing was said: the sender changed the topic to `text`."""
+    doubt: Doubt | None = None
+    """Whom `sender` may be taken for by their name. None: nobody."""
     happened: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
     """Nothing was said: this happened. The gateway's own words, and between them names and words of people, untrusted.
     With it `sender`, `role` and `text` mean nothing. Empty: something was said."""
@@ -61,6 +65,8 @@ class Exchange:
     repeated."""
     loop: str = ""
     """What is told in place of the tools, behind all that was heard. Empty: nothing."""
+    pictures: tuple[tuple[str, Image], ...] = ()
+    """What the tools brought to be seen, by the hash of its bytes. Empty for a model that does not see."""
     said: tuple[Said, ...] = field(init=False, compare=False, repr=False)
     """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
 
@@ -68,7 +74,7 @@ class Exchange:
         parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
         parts = (*parts, *overheard(self.steps)) if self.simple else parts
         parts = (*parts, Text(text=self.loop)) if self.loop else parts
-        steps = () if self.simple else repeated(self.steps)
+        steps = () if self.simple else repeated(self.steps, dict(self.pictures))
         reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
         if not parts and (steps or reply):  # it spoke unasked
             parts = (Text(text=NOTHING_NEW),)
@@ -104,6 +110,8 @@ class Binding:
     language: str | None = None
     peers: tuple[str, ...] = ()
     """Other agents of the same gateway."""
+    skills: tuple[str, ...] | None = None
+    """Those of the catalogue that are for there. None: all."""
     private: str = ""
     """USER and MEMORY, where nobody else listens. Empty everywhere else."""
 
@@ -129,5 +137,9 @@ class Brief:
     """What was called to mind for this turn only: words of people, which no later prompt repeats."""
     now: str = ""
     """What holds for this turn only, in the operator's weight, and no later prompt repeats."""
+    surface: Kind = "native"
+    """How tools are told."""
+    late: bool = False
+    """Tools may come that the model is not told of by themselves."""
     conversation: str = ""
     """Which one it is, for caches: never shown."""

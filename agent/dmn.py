@@ -31,6 +31,7 @@ from agent.signals import (
     Dream,
     Effect,
     Interrupt,
+    LeftOff,
     Mode,
     Noticed,
     Owed,
@@ -145,6 +146,8 @@ def _answer(state: State, signal: Signal, policy: Policy) -> Decided:
             return replace(state, presence=signal.level), ()
         case Directive():
             return _directed(state, signal, policy)
+        case LeftOff():
+            return _left_off(state, signal.conversation), ()
         case BudgetSpent():
             return replace(_of_today(state, signal.at), spent_up=True), ()
         case Stopping():
@@ -198,6 +201,12 @@ def _forget(state: State, place: ConversationId) -> State:
         tuple(other for other in places if other != place) for places in (state.pending, state.continuing, state.low)
     )
     return replace(state, pending=pending, continuing=continuing, low=low)
+
+
+def _left_off(state: State, place: ConversationId) -> State:
+    """A turn that runs there is ended by whoever says so: its end tells what is left then."""
+    waiting = tuple(owed for owed in state.waiting if owed.conversation != place)
+    return _forget(replace(state, waiting=waiting), place)
 
 
 def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> State:

@@ -4,15 +4,17 @@ import re
 
 _CALL = re.compile(
     r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
+    |<[|\N{FULLWIDTH VERTICAL LINE}]                              # a special token
     |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
+    |^[ \t]*\[\w*\(                                               # Llama 4's
     |```tool
-    |^\s*(\{|\[\s*\{)                                             # an answer that begins as JSON
+    |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
     """,
-    re.IGNORECASE | re.VERBOSE,
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 """What models write when a tool call leaks into their text. Too much is cut rather than too little: it is back
 in the final text if it was meant."""
-_BEGUN = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?[A-Z_]{0,10}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
+_BEGUN = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
 """The end of what may become one of these with the next piece."""
 
 

@@ -87,6 +87,28 @@ def names(text: str) -> set[str]:
     return {found[1] for line in text.split("\n") if (found := _NOTE.fullmatch(line))}
 
 
+def without(text: str, note: str) -> str:
+    """A file without this note of the log, all else as it stands there.
+
+    What a person wrote below it stays what it is: an entry of theirs, of the same time and scope.
+    """
+    lines = text.split("\n")
+    last = next((place for place, line in enumerate(lines) if line.rstrip() == f"<!-- note {note} -->"), None)
+    if last is None:
+        return text
+    heads = [place for place, line in enumerate(lines) if _begins(line)]
+    first = max((place for place in heads if place < last), default=None)
+    if first is None:
+        return text
+    end = min((place for place in heads if place > last), default=len(lines))
+    left = lines[last + 1 : end]
+    if any(line.strip() for line in left):
+        scope = [lines[first + 1]] if _SCOPE.fullmatch(lines[first + 1].rstrip()) else []
+        return "\n".join([*lines[:first], _untitled(lines[first]), *scope, *left, *lines[end:]])
+    blank = first > 0 and not lines[first - 1].strip()  # that `written` put in front
+    return "\n".join([*lines[: first - blank], *left, *lines[end:]])
+
+
 def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
     at, title, body = None, "", list[str]()
     for line in lines:
@@ -100,6 +122,18 @@ def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]
         at, title, body = begun, header[5] or "", []
     if at is not None:
         yield at, title, body
+
+
+def _begins(line: str) -> bool:
+    header = _HEADER.fullmatch(line.rstrip())
+    return header is not None and _time(header) is not None
+
+
+def _untitled(line: str) -> str:
+    header = _HEADER.fullmatch(line.rstrip())
+    at = _time(header) if header is not None else None
+    assert at is not None
+    return f"## {at.replace(tzinfo=None).isoformat(' ')}Z"
 
 
 def _time(header: re.Match[str]) -> datetime | None:

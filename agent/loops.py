@@ -1,7 +1,7 @@
 """What a completed tool loop is told as: one text that says what was done, what came of it and where it is. Pure.
 
 Names, arguments and results are what others chose: they are told on one line, or indented by two spaces, so that no
-line of theirs begins where ours do.
+line of theirs begins where ours do. Of a result that is somebody else's words nothing is told but behind its fence.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from itertools import islice
 
 from agent.brief import Exchange
 from agent.journal import flat
-from agent.steps import MAX_NAME_CHARS
+from agent.steps import MAX_NAME_CHARS, fenced
 from agent.stubs import cut, first_line, source
 from agent.view import estimate_tokens
 from gateway.events import Called, Source
@@ -28,7 +28,8 @@ _HEADING = """\
 [COMPLETED AGENT LOOP SUMMARY]
 Tools that you used here, each with the handle and the beginning of its result. \
 fetch_evidence(handle, offset, limit) gives a result word for word."""
-_EXCERPT = "Result {handle} from its beginning, {chars} characters of {whole}, each line indented by two spaces:"
+_EXCERPT = "Result {handle} from its beginning, {chars} characters of {whole}"
+_INDENTED = ", each line indented by two spaces:"
 
 
 def summed(seq: int, exchange: Exchange) -> Exchange:
@@ -87,7 +88,7 @@ def _line(group: Sequence[tuple[Called, Source]]) -> str:
         else ""
     )
     what = "error" if called.error else f"{flat(whole.kind[:MAX_NAME_CHARS])}, {whole.chars} characters"
-    told = first_line(called, _RESULT_CHARS) if called.source is None else ""
+    told = first_line(called, _RESULT_CHARS) if called.source is None and not called.untrusted else ""
     said = f": {told}" if told else ""
     return f"- {named}{times} {_named(called)} {asked} -> {what}{said}".replace("  ", " ")
 
@@ -111,8 +112,12 @@ def _excerpt(called: Called, whole: Source, most_tokens: int) -> str:
     room = most_tokens
     while room >= MIN_EXCERPT_TOKENS:
         text = cut(called.result, room)
-        told = "".join("  " + line for line in text.splitlines(keepends=True))
-        made = f"{_EXCERPT.format(handle=whole.handle, chars=len(text), whole=whole.chars)}\n{told}"
+        head = _EXCERPT.format(handle=whole.handle, chars=len(text), whole=whole.chars)
+        if called.untrusted:
+            made = f"{head}:\n{fenced(text, called.name, called.origin, called.id)}"
+        else:
+            told = "".join("  " + line for line in text.splitlines(keepends=True))
+            made = f"{head}{_INDENTED}\n{told}"
         if (over := estimate_tokens(made) - most_tokens) <= 0:
             return made
         room = min(room, estimate_tokens(text)) - over

@@ -220,6 +220,14 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOff:
+    """Somebody has what goes on here left off: nobody is owed a turn by what was there until now."""
+
+    at: datetime
+    conversation: ConversationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent:
     """A request of an autonomous turn was refused, because it could have cost more than is left of the day's money."""
 
@@ -233,7 +241,7 @@ class Stopping:
     at: datetime
 
 
-Signal = Noticed | TurnEnded | TurnFailed | Tick | Presence | Directive | BudgetSpent | Stopping
+Signal = Noticed | TurnEnded | TurnFailed | Tick | Presence | Directive | LeftOff | BudgetSpent | Stopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,21 @@ the same bytes.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from agent.fence import fence
 from agent.journal import flat
-from agent.models.base import Piece, Said, Text, ToolCall, ToolResult
+from agent.models.base import Image, Piece, Said, Text, ToolCall, ToolResult
 from agent.view import estimate_tokens
 from gateway.events import Called, Source, Step
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""
+FENCE_TOKENS = 64
+"""Around a result that is somebody else's words, at most."""
+PICTURE_TOKENS = 1_600
+"""Of an image that a tool brought: about what the largest take (platform.claude.com, build-with-claude/vision)."""
 MAX_ORIGIN_CHARS = 120
 """Of where a result is from, in what is told of it: the whole is told with the evidence."""
 MAX_SOURCE_CHARS = 500
@@ -23,26 +28,45 @@ MAX_NAME_CHARS = 40
 _ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
-def repeated(steps: Iterable[Step]) -> tuple[Said, ...]:
-    """Both sides of each step, the agent's first. What ended the turn was not answered, so it is not repeated."""
-    return tuple([said for step in steps for said in _sides(step)])
+Pictures = Mapping[str, Image]
+"""What tools brought to be seen, by the hash of its bytes."""
+NO_PICTURES: Pictures = {}
 
 
-def _sides(step: Step) -> tuple[Said, ...]:
+def repeated(steps: Iterable[Step], pictures: Pictures = NO_PICTURES) -> tuple[Said, ...]:
+    """Both sides of each step, the agent's first. What ended the turn was not answered, so it is not repeated.
+
+    `pictures`: those that can be shown; the others are told by the words beside them alone.
+    """
+    return tuple([said for step in steps for said in _sides(step, pictures)])
+
+
+def _sides(step: Step, pictures: Pictures) -> tuple[Said, ...]:
     calls = [called for called in step.calls if not called.ended]
     if not calls:
         return ()
     asked: list[Piece] = [Text(text=step.text)] if step.text.strip() else []
     asked += [ToolCall(id=called.id, name=called.name, arguments=called.arguments) for called in calls]
-    told: list[Piece] = [ToolResult(id=called.id, text=called.result, error=called.error) for called in calls]
+    told: list[Piece] = [ToolResult(id=called.id, text=_fenced(called), error=called.error) for called in calls]
+    told += [pictures[one.sha256] for called in calls for one in called.images if one.sha256 in pictures]
     told += [Text(text=step.heard)] if step.heard else []
     return Said(role="assistant", parts=tuple(asked)), Said(role="user", parts=tuple(told))
 
 
-def told_in_part(source: Source, tool: str, excerpt: str) -> str:
+def _fenced(called: Called) -> str:
+    return fenced(called.result, called.name, called.origin, called.id) if called.untrusted else called.result
+
+
+def fenced(text: str, tool: str, origin: str, call: str) -> str:
+    """Somebody else's words, as they are told. `call`: the id of the call that brought them."""
+    return fence(text, about=f"{tool[:MAX_NAME_CHARS]} {origin[:MAX_ORIGIN_CHARS]}", key=call)
+
+
+def told_in_part(source: Source, tool: str, excerpt: str, *, call: str = "") -> str:
     """What the model is told of a result that it is not told whole. `excerpt`: how that begins, exactly; may be empty.
 
-    It is bounded but for the excerpt: names and origins are what somebody else chose.
+    `call`: the id of the call that brought it, if it is somebody else's words; else empty. All of it is bounded but for
+    the excerpt: names and origins are what somebody else chose.
     """
     origin = flat(source.origin[: 2 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
     what = f"{flat(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: {flat(source.kind[:MAX_NAME_CHARS])}"
@@ -54,7 +78,8 @@ def told_in_part(source: Source, tool: str, excerpt: str) -> str:
         f"To read it word for word: fetch_evidence with handle {source.handle}{more}.",
     ]
     if excerpt:
-        lines.append(f"Its first {len(excerpt)} characters:\n{excerpt}")
+        shown = fenced(excerpt, tool, source.origin, call) if call else excerpt
+        lines.append(f"Its first {len(excerpt)} characters:\n{shown}")
     return "\n".join(lines)
 
 
@@ -65,8 +90,10 @@ def overheard(steps: Iterable[Step]) -> tuple[Text, ...]:
 
 def tokens(steps: Iterable[Step]) -> int:
     """How much they take where they are repeated, roughly."""
+    steps = tuple(steps)
     pieces = [part for said in repeated(steps) for part in said.parts]
-    return sum(
+    seen = sum(len(called.images) for step in steps for called in step.calls if not called.ended)
+    return seen * PICTURE_TOKENS + sum(
         estimate_tokens(part.name + part.arguments) + CALL_TOKENS if isinstance(part, ToolCall) else _tokens(part)
         for part in pieces
     )
@@ -103,8 +130,13 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def called(call: ToolCall, result: ToolResult | None, source: Source | None = None) -> Called:
-    """One call as it is written down. None: it ended the turn. `source`: of what the result is a part."""
+def called(
+    call: ToolCall, result: ToolResult | None, source: Source | None = None, *, untrusted: bool = False
+) -> Called:
+    """One call as it is written down. None: it ended the turn. `source`: of what the result is a part.
+
+    `untrusted`: it is somebody else's words, and not fenced yet.
+    """
     return Called(
         id=call.id,
         name=call.name,
@@ -114,4 +146,6 @@ def called(call: ToolCall, result: ToolResult | None, source: Source | None = No
         ended=result is None,
         source=source,
         origin=flat(whole(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS) if result is not None else "",
+        images=tuple([shown for shown, _ in result.images]) if result is not None else (),
+        untrusted=untrusted,
     )

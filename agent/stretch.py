@@ -20,6 +20,7 @@ from agent.signals import (
     BudgetSpent,
     Directive,
     Effect,
+    LeftOff,
     Noticed,
     Policy,
     Presence,
@@ -38,7 +39,7 @@ MANY: Final = 200
 MOST: Final = 400
 """More are not listed: such a stretch cannot be decided again."""
 
-_KINDS: Final = (Noticed, TurnEnded, TurnFailed, Tick, Presence, Directive, BudgetSpent, Stopping)
+_KINDS: Final = (Noticed, TurnEnded, TurnFailed, Tick, Presence, Directive, LeftOff, BudgetSpent, Stopping)
 _READ: Final[dict[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind) for kind in (State, Policy, *_KINDS)}
 _MICROSECOND: Final = timedelta(microseconds=1)
 

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from agent import steps
 from agent.brief import Exchange
@@ -20,6 +22,10 @@ _VALUE_CHARS = 80
 """Of one argument, where they are longer than that together."""
 _SHORT_CHARS = 120
 """Of arguments that cannot be told one by one, and of the first line of an error."""
+_HALF: Final = re.compile(r"(?<![0-9A-Za-z])[temv][0-9]+(?:[.-][0-9]*)?\Z")
+_GOES_ON: Final = re.compile(r"[0-9]|[.-][0-9]")
+_LONGEST: Final = 40
+"""Characters of a handle: two positions in the log, each of 18 digits at most."""
 
 
 def handle(seq: int, number: int) -> str:
@@ -38,7 +44,14 @@ def source(seq: int, number: int, called: Called) -> Source:
 
 def cut(text: str, most_tokens: int) -> str:
     """Return how it begins, exactly: so many tokens at most."""
-    return text.encode()[: int(max(0, most_tokens) * BYTES_PER_TOKEN)].decode(errors="ignore")
+    first = text.encode()[: int(max(0, most_tokens) * BYTES_PER_TOKEN)].decode(errors="ignore")
+    return text[: apart(text, len(first))]
+
+
+def apart(text: str, chars: int) -> int:
+    """Where to cut a text off at `chars` at most: not in the middle of a handle, whose half names something else."""
+    begun = _HALF.search(text, max(0, chars - _LONGEST), chars) if _GOES_ON.match(text, chars) else None
+    return begun.start() if begun is not None else chars
 
 
 def first_line(called: Called, most_chars: int) -> str:
@@ -58,7 +71,9 @@ def stubs(seq: int, exchange: Exchange) -> dict[int, Called]:
     if not exchange.simple:
         for number, called in enumerate((called for step in exchange.steps for called in step.calls), start=1):
             if not called.ended and not called.ephemeral:
-                stub = replace(called, arguments=_arguments(called.arguments), result=_result(seq, number, called))
+                told = _result(seq, number, called)
+                fenced = called.untrusted and told == called.result
+                stub = replace(called, arguments=_arguments(called.arguments), result=told, untrusted=fenced, images=())
                 if stub != called:
                     found[number] = stub
     return found
@@ -96,12 +111,13 @@ def _joined(*heard: str) -> str:
 
 def _result(seq: int, number: int, called: Called) -> str:
     whole = source(seq, number, called)
-    if called.error:
+    if called.error and not called.untrusted:
         stub = f'{first_line(called, _SHORT_CHARS)} [cut: fetch_evidence("{whole.handle}") gives it again]'
     elif called.source is not None:
         stub = steps.told_in_part(whole, called.name, "")
     elif estimate_tokens(called.result) > LARGE_TOKENS:
-        stub = steps.told_in_part(whole, called.name, _beginning(called.result))
+        key = called.id if called.untrusted else ""
+        stub = steps.told_in_part(whole, called.name, _beginning(called.result), call=key)
     else:
         name = flat(called.name[: 2 * steps.MAX_NAME_CHARS], steps.MAX_NAME_CHARS)
         stub = f'[{name} result cleared: fetch_evidence("{whole.handle}") gives it again]'

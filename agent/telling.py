@@ -6,7 +6,9 @@ from typing import Final, Protocol
 
 from agent.allowance import FRAME_TOKENS, Share, beginning, share
 from agent.models.base import ToolCall, ToolResult
-from agent.steps import called, told_in_part, whole
+from agent.steps import FENCE_TOKENS, called, fenced, told_in_part, whole
+from agent.stubs import apart
+from agent.tools.surface import meant
 from agent.view import estimate_tokens
 from gateway.events import Called, Source, Step
 
@@ -88,6 +90,7 @@ class Telling:
     def _shared(self, results: Iterable[ToolResult], room: int) -> tuple[list[ToolResult], Sequence[Share], int]:
         clean = [replace(result, text=whole(result.text), origin=whole(result.origin)) for result in results]
         texts, asked = [result.text for result in clean], [result.part is not None for result in clean]
+        room -= FENCE_TOKENS * sum(result.untrusted for result in clean)
         shares, left = share(texts, self._left, self._most, room, asked=asked)
         return clean, shares, left
 
@@ -109,15 +112,25 @@ class Telling:
         if result.part is not None:
             source = result.part.source
             chars = None if chars is None else max(chars, result.text.find("\n") + 1)
+        chars = None if chars is None else apart(result.text, chars)
         first = result.text[:chars]
-        if chars is None:
+        name, plain = meant(brought.call).name, result.untrusted
+        if result.part is not None:
+            text, plain = _behind_head(first, brought.call.id, result, name), False
+            if chars is not None:
+                then = chars + result.part.shift
+                text += f"\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
+        elif chars is None:
             text = first
-        elif result.part is not None:
-            then = chars + result.part.shift
-            text = f"{first}\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
         elif source is not None:
-            text = told_in_part(source, brought.call.name, first)
+            text, plain = told_in_part(source, name, first, call=brought.call.id if plain else ""), False
         else:
             text = f"{first} [... {brought.chars - chars} more characters]"
         self._brought[brought.call.id] = replace(brought, result=replace(result, text=first))
-        return called(brought.call, replace(result, text=text), source)
+        return called(brought.call, replace(result, text=text), source, untrusted=plain)
+
+
+def _behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
+    """A part of something, whose first line is our own words."""
+    head, line_end, body = text.partition("\n")
+    return head + line_end + fenced(body, tool, result.origin, call) if result.untrusted and body else text

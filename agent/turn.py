@@ -1,13 +1,13 @@
 """One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
 from agent.answer import Answer, ask
 from agent.asked import FITS, Asked, Fits, Shorten, cannot, request_of
 from agent.brief import Brief
+from agent.carrying import Carrying
 from agent.models.base import (
     Image,
     Malformed,
@@ -21,16 +21,21 @@ from agent.models.base import (
 )
 from agent.outcome import Outcome, Progress
 from agent.prompt import SHARED
+from agent.prompts import prompt
+from agent.repeats import Repeats, asked_for, shown
 from agent.steps import called, named_apart, whole
 from agent.telling import Keeping, Telling
 from agent.tools.rest import STAY_SILENT, YIELD_TO_USER
+from agent.tools.rest import TOOLS as ENDINGS
+from agent.tools.surface import meant, wrapped
 from gateway.events import Called, Step
 
 ENDING = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
+MAX_UNREADABLE = 2
+"""Answers in one turn whose calls cannot be read; then it fails."""
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
 NO_MORE = "Not carried out: there were too many tool calls in this turn."
-CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 BROKE = "dmn.daily_cost_usd"
 
 
@@ -62,6 +67,7 @@ async def take_turn(
     key: str,
     max_tool_rounds: int = 8,
     glimpse: Callable[[str], None] | None = None,
+    thought: Callable[[str], None] = lambda _: None,
     news: News = no_news,
     afford: Callable[[Request], bool] = lambda _: True,
     progress: Progress | None = None,
@@ -71,13 +77,13 @@ async def take_turn(
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
-    `glimpse` is called with the text so far of each answer while it grows: what it was told may be taken back,
-    and only what is `presentable` of it may be shown. `news` is asked after each round of tools for what has arrived
-    meanwhile; it is told behind their results. `afford` is asked before each request: without its leave the turn
-    ends, silently. `progress` is kept up to date, also with tools that were cut off. `evidence` says how much of what
-    tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the conversation
-    has become too long in the middle of the turn: then it goes on behind that brief, with less of its older results.
-    `fits`: what is known of how large its requests are.
+    `glimpse` is told the text so far of each growing answer: what it was told may be taken back, and only what is
+    `presentable` of it may be shown; `thought` each piece of thinking. `news` is asked after each round of tools for
+    what has arrived meanwhile; it is told behind their results. `afford` is asked before each request: without its
+    leave the turn ends, silently. `progress` is kept up to date, also with tools that were cut off. `evidence` says how
+    much of what tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the
+    conversation has become too long in the middle of the turn: then it goes on behind that brief, with less of its
+    older results. `fits`: what is known of its requests' sizes. Pictures from tools are left out once they are refused.
 
     Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
     window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
@@ -87,15 +93,16 @@ async def take_turn(
     progress = progress or Progress()
     asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence), fits=fits)
     turn = _Turn(asked, tools, max_tool_rounds)
+    known = (*ENDINGS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
     while afford(asked.request):
         try:
-            answer = await ask(model, asked.request, glimpse, progress)
+            answer = await ask(model, asked.request, glimpse, progress, known, thought=thought)
         except ModelError as error:
             mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(asked.request))
             if mendable and progress.done.requests == 0:
                 raise
             progress.lost(error.accounts)
-            if isinstance(error, TooLong) and await asked.shorten(shorten):
+            if await _mended(asked, error, shorten):
                 continue
             return progress.ended(Outcome(outcome="failed", reason=error.reason))
         ended = await turn.take(answer, news)
@@ -114,12 +121,18 @@ class _Turn:
         self._max_rounds = max_rounds
         self._rounds = 0
         self._nudged = False
+        self._unreadable = 0
+        self._specs = {spec.name: spec for spec in (*ENDINGS, *tools.specs)}
+        self._repeats = Repeats(self._specs.values())
+        self._called: list[str] = []
 
     async def take(self, answer: Answer, news: News) -> Outcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
         self._asked.answered(answer.end)
-        answer.calls = named_apart(answer.calls, self._asked.request.conversation)
+        answer.calls = named_apart(wrapped(answer.calls, self._asked.request.tools), self._asked.request.conversation)
+        if answer.problems and not answer.calls:
+            return self._unread(answer)
         ended = _ended(answer)
         if answer.calls and (ended is None or ended.outcome != "failed"):
             await self._use(answer)
@@ -131,75 +144,74 @@ class _Turn:
             self._asked.hint(NUDGE)
         return ended
 
+    def _unread(self, answer: Answer) -> Outcome | None:
+        """What was to be a call cannot be read: it is asked for again, and not posted as words."""
+        self._unreadable += 1
+        if self._unreadable > MAX_UNREADABLE:
+            return Outcome(outcome="failed", reason="the model wrote tool calls that cannot be read")
+        self._asked.hint("\n".join(answer.problems))
+        return None
+
     async def _go_on(self, news: News) -> Outcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
-        if self._rounds > self._max_rounds:
+        if self._rounds > max(1, self._max_rounds):  # nobody knows that there are none before it is told
             return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
+        enough = self._rounds >= self._max_rounds
+        self._asked.remind(ENOUGH if enough else prompt("synthesise"), asked_for(self._called, self._repeats.count))
         await self._asked.go_on(whole(await news(self._asked.left())))
-        if self._rounds == self._max_rounds:
+        if enough:
             self._progress.done = replace(self._progress.done, used_tools=True)
-            self._asked.hint(ENOUGH)
         return None
 
     async def _use(self, answer: Answer) -> None:
-        """Carry out the calls of an answer side by side. The step is written down also if that is cut off."""
+        """Carry out the calls of an answer. The step is written down also if that is cut off."""
         enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
-        calls = [call for call in answer.calls if call.name not in ENDING]
-        tasks = [asyncio.ensure_future(_no_more(call) if enough else self._tools.call(call)) for call in calls]
-        text, posted = whole(answer.text), {call.name for call in answer.calls} & ENDING == {YIELD_TO_USER.name}
+        calls = [call for call in answer.calls if meant(call).name not in ENDING]
+        self._called += [shown(meant(call)) for call in calls]
+        carrying = Carrying(calls, self._specs.values(), _no_more if enough else self._tools.call, self._repeats)
+        names = {meant(call).name for call in answer.calls}
+        text, posted = whole(answer.text), names & ENDING == {YIELD_TO_USER.name}
         room = self._asked.room(text, answer.calls)
         told = dict[str, Called]()
         try:
-            await _all(tasks)
-            told = await self._asked.telling.tell(calls, _results(calls, tasks), room)
+            await carrying.run()
+            self._asked.see(carrying.results())
+            told = await self._asked.telling.tell(calls, carrying.results(), room)
         except BaseException:
-            told = self._asked.telling.cut_off(calls, _results(calls, tasks), room)
+            told = self._asked.telling.cut_off(calls, carrying.results(), room)
             raise
         finally:
             step = Step(
                 text="" if posted or not text.strip() else text,
                 calls=tuple([self._written(call, told.get(call.id)) for call in answer.calls]),
             )
-            work = {spec.name for spec in self._asked.request.tools if spec.task}
-            self._progress.used(step, worked=any(call.name in work for call in calls))
+            self._progress.used(step, worked=any(self._works(meant(call).name) for call in calls))
+
+    def _works(self, name: str) -> bool:
+        return name in self._specs and self._specs[name].task
 
     def _written(self, call: ToolCall, told: Called | None) -> Called:
         """None: it ended the turn."""
-        leaves = {spec.name for spec in self._asked.request.tools if spec.ephemeral}
-        return replace(told or called(call, None), ephemeral=call.name in leaves)
-
-
-async def _all(tasks: Sequence[asyncio.Task[ToolResult]]) -> None:
-    """Wait until all have ended. Cut off, they are ended."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+        spec = self._specs.get(meant(call).name)
+        return replace(told or called(call, None), ephemeral=spec is not None and spec.ephemeral)
 
 
 async def _no_more(call: ToolCall) -> ToolResult:
     return ToolResult(id=call.id, text=NO_MORE, error=True)
 
 
-def _results(calls: Sequence[ToolCall], tasks: Sequence[asyncio.Task[ToolResult]]) -> list[ToolResult]:
-    return [_result(call, task) for call, task in zip(calls, tasks, strict=True)]
-
-
-def _result(call: ToolCall, task: asyncio.Task[ToolResult]) -> ToolResult:
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return ToolResult(id=call.id, text=CUT_OFF, error=True)
-    return task.result()
-
-
-def beginning(persona: str, skills: str, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
+def beginning(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
     """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
-    brief = Brief(persona=persona, skills=skills, card="", history=(), heard="")
     whole = request_of(brief, model, specs, key)
     blocks = tuple(block for block in whole.blocks if block.name in SHARED)
     return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
+
+
+async def _mended(asked: Asked, error: ModelError, shorten: Shorten) -> bool:
+    """Whether the same is worth asking again, with less."""
+    if isinstance(error, TooLong):
+        return await asked.shorten(shorten)
+    return isinstance(error, Malformed) and asked.hide()  # a picture may look whole and not be
 
 
 def _shows(request: Request) -> bool:
@@ -209,7 +221,7 @@ def _shows(request: Request) -> bool:
 def _ended(answer: Answer) -> Outcome | None:
     """What this answer makes of the turn, once its calls are carried out; None if it goes on."""
     text = whole(answer.text).strip()
-    names = {call.name for call in answer.calls}
+    names = {meant(call).name for call in answer.calls}
     yields = YIELD_TO_USER.name in names
     if STAY_SILENT.name in names:
         return Outcome(outcome="silent", yielded=yields)

@@ -8,7 +8,7 @@ from agent.cache.units import difference
 from agent.cache.warmth import Digest
 from agent.models.base import Request
 from agent.tokens.meter import Estimate, Meter, prompt_tokens
-from gateway.events import BlockAccount, Usage
+from gateway.events import Account, BlockAccount, Usage
 
 _SHORT = 0.9
 """Of what was expected to be read: less was a miss. Estimates are this far off."""
@@ -31,6 +31,8 @@ class Ask:
     """Tokens that the whole prompt turned out to have; 0: not known yet."""
     cleared: int = 0
     """Of these, what the provider left out by itself."""
+    account: Account | None = None
+    """What became of it. None: it has not been answered."""
 
     @property
     def scale(self) -> float:

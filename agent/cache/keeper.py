@@ -53,7 +53,7 @@ class Keeper:
         `rests` is told after each request, with its agent and its conversation. None: nobody wants to know.
         """
         self._model = model
-        self._dialect = dialect
+        self.dialect = dialect  # its price may be another one from some moment on
         self._clock = clock
         self._gauge = gauge
         self._policy = policy
@@ -62,7 +62,8 @@ class Keeper:
         """Requests under way that somebody waits for."""
         self._warmth = Warmth()
         self._cadence: dict[str, Cadence] = {}
-        self._newest = Newest()
+        self.newest = Newest()
+        """The last request of each conversation that was answered."""
         self._flights = Flights(clock)
         self._failed_s: dict[tuple[str, str], float] = {}
         """When the last request of a conversation failed, if it did."""
@@ -86,11 +87,11 @@ class Keeper:
 
     def ceiling_usd(self, request: Request) -> float:
         """What it may cost at most, as far as its length can be told. 0: nothing, or the price is not known."""
-        before = self._newest.get(request.shared_key, request.place)
+        before = self.newest.get(request.shared_key, request.place)
         measured = (before.request, before.estimate) if before is not None else None
-        _, estimate = self._gauge.estimate(self._dialect.model, request, measured)
+        _, estimate = self._gauge.estimate(self.dialect.model, request, measured)
         long = self._policy(request.shared_key).long
-        return self._dialect.ceiling_usd(estimate.tokens, request.max_output_tokens, long=long)
+        return self.dialect.ceiling_usd(estimate.tokens, request.max_output_tokens, long=long)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.
@@ -109,7 +110,7 @@ class Keeper:
         key, at_s = (request.shared_key, request.place), self._now_s()
         if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
             self._cadence_of(request).asked(request.place, at_s)
-        ask, until_s = self._prepare(request), self._clock.monotonic() + _PATIENCE_S[self._dialect.caching]
+        ask, until_s = self._prepare(request), self._clock.monotonic() + _PATIENCE_S[self.dialect.caching]
         while await self._flights.ahead(ask.writing, until_s):
             ask = self._prepare(request)
         begun, billed = self._flights.start(ask.writing), None
@@ -133,20 +134,20 @@ class Keeper:
 
     def _prepare(self, request: Request) -> Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        before = self._newest.get(request.shared_key, request.place)
+        before = self.newest.get(request.shared_key, request.place)
         measured = (before.request, before.estimate) if before is not None else None
-        meter, estimate = self._gauge.estimate(self._dialect.model, request, measured)
+        meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
         laid = units(request, estimate.size, (before.request, before.laid) if before is not None else None)
         path = tuple([unit.digest for unit in laid])
         policy = self._policy(request.shared_key)
         cached = self._warmth.find(path, at_s)
-        if self._dialect.caching == "automatic":
+        if self.dialect.caching == "automatic":
             planned = by_itself(laid, cached)
         else:
             planned = plan(
                 laid,
-                price=self._dialect.priced(estimate),
-                policy=policy if self._dialect.caching == "marks" else replace(policy, kind="off"),
+                price=self.dialect.priced(estimate),
+                policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
                 shared=cadence.shared_odds(),
                 own=cadence.odds(request.place),
                 cached=cached,
@@ -163,14 +164,15 @@ class Keeper:
         whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared)
         ask = replace(ask, billed=prompt_tokens(whole), cleared=end.cleared)
         ask.meter.billed(ask.estimate, whole)
-        account = self._account(ask, self._newest.keep(ask), end)
+        account = self._account(ask, self.newest.get(ask.request.shared_key, ask.request.place), end)
+        self.newest.keep(replace(ask, account=account))
         if end.stop != "tools":  # the loop is over: what only it would have sent again is cached for nobody
             self._warmth.forget(ask.path_from(end.fleeting))
         return replace(end, account=account)
 
     def _broken(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
         """What an answer cost that did not come to its end."""
-        end = End(stop="end", usage=usage or Usage(), model=self._dialect.model)
+        end = End(stop="end", usage=usage or Usage(), model=self.dialect.model)
         return (self._account(replace(ask, billed=prompt_tokens(end.usage)), None, end),) if usage is not None else ()
 
     def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
@@ -178,11 +180,11 @@ class Keeper:
         if expected is not None:
             self._unread(ask, usage)
         account = Account(
-            provider=self._dialect.provider,
-            model=end.model or self._dialect.model,
+            provider=self.dialect.provider,
+            model=end.model or self.dialect.model,
             blocks=ask.blocks,
             usage=usage,
-            cost_usd=self._dialect.price.cost_usd(usage),
+            cost_usd=self.dialect.price.cost_usd(usage),
             exact=self._gauge.exact(ask.request),
             missed=why(ask, before, expected, usage),
             cleared=ask.cleared,
@@ -195,7 +197,7 @@ class Keeper:
         """Believe what was billed: less was cached than was thought."""
         read = ask.units_read(usage.cache_read_tokens)
         self._warmth.forget(ask.path[read : ask.plan.read])
-        if self._dialect.caching == "marks":
+        if self.dialect.caching == "marks":
             marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.marks}
             writes = [
                 (place, marks[unit.behind, unit.number])
@@ -206,17 +208,17 @@ class Keeper:
 
     def refresh_at(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
         """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.keepwarm`)."""
-        ask, policy = self._newest.get(agent, place), self._policy(agent)
+        ask, policy = self.newest.get(agent, place), self._policy(agent)
         found = resting(ask, self._warmth.lasting(ask.path, self._now_s())) if ask is not None else None
         if ask is None or found is None or policy.kind == "off":
             return None
         lengthens = policy.kind == "auto" and policy.long
-        cadence, price = self._cadence_of(ask.request), self._dialect.price
+        cadence, price = self._cadence_of(ask.request), self.dialect.price
         return refresh_at(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
 
     def outlook(self, agent: str, place: str) -> Outlook:
         """What the cache of a conversation's history is like now, and how long that is expected to matter."""
-        ask, price, caching = self._newest.get(agent, place), self._dialect.price, self._dialect.caching
+        ask, price, caching = self.newest.get(agent, place), self.dialect.price, self.dialect.caching
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
             return UNKNOWN  # `off` is about marks: who caches by itself cannot be told not to
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
@@ -229,7 +231,7 @@ class Keeper:
 
         Raises a ModelError; it may be billed all the same.
         """
-        at_s, newest, end = self._now_s(), self._newest.get(agent, place), None
+        at_s, newest, end = self._now_s(), self.newest.get(agent, place), None
         ask = rereading(newest, self._warmth.lasting(newest.path, at_s), at_s) if newest is not None else None
         if ask is None:
             return None

@@ -111,6 +111,8 @@ class Prices(_Entry):
             return cls.model_validate(yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise ValueError(f"not YAML: {error}") from None
+        except RecursionError:
+            raise ValueError("nested too deep") from None
         except ValidationError as error:
             mistakes = [(".".join(map(str, one["loc"])) or "the table", one["msg"]) for one in error.errors()]
             raise ValueError("; ".join(f"{place}: {told}" for place, told in mistakes)) from None

@@ -15,8 +15,14 @@ def units(request: Request, size: PromptSize, before: tuple[Request, Sequence[Un
 
     `before`: an earlier request, laid out: what both have in common from the first (the same objects) is taken over.
     """
-    known, parts, made = _known(request, size, *before) if before is not None else (0, 0, list(_fixed(request, size)))
+    seen = shows(request)
+    if before is not None and shows(before[0]) == seen:
+        known, parts, made = _known(request, size, *before)
+    else:
+        known, parts, made = 0, 0, list(_fixed(request, size))
     digest = made[-1].digest if made else ROOT
+    if seen and not known and not parts:
+        digest = chain(digest, b"images")
     for number in range(known, len(request.conversation)):
         tokens = size.conversation[number] - sum([unit.tokens for unit in made[len(made) - parts :]])
         made.extend(_said(number, request.conversation[number], digest, tokens, skip=parts))
@@ -82,11 +88,19 @@ def _tools(request: Request) -> str:
     return "\0".join(f"{tool.name}\0{tool.description}\0{tool.schema}" for tool in request.tools)
 
 
+def shows(request: Request) -> bool:
+    """Whether there are images. What is cached of a conversation with any is no other one's, and the other way round.
+
+    So it is with Claude (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates the cache).
+    """
+    return any(isinstance(part, Image) for said in request.conversation for part in said.parts)
+
+
 def difference(before: Request, now: Request) -> str:
     """Where the first byte differs that both have: block, field and byte offset. Empty: one goes on where one ends."""
     for old, new in zip_longest(_fields(before), _fields(now)):
         if old is None:
-            return ""
+            return "" if shows(before) == shows(now) else "history: there were no images before"
         if new is None:
             return f"{old[0]}: {old[1]} is gone"
         if old != new:

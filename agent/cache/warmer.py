@@ -6,7 +6,7 @@ answer of that model, one at a time; one that failed is not tried again before t
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime
 from typing import NamedTuple
 
@@ -32,16 +32,28 @@ class _Rests(NamedTuple):
 class KeepWarm:
     """One for all models, so that each agent has one budget a day."""
 
-    def __init__(self, clock: Clock, *, budget_usd: Callable[[], float], look: Callable[[], Awaitable[None]]) -> None:
-        """`budget_usd`: per agent and UTC day, asked anew each time. `look` finds out first whether it was changed."""
+    def __init__(self, clock: Clock, *, budget_usd: Callable[[], float]) -> None:
+        """`budget_usd`: per agent and UTC day, asked anew each time."""
         self._clock = clock
         self._budget_usd = budget_usd
-        self._look = look
         self._purse = Purse()
         self._due: dict[_Rests, float] = {}
         """When to read what again."""
         self._kept: dict[tuple[str, str], datetime] = {}
+        self._left: set[tuple[Keeper, str]] = set()
+        """What an agent does not think with any more."""
         self._news = asyncio.Event()
+
+    def change(self, agent: str, before: Collection[Keeper], after: Collection[Keeper]) -> None:
+        """An agent thinks with others now: what it asked the former is not kept warm any more."""
+        self._left = {(one, whose) for one, whose in self._left if whose != agent or one not in after}
+        self._left |= {(one, agent) for one in before if one not in after}
+        self._due = {one: at_s for one, at_s in self._due.items() if (one.keeper, one.agent) not in self._left}
+
+    def forget(self, keeper: Keeper) -> None:
+        """Nobody thinks with that any more, and it is closed."""
+        self._left = {one for one in self._left if one[0] is not keeper}
+        self._due = {one: at_s for one, at_s in self._due.items() if one.keeper is not keeper}
 
     def rests(self, keeper: Keeper, agent: str, place: str) -> None:
         """An answer has ended there (`Keeper`)."""
@@ -61,7 +73,6 @@ class KeepWarm:
             if wait_s > 0:
                 await _either(self._clock.sleep(wait_s), self._news.wait())
                 continue
-            await self._look()
             due = self._plan(first)
             if due is not None and due.at_s <= self._clock.now().timestamp() and not first.keeper.asking:
                 await self._refresh(first, due, told)
@@ -70,7 +81,7 @@ class KeepWarm:
         """Decide anew: others may have used what it begins with, and money may have been spent."""
         self._due.pop(one, None)
         budget_usd = self._budget_usd()
-        if not budget_usd:
+        if not budget_usd or (one.keeper, one.agent) in self._left:
             return None
         left_usd = self._purse.left_usd(one.agent, self._clock.now().date(), budget_usd)
         due = one.keeper.refresh_at(one.agent, one.place, budget_usd=left_usd)

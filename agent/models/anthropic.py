@@ -16,7 +16,7 @@ from agent.models.anthropic_answer import Answer, EventIn
 from agent.models.anthropic_editing import BETA, clearing, editing
 from agent.models.anthropic_thinking import Thought, Thoughts
 from agent.models.anthropic_wire import Wire, translate
-from agent.models.base import Began, Busy, Chunk, Malformed, Request, Text, TooLong
+from agent.models.base import Began, Busy, Chunk, Malformed, Reasoned, Request, Text, TooLong
 from agent.models.claude import Effort, Thinking, options, rules
 from agent.models.failures import stream_failure
 from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, Api, endpoint
@@ -146,7 +146,7 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Text]:
+    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Reasoned | Text]:
         """Ask, fill `answer` and yield its text meanwhile."""
         more = {"anthropic-beta": BETA} if _EDITING in wire.body else NO_HEADERS
         if "stream" not in wire.body:
@@ -160,6 +160,8 @@ class AnthropicModel:
                 async for event in events:
                     if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
                         yield Text(text=text)
+                    if answer.thought:
+                        yield Reasoned(text=answer.thought)
                     if event.name == "message_start":
                         yield Began(usage=answer.usage)
         except Busy:

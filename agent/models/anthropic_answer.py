@@ -98,6 +98,8 @@ class Answer:
         self._usage = Usage()
         self._stop: str | None = None
         self._cleared = 0
+        self.thought = ""
+        """What of the newest event is thinking."""
         self.complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
@@ -110,6 +112,7 @@ class Answer:
 
     def take(self, event: EventIn) -> str:
         """Return the new text."""
+        self.thought = ""
         if event.type == "message_start" and event.message is not None:
             self._begin(event.message)
         elif event.type == "content_block_start" and event.content_block is not None:
@@ -160,6 +163,7 @@ class Answer:
             self._arguments[index] = self._arguments.get(index, "") + delta.partial_json
         elif delta.type == "thinking_delta":
             block["thinking"] = f"{block.get('thinking') or ''}{delta.thinking}"
+            self.thought = delta.thinking
         elif delta.type == "signature_delta":
             block["signature"] = f"{block.get('signature') or ''}{delta.signature}"
         elif delta.type == "text_delta":

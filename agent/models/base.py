@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gateway.events import Account, Lifetime, Source, Usage
+from gateway.events import Account, Lifetime, Shown, Source, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,12 @@ class ToolSpec:
     its own memory or writes something down. Not told to the model."""
     ephemeral: bool = False
     """What it does is kept elsewhere, so its calls leave the view at the next fold. Not told to the model."""
+    line: str = ""
+    """The description in one line, for a catalogue. Empty: its first sentence. Not told to the model by itself."""
+    parallel: bool = False
+    """May run beside others of the same answer: it changes nothing that these look at. Not told to the model."""
+    polls: bool = False
+    """The same call may bring something else each time, so each is carried out. Not told to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,10 @@ class ToolResult:
     """As `gateway.events.Source.origin`. Untrusted."""
     part: "Excerpt | None" = None
     """It is a part of what stands whole somewhere already. None: it is all there is."""
+    untrusted: bool = False
+    """Somebody else's words: told behind a fence that they cannot forge."""
+    images: "tuple[tuple[Shown, Image], ...]" = ()
+    """Shown behind all results of the same answer, to a model that sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +198,16 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoned:
+    """So much more was thought before the answer.
+
+    For showing only: it is no part of the answer, and an attempt that breaks off takes none of it back.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
     """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
 
@@ -198,10 +218,10 @@ class Began:
     None: nobody keeps account."""
 
 
-Chunk = Began | Partial | Text | ToolCall | End
+Chunk = Began | Partial | Reasoned | Text | ToolCall | End
 """Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
-front of everything else; `Began` only from providers that tell, in front of all but that, once for each attempt, and
-once more right before an error if more is billed by then."""
+front of everything else; `Reasoned` at any time; `Began` only from providers that tell, in front of all but these, once
+for each attempt, and once more right before an error if more is billed by then."""
 
 
 class Model(Protocol):
@@ -262,6 +282,7 @@ class ModelError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.accounts: tuple[Account, ...] = ()  # of what is billed all the same
+        self.status: int | None = None  # of the HTTP answer that said so; None: there was none
 
 
 class Busy(ModelError):

@@ -59,7 +59,9 @@ class AnthropicConfig(_Provider):
 
     kind: Literal["anthropic"]
     base_url: Url = "https://api.anthropic.com"
+    """Any server with the Messages API, with `/v1` or without."""
     api_key: Key | None = None
+    """From console.anthropic.com. Left out or `none`: no key is sent."""
 
 
 class _Completions(_Provider):
@@ -72,7 +74,9 @@ class OpenAIConfig(_Completions):
 
     kind: Literal["openai"]
     base_url: Url = "https://api.openai.com/v1"
+    """Any server with chat completions, with `/v1` or without."""
     api_key: Key | None = None
+    """Left out or `none`: no key is sent."""
 
 
 class LlamaCppConfig(_Completions):
@@ -80,7 +84,9 @@ class LlamaCppConfig(_Completions):
 
     kind: Literal["llamacpp"]
     base_url: Url = "http://127.0.0.1:9931"
+    """The root of a llama.cpp server."""
     api_key: Key | None = None
+    """Left out or `none`: no key is sent."""
 
 
 class LocalConfig(_Provider):
@@ -93,7 +99,9 @@ class ReplyConfig(Section):
     """A `scripted.Rule` without tools."""
 
     match: Annotated[str, AfterValidator(_pattern)]
+    """A regular expression, searched in what it was told."""
     reply: str
+    """What is said then; {text} stands for what it was told."""
 
 
 class ScriptedConfig(_Provider):
@@ -101,6 +109,7 @@ class ScriptedConfig(_Provider):
 
     kind: Literal["scripted"]
     replies: tuple[ReplyConfig, ...] = Field(default=(), strict=False)
+    """The first whose `match`, a regular expression, is found in what was said."""
     delay: Duration = 0.0
     """Seconds before each answer."""
     busy: int = Field(default=0, ge=0)

@@ -16,6 +16,7 @@ from agent.models.base import (
     Model,
     ModelError,
     Partial,
+    Reasoned,
     Request,
     Text,
     TooLong,
@@ -47,7 +48,7 @@ def delay_s(attempt: int, hint_s: float | None, random: float) -> float:
 class Failover:
     """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
 
-    - Nothing but `Partial` and what attempts cost (`Began.billed`) is yielded until one is complete, then all
+    - Nothing but what is for showing and what attempts cost (`Began.billed`) is yielded until one is complete, then all
       of it at once. Any other chunk cannot be taken back, and an answer that was cut in the middle must be asked for
       again without its first half being said twice.
     - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
@@ -167,7 +168,7 @@ class Failover:
 
     async def _answer(
         self, model: Model, request: Request, whole: list[Chunk], attempts: int, lost: list[Account]
-    ) -> AsyncGenerator[Partial | Began]:
+    ) -> AsyncGenerator[Partial | Reasoned | Began]:
         """Fill `whole` with one complete answer, and `lost` with what others cost.
 
         Raises the last Busy, or any other ModelError at once.
@@ -203,13 +204,16 @@ class Failover:
 
 async def _collect(
     model: Model, request: Request, whole: list[Chunk], lost: Sequence[Account]
-) -> AsyncGenerator[Partial | Began]:
+) -> AsyncGenerator[Partial | Reasoned | Began]:
     text = ""
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
             if isinstance(chunk, Began):  # another attempt may be the one that counts; but this one costs by now
                 if chunk.billed is not None:
                     yield Began(billed=partial(_all, tuple(lost), chunk.billed))
+                continue
+            if isinstance(chunk, Reasoned):
+                yield chunk
                 continue
             whole.append(chunk)
             if isinstance(chunk, Text):

@@ -132,6 +132,12 @@ def _moment(read: Callable[[str], datetime], written: str) -> datetime | None:
 
 
 def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+    error = _meant(status, told, where=where, secret=secret, hint_s=hint_s)
+    error.status = status
+    return error
+
+
+def _meant(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
     message = told.message
     reason = short(f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret)
     if _REQUEST_ID.fullmatch(told.request_id) and not (secret and secret in told.request_id):

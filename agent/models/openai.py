@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from agent.models.anthropic_wire import loop_begins
-from agent.models.base import Began, Busy, Chunk, End, Request, Said, Text, ToolCall, TooLong
+from agent.models.base import Began, Busy, Chunk, End, Reasoned, Request, Said, Text, ToolCall, TooLong
 from agent.models.failures import stream_failure, window_full
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
@@ -90,7 +90,7 @@ class OpenAIModel:
         """Return what `request` is on the wire."""
         return translate(request, model=self._model, dialect=self._dialect, recall=self._recall) | self._sampling
 
-    async def answer(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:
+    async def answer(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:  # noqa: C901 - in their order
         """As `stream`, for a request that is written already."""
         answer = Answer(earlier_calls=earlier_calls, model=self._model)
         aloud = Unthought(held=self._held)
@@ -100,7 +100,12 @@ class OpenAIModel:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
                 done = done or event.data.strip() == "[DONE]"
-                if done or not (text := answer.take(self._parse(event.data))):
+                if done:
+                    continue
+                text = answer.take(self._parse(event.data))
+                if answer.newly_thought:
+                    yield Reasoned(text=answer.newly_thought)
+                if not text:
                     continue
                 if text := text if raw or answer.thought else self._heard(aloud, text):
                     words.append(text)

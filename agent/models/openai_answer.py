@@ -99,6 +99,8 @@ class Answer:
         self._usage = Usage()
         self._timings: _TimingsIn | None = None
         self._reasoning: list[str] = []
+        self.newly_thought = ""
+        """What of the newest chunk is thinking."""
         self._hands_back = False
         self._details: list[object] = []
         self._refused = False
@@ -109,6 +111,7 @@ class Answer:
 
     def take(self, chunk: ChunkIn) -> str:
         """Return the new text."""
+        self.newly_thought = ""
         self._model = chunk.model or self._model
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
@@ -129,6 +132,7 @@ class Answer:
     def _think(self, delta: _DeltaIn) -> None:
         told = (delta.reasoning_content, delta.reasoning)
         self._reasoning.append(next((text for text in told if isinstance(text, str) and text), ""))
+        self.newly_thought += self._reasoning[-1]
         self._hands_back = self._hands_back or bool(delta.reasoning_content)
         if isinstance(delta.reasoning_details, list):
             self._details.extend(delta.reasoning_details)

@@ -22,6 +22,8 @@ class Event:
     """The `event:` field; empty if there was none."""
     data: str
     """The `data:` lines joined with LF. Bytes that are no UTF-8 read as U+FFFD."""
+    id: str = ""
+    """The `id:` field of this event; empty if it has none of its own."""
 
 
 class TooLarge(Exception):
@@ -36,7 +38,7 @@ class Parser:
         self._size_bytes = 0
         self._after_cr = False
         self._first = True
-        self._name = ""
+        self._name = self._id = ""
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[Event]:
@@ -69,8 +71,8 @@ class Parser:
             self._first = False
             line = line.removeprefix(_BOM)
         if not line:
-            event = Event(name=self._name, data="\n".join(self._data)) if self._data else None
-            self._name, self._data = "", []
+            event = Event(name=self._name, data="\n".join(self._data), id=self._id) if self._data else None
+            self._name, self._id, self._data = "", "", []
             return event
         field, _, value = line.partition(b":")
         text = value.removeprefix(b" ").decode("utf-8", "replace")
@@ -78,6 +80,8 @@ class Parser:
             self._data.append(text)
         elif field == b"event":
             self._name = text
+        elif field == b"id":
+            self._id = "" if "\0" in text else text
         elif not field and not self._data:
             self._size_bytes = 0  # a comment: keep-alives of a slow prompt must not add up to the limit
         return None

@@ -28,4 +28,5 @@ FETCH_EVIDENCE = spec(
     "Read word for word what you were told only in part: a result of a tool, or turns that are not shown any more. "
     "Says where to go on if there is more of it.",
     FetchEvidence,
+    parallel=True,
 )

@@ -39,6 +39,19 @@ class Recall(Arguments):
     ]
 
 
+class Forget(Arguments):
+    """What `forget` takes."""
+
+    what: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_QUERY_CHARS,
+            description="Words that are all in it, or its handle, e.g. n12, as recall shows it.",
+        ),
+    ]
+
+
 JOURNAL = spec(
     "journal",
     "Write an entry into your journal: what happened, what you found out, what you mean to do. Nothing is posted. "
@@ -57,5 +70,11 @@ RECALL = spec(
     "Search what was said before, and what you wrote down, for words. Gives at most ten places, the newest first, "
     "of those that may be told here.",
     Recall,
+    parallel=True,
+)
+FORGET = spec(
+    "forget",
+    "Forget for good what you wrote down with remember or journal. What was said in conversations is not touched.",
+    Forget,
 )
 NOTES = (JOURNAL, REMEMBER, RECALL)

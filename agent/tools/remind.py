@@ -40,6 +40,9 @@ REMIND = spec(
     Remind,
 )
 LIST_REMINDERS = spec(
-    "list_reminders", "List the reminders of this conversation that are still to come.", ListReminders
+    "list_reminders",
+    "List the reminders of this conversation that are still to come.",
+    ListReminders,
+    parallel=True,
 )
 CANCEL_REMINDER = spec("cancel_reminder", "Cancel a reminder of this conversation.", CancelReminder)

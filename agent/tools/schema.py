@@ -32,15 +32,36 @@ Taken = TypeVar("Taken", bound=Arguments)
 
 
 def spec(
-    name: str, description: str, arguments: type[Arguments], *, task: bool = False, ephemeral: bool = False
+    name: str,
+    description: str,
+    arguments: type[Arguments],
+    *,
+    line: str = "",
+    task: bool = False,
+    ephemeral: bool = False,
+    parallel: bool = False,
+    polls: bool = False,
 ) -> ToolSpec:
     """Describe a tool. The same model always makes the same bytes: they stand in front of every cached prompt."""
     schema = _plain(arguments.model_json_schema())
     assert isinstance(schema, dict)
     schema.setdefault("properties", {})  # llama.cpp and OpenAI want it, even where there are none
     schema.pop("description", None)  # of the class, for readers of the code
-    canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return ToolSpec(name=name, description=description, schema=canonical, task=task, ephemeral=ephemeral)
+    return ToolSpec(
+        name=name,
+        description=description,
+        schema=canonical(schema),
+        line=line,
+        task=task,
+        ephemeral=ephemeral,
+        parallel=parallel,
+        polls=polls,
+    )
+
+
+def canonical(schema: object) -> str:
+    """JSON as it stands on the wire: the same facts are the same bytes."""
+    return json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def read(arguments: type[Taken], written: str) -> Taken:

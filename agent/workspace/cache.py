@@ -60,6 +60,8 @@ class _Workspace:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     watcher: Watcher | None = None
+    watchers: int = 0
+    """So many there were, with this one."""
     watching: bool = False
     changes: int = 0
     """That the watcher reported."""
@@ -79,7 +81,20 @@ class WorkspaceCache:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._workspaces: dict[Path, _Workspace] = {}
         self._told: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
+        self._ending: list[Watcher] = []
+        """Those that were told to stop."""
         self._closed = False
+
+    def become(self, *, watch_debounce_ms: int, max_age_seconds: float) -> None:
+        """Go by these from now on. Returns at once."""
+        self._max_age_s = max_age_seconds
+        if watch_debounce_ms == self._debounce_ms:
+            return
+        self._debounce_ms = watch_debounce_ms
+        for workspace in self._workspaces.values():  # until another one listens the files are compared
+            if workspace.watcher is not None:
+                self._end(workspace.watcher)
+            workspace.watcher, workspace.watching = None, False
 
     async def get(
         self, root: Path, *, scope: Scope, family: str, own: Path | None = None, cached: bool = True
@@ -110,14 +125,17 @@ class WorkspaceCache:
     async def aclose(self) -> None:
         """End the threads. Afterwards `get` still answers, by comparing. Safe to call twice."""
         self._closed = True
-        watchers = [workspace.watcher for workspace in self._workspaces.values() if workspace.watcher is not None]
         for workspace in self._workspaces.values():
+            if workspace.watcher is not None:
+                self._end(workspace.watcher)
             workspace.watching = False
             workspace.watcher = None
-        for watcher in watchers:
-            watcher.stop()
-        for watcher in watchers:
-            await asyncio.to_thread(watcher.join)
+        while self._ending:
+            await asyncio.to_thread(self._ending.pop().join)
+
+    def _end(self, watcher: Watcher) -> None:
+        watcher.stop()
+        self._ending.append(watcher)
 
     def _fresh(self, key: Key, workspace: _Workspace) -> bool:
         """Whether memory is known to be what the files say, without a look at the disk."""
@@ -188,22 +206,23 @@ class WorkspaceCache:
             if not any(root == other for other, *_ in self._entries):
                 watcher = self._workspaces.pop(root).watcher
                 if watcher is not None:
-                    watcher.stop()
+                    self._end(watcher)
 
     def _watch(self, root: Path, workspace: _Workspace) -> Watcher:
-        loop = asyncio.get_running_loop()
+        loop, number = asyncio.get_running_loop(), workspace.watchers + 1
+        workspace.watchers = number
 
         def report(heard: Heard) -> bool:
             try:
-                loop.call_soon_threadsafe(self._heard, root, workspace, heard)
+                loop.call_soon_threadsafe(self._heard, root, workspace, number, heard)
             except RuntimeError:  # the loop is closed
                 return False
             return True
 
         return Watcher(root, self._debounce_ms, report)
 
-    def _heard(self, root: Path, workspace: _Workspace, heard: Heard) -> None:
-        if workspace.watcher is None:
+    def _heard(self, root: Path, workspace: _Workspace, number: int, heard: Heard) -> None:
+        if workspace.watcher is None or number != workspace.watchers:
             return  # its last words
         if heard is Heard.CHANGED:
             self._invalidate(root, workspace)

@@ -26,7 +26,7 @@ class Heard(Enum):
     WATCHING = "watching"
     """From now on every change is reported; what happened before may not have been."""
     CHANGED = "changed"
-    """A persona file came, went or changed."""
+    """A file that counts came, went or changed."""
     DEAF = "deaf"
     """Changes are not heard of any more. It tries again by itself."""
 
@@ -37,12 +37,26 @@ class Watcher:
     `report` is called in this thread, first with WATCHING or DEAF. False: nobody listens any more, and it ends.
     """
 
-    def __init__(self, root: Path, debounce_ms: int, report: Callable[[Heard], bool]) -> None:
-        """`debounce_ms`: how long changes are gathered, so that one that takes several steps counts as one."""
+    def __init__(
+        self,
+        root: Path,
+        debounce_ms: int,
+        report: Callable[[Heard], bool],
+        *,
+        counts: Callable[[str], bool] | None = None,
+        meanwhile: str = "its files are compared at each turn",
+    ) -> None:
+        """`debounce_ms`: how long changes are gathered, so that one that takes several steps counts as one.
+
+        `counts`: whether a change of the file of that path is reported; None: as `is_persona` says. `meanwhile`: what
+        happens while the directory cannot be watched, for the log.
+        """
         self._root = root
         self._path = str(root.absolute())
         self._debounce_ms = max(debounce_ms, 1)
         self._report = report
+        self._counts = counts or is_persona
+        self._meanwhile = meanwhile
         self._stopping = threading.Event()
         # A daemon, as a crash elsewhere must not leave the process hanging; `join` is the orderly end.
         self._thread = threading.Thread(target=self._run, name=f"watch {root.name}", daemon=True)
@@ -69,7 +83,7 @@ class Watcher:
                 self._say(Heard.DEAF)
                 if str(error) != told:
                     told = str(error)
-                    logger.warning("%s cannot be watched: its files are compared at each turn; %s", self._root, told)
+                    logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, told)
                 self._stopping.wait(RETRY_S)
 
     def _watch(self) -> None:
@@ -86,7 +100,7 @@ class Watcher:
                 news = notify.watch(self._debounce_ms, step_ms, CHECK_MS, self._stopping)
                 if not isinstance(news, set):  # stopped, or nothing new
                     continue
-                if any(is_persona(path) for _, path in news):
+                if any(self._counts(path) for _, path in news):
                     self._say(Heard.CHANGED)
                 if (DELETED, self._path) in news:  # one in its place may have its inode
                     return

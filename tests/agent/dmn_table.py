@@ -11,6 +11,7 @@ from agent.signals import (
     Dream,
     Effect,
     Interrupt,
+    LeftOff,
     Mode,
     Noticed,
     Order,
@@ -64,6 +65,7 @@ IDLE: dict[str, Signal] = {
     "quiet": order("quiet"),
     "off": order("off"),
     "asleep": Presence(at=NOW, level="sleeping"),
+    "left": LeftOff(at=NOW, conversation=A),
     "spent": BudgetSpent(at=NOW),
     "stop": Stopping(at=NOW),
 }
@@ -82,14 +84,14 @@ BUSY: dict[str, Signal] = {
 # E engaged, W working, F foraging, R resting, S stored, D dreaming, P paused, O off: what follows.
 # `>`: a turn begins. `x`: the inner turn is interrupted.
 WHEN_IDLE = """
-     urgent owner normal low tick wake pause rest store quiet off asleep spent stop
-E      E>    E>     E     E   F    E     P    R     S     E    O    E      E    E
-W      E>    E>     W     W   F    W     P    R     S     W    O    W      W    W
-F      E>    E>     F     F   R    F     P    R     S     F    O    F      F    F
-R      E>    E>     R     R   R    F     P    R     S     R    O    R      R    R
-S      E>    E>     S     S   S    F     P    R     S     S    O    S      S    S
-P      P>    E>     P     P   P    F     P    P     P     P    O    P      P    P
-O      O>    O>     O     O   O    F     P    O     O     O    O    O      O    O
+     urgent owner normal low tick wake pause rest store quiet off asleep left spent stop
+E      E>    E>     E     E   F    E     P    R     S     E    O    E      E    E    E
+W      E>    E>     W     W   F    W     P    R     S     W    O    W      W    W    W
+F      E>    E>     F     F   R    F     P    R     S     F    O    F      F    F    F
+R      E>    E>     R     R   R    F     P    R     S     R    O    R      R    R    R
+S      E>    E>     S     S   S    F     P    R     S     S    O    S      S    S    S
+P      P>    E>     P     P   P    F     P    P     P     P    O    P      P    P    P
+O      O>    O>     O     O   O    F     P    O     O     O    O    O      O    O    O
 """
 WHEN_PENDING = """
      tick
@@ -113,8 +115,8 @@ P      P     P     P    P    P     P>    P
 O      O     O     O    O    O     O>    O
 """
 WHEN_DREAMING = """
-     urgent normal low wake pause rest store quiet off asleep spent stop
-D     E>x     D     D   D    Px    Rx   Sx    D    Ox   D      D    D
+     urgent normal low wake pause rest store quiet off asleep left spent stop
+D     E>x     D     D   D    Px    Rx   Sx    D    Ox   D      D    D    D
 """
 
 Cell = tuple[str, State, Signal, Mode, bool, bool]
@@ -488,6 +490,20 @@ ROWS: list[Row] = [
         URGENT_A,
         replace(E, presence="sleeping", running=(A,)),
         (start(A),),
+    ),
+    (
+        "what is left off is owed to nobody there, and to others as before",
+        replace(E, running=(C, D), waiting=(owed(A), owed(B)), continuing=(A,), pending=(A, B), low=(A,)),
+        LeftOff(at=NOW, conversation=A),
+        replace(E, running=(C, D), waiting=(owed(B),), pending=(B,)),
+        (),
+    ),
+    (
+        "what is left off while its turn runs: that ends by itself",
+        replace(E, running=(A,)),
+        LeftOff(at=NOW, conversation=A),
+        replace(E, running=(A,)),
+        (),
     ),
     ("how near the people are is kept", R, Presence(at=NOW, level="away"), replace(R, presence="away"), (SAVE,)),
     (

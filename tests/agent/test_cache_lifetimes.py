@@ -8,6 +8,7 @@ from agent.cache.lifetimes import Multipliers, expected
 from gateway.events import Lifetime
 from tests.agent.cache_kit import odds
 from tests.bench.optimum import Cost, least
+from tests.examples import examples
 
 COST = Multipliers(0.1, 1.25, 2.0)
 GAPS_S = (60.0, 1_000.0, 10_000.0)
@@ -51,7 +52,7 @@ def paid(lifetime: Lifetime | None, gaps: list[int], cost: Multipliers) -> float
     return total
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.floats(0.05, 0.9), st.floats(0.05, 0.95), st.integers(1, 1_000))
 def test_it_costs_no_more_than_always_doing_the_same_and_no_less_than_knowing_the_future(
     short: float, middle: float, seed: int

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.agent.cache_kit import tokens
 from tests.bench.optimum import Asked, Cost, least, optimum
+from tests.examples import examples
 from tests.servers.messages_cache import MessagesCache
 
 COST = Cost()
@@ -40,7 +41,7 @@ talks = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(talks)
 def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | None]]]) -> None:
     judge = MessagesCache(tokens, minimum=50)

@@ -13,6 +13,7 @@ from agent.cache.prices import Price
 from agent.cache.warmth import Cached, Warmth
 from gateway.events import Lifetime
 from tests.agent.cache_kit import PRICE, Part, ask, make, odds, tokens, units
+from tests.examples import examples
 from tests.servers.messages_cache import MessagesCache
 
 HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s", 300)]
@@ -255,7 +256,7 @@ bound = st.builds(
 likely = st.sampled_from([odds(short / 10, middle / 10) for short in range(11) for middle in range(11 - short)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(bound, likely, likely)
 def test_a_guess_makes_no_more_marks_than_may_be(request: list[Part], shared: Odds, own: Odds) -> None:
     """Right after a restart that forgot everything, in a room with a binding."""
@@ -276,7 +277,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(asked, st.sampled_from(("auto", "fixed")))
 def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, int]], kind: str) -> None:
     judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()

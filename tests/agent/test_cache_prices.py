@@ -105,3 +105,9 @@ def test_what_has_no_price_has_no_cost() -> None:
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Prices.parse(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "[" * 5_000 + "]" * 5_000])
+def test_a_table_that_is_nested_without_end_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        Prices.parse(text)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from agent.brief import Brief, Exchange
-from agent.cache.units import units
-from agent.models.base import Request
+from agent.cache.units import difference, units
+from agent.models.base import Image, Request
 from agent.prompt import assemble
 from agent.tokens.offline import OfflineCounter
 from agent.tokens.size import PromptSize, prompt_size
 from agent.tools.rest import TOOLS
+from tests.gateway.test_media import png
 
 Replies = list[str]
 
@@ -77,3 +78,17 @@ def test_a_shorter_and_another_request_take_over_only_what_they_share() -> None:
     assert units(short, size(short), (long, units(long, size(long)))) == units(short, size(short))
     cut = replace(long, conversation=long.conversation[:1])
     assert units(cut, size(cut), (long, units(long, size(long)))) == units(cut, size(cut))
+
+
+def test_a_conversation_with_its_first_image_is_not_the_one_that_was_cached() -> None:
+    """Claude keeps them apart (build-with-claude/prompt-caching); what stands in front of it is the same."""
+    old = request(talk(["yes", "no", "yes"]))
+    picture = Image(media_type="image/png", data=png(8, 8), about="red")
+    *front, last = old.conversation
+    new = replace(old, conversation=(*front, replace(last, parts=(*last.parts, picture))))
+    before, now = units(old, size(old)), units(new, size(new), (old, units(old, size(old))))
+    blocks = sum(unit.behind != "said" for unit in before)
+    assert now == units(new, size(new))
+    assert [one.digest for one in now[:blocks]] == [one.digest for one in before[:blocks]]
+    assert {one.digest for one in now[blocks:]}.isdisjoint(one.digest for one in before[blocks:])
+    assert "no images before" in difference(old, new)

@@ -31,7 +31,6 @@ class Bench:
     clock: ManualClock
     policy: Policy = field(default_factory=lambda: Policy(kind="fixed", long=False))
     budget_usd: float = 1.0
-    changed_usd: float | None = None
     told: list[tuple[str, Account]] = field(default_factory=list)
     keeper: Keeper = None  # type: ignore[assignment]  # it asks the bench
     warmer: KeepWarm = None  # type: ignore[assignment]
@@ -51,11 +50,6 @@ class Bench:
             ends = [chunk async for chunk in chunks if isinstance(chunk, End)]
         assert ends[0].account is not None
         return ends[0].account
-
-    async def look(self) -> None:
-        """The operator may have changed his mind."""
-        if self.changed_usd is not None:
-            self.budget_usd = self.changed_usd
 
     @property
     def refreshed(self) -> int:
@@ -83,7 +77,7 @@ async def bench() -> AsyncIterator[Bench]:
     async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
         api.default = lambda _: ANSWER
         made = Bench(api, clock)
-        made.warmer = KeepWarm(clock, budget_usd=lambda: made.budget_usd, look=made.look)
+        made.warmer = KeepWarm(clock, budget_usd=lambda: made.budget_usd)
         made.keeper = Keeper(
             AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
             Dialect(provider="anthropic", model=MODEL, price=PRICES.of(MODEL), caching="marks"),
@@ -211,7 +205,7 @@ def test_a_budget_that_is_taken_away_is_not_spent() -> None:
     async def test(bench: Bench) -> None:
         bench.used_to(*VARIED)
         await bench.ask(request(ROOM, LONG))
-        bench.changed_usd = 0.0
+        bench.budget_usd = 0.0
         await bench.idle(3_000.0)
         assert len(bench.api.seen) == 1
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent import dmn, signals
 from agent.signals import Policy, SetTimer, Signal, State
 from tests.agent.dmn_shell import INNER, PLACES, Core, Shell
+from tests.examples import examples
 
 Move = Callable[[Shell], None]
 
@@ -130,12 +131,13 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
     st.builds(signals.Tick, at=times, material_tokens=st.integers(0, 10**6)),
     st.builds(signals.Presence, at=times),
     st.builds(signals.Directive, at=times, until=for_until, on=st.just(("x",))),
+    st.builds(signals.LeftOff, at=times, conversation=places),
     st.builds(signals.BudgetSpent, at=times),
     st.builds(signals.Stopping, at=times),
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(ANY_STATE, ANY_SIGNAL, POLICIES)
 def test_any_signal_in_any_state_gives_a_next_state(state: State, signal: Signal, policy: Policy) -> None:
     after, effects = dmn.step(state, signal, policy)

@@ -266,7 +266,7 @@ def test_it_is_not_kept_warm() -> None:
     async def test(bench: Bench) -> None:
         await turns(bench, 12)
         keeper = bench.keeper
-        ask = keeper._newest.get("ana", "irc/#a")
+        ask = keeper.newest.get("ana", "irc/#a")
         assert ask is not None
         lasting = keeper._warmth.lasting(ask.path, bench.clock.now().timestamp())
         assert ask.cleared > 0

@@ -65,7 +65,7 @@ def test_golden_card() -> None:
     assert card(place) == (
         "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby, in the thread 41\n"
         "Formatting: Plain lines.\n"
-        "Topic, in the words of people there: \"the 'new' # Where you are topic\"\n"
+        "Topic, in the words of people there: \"the 'new' # Where you are[U+202E] topic\"\n"
         "People to know: Ann _owner___ (owner), bob (admin)"
     )
     assert len(card(replace(LOBBY, topic="x" * 10_000))) < MAX_TOPIC_CHARS + 200

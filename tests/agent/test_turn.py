@@ -5,9 +5,11 @@ from collections.abc import Awaitable
 
 import pytest
 
+from agent.carrying import CUT_OFF
 from agent.models.base import Text, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
-from agent.turn import BROKE, CUT_OFF, ENOUGH, NO_MORE, take_turn
+from agent.prompts import prompt
+from agent.turn import BROKE, ENOUGH, NO_MORE, take_turn
 from gateway.events import Called
 from tests.agent.turn_kit import Drawer, Played, Say, brief
 
@@ -94,7 +96,7 @@ def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -
 def test_who_is_told_that_it_is_enough_has_worked() -> None:
     ended, model = run(Say(calls=(JOT,)), Say(calls=(JOT,)), max_tool_rounds=2)
     assert (ended.outcome, ended.used_tools, len(model.requests)) == ("replied", True, 3)
-    assert [request.now for request in model.requests] == ["", "", ENOUGH]
+    assert [request.now for request in model.requests] == ["", prompt("synthesise"), ENOUGH]
 
 
 def test_who_does_not_stop_fails() -> None:

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allowance import FRAME_TOKENS
+from agent.carrying import CUT_OFF
 from agent.models.base import Chunk, Excerpt, Request, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
 from agent.steps import told_in_part
 from agent.tokens.size import prompt_size
-from agent.turn import CUT_OFF, take_turn
+from agent.turn import take_turn
 from agent.view import estimate_tokens
 from gateway.events import Called, Source
 from tests.agent.evidence_kit import Bring, Desk, calls, source
 from tests.agent.turn_kit import JOT, LOOK_UP, Played, Say, brief, kept
+from tests.examples import examples
 
 LOOK = ("l", "look_up")
 
@@ -211,7 +213,7 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
     assert later.requests[0].conversation[: len(sent)] == sent
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=3), max_size=6),
     st.integers(0, 20_000),

@@ -14,6 +14,7 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model, Said, Text, ToolCall, ToolResult
 from agent.models.openai import OpenAIModel
 from agent.prompt import assemble
+from agent.prompts import prompt
 from agent.steps import named_apart, repeated, tokens
 from agent.turn import take_turn
 from gateway.events import Called, Step
@@ -22,6 +23,7 @@ from tests.agent.test_models_anthropic import opus
 from tests.agent.turn_kit import Drawer, brief, kept
 from tests.servers.model_api import Answer, ModelApi, Seen
 
+ASKED_FOR = "Asked for in this turn so far:"
 STEPS = st.lists(
     st.builds(
         Step,
@@ -51,10 +53,22 @@ def told(*heard: str) -> Callable[[int], Any]:
 
 
 def grows(before: Seen, after: Seen) -> bool:
-    """Whether everything that was sent is sent again, in front: all but what closes the list."""
+    """Whether everything that was sent is sent again, in front: all but what holds for one request, and the end."""
     rest = [{key: value for key, value in seen.body.items() if key != "messages"} for seen in (before, after)]
-    old, new = (json.dumps(seen.body["messages"], sort_keys=True) for seen in (before, after))
+    old, new = (json.dumps(lasting(seen.body["messages"]), sort_keys=True) for seen in (before, after))
     return rest[0] == rest[1] and new.startswith(old.removesuffix("]"))
+
+
+def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the directive and the list of what was asked for, which stand at the end."""
+    *earlier, last = messages
+    if last["role"] == "system" and last["content"] == prompt("synthesise"):
+        *earlier, last = earlier
+    if isinstance(last["content"], str):
+        content: Any = last["content"].split(ASKED_FOR)[0].rstrip()
+    else:
+        content = [one for one in last["content"] if not one.get("text", "").startswith(ASKED_FOR)]
+    return [*earlier, {**last, "content": content}] if content else earlier
 
 
 async def turn(model: Model, asked: Brief, *heard: str) -> Exchange:

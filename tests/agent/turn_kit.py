@@ -9,8 +9,9 @@ from agent.brief import Brief, Exchange
 from agent.models.base import Chunk, End, ModelError, Request, Text, ToolCall, ToolResult, ToolSpec
 from gateway.events import Account, Step, Usage
 
-LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
-JOT = ToolSpec(name="jot", description="Write down.", schema='{"properties":{},"type":"object"}', task=False)
+NOTHING = '{"properties":{},"type":"object"}'
+LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, parallel=True, polls=True)
+JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, task=False, parallel=True, polls=True)
 USAGE = Usage(input_tokens=10, output_tokens=1)
 ACCOUNT = Account(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
 

@@ -1,0 +1,81 @@
+"""The calls of one answer, carried out: side by side where that is safe, and told in their order."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+from agent.models.base import ToolCall, ToolResult, ToolSpec
+from agent.repeats import Repeats, named
+from agent.tools.surface import CALL_CAPABILITY, WRONG, meant
+
+MOST_CALLS = 64
+"""Of one answer that are carried out, as of those that leak into its text: who asks for more is not in its right mind,
+or not its own."""
+TOO_MANY = f"This was not carried out: an answer may have at most {MOST_CALLS} calls."
+CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
+
+
+class Carrying:
+    """Of one answer. What came of it so far can be read at any time."""
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall],
+        specs: Iterable[ToolSpec],
+        call: Callable[[ToolCall], Awaitable[ToolResult]],
+        repeats: Repeats,
+    ) -> None:
+        self._calls = calls
+        self._parallel = {spec.name for spec in specs if spec.parallel}
+        self._call = call
+        self._repeats = repeats
+        self._results: dict[str, ToolResult] = {}
+
+    def results(self) -> list[ToolResult]:
+        """Of each call, in their order."""
+        left = [CUT_OFF if number < MOST_CALLS else TOO_MANY for number in range(len(self._calls))]
+        return [
+            self._results.get(call.id) or ToolResult(id=call.id, text=why, error=True)
+            for call, why in zip(self._calls, left, strict=True)
+        ]
+
+    async def run(self) -> None:
+        """Carry them out. Cut off, those under way are ended and the others do not begin."""
+        for group in self._groups():
+            await _all([asyncio.ensure_future(self._one(call)) for call in group])
+
+    def _groups(self) -> Iterator[list[ToolCall]]:
+        """Neighbours that are safe beside each other; the same call twice is not."""
+        group: list[ToolCall] = []
+        for call in self._calls[:MOST_CALLS]:
+            safe = meant(call).name in self._parallel
+            if group and not (safe and self._safe(group, call)):
+                yield group
+                group = []
+            group.append(call)
+        if group:
+            yield group
+
+    def _safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
+        return meant(group[-1]).name in self._parallel and named(call) not in {named(one) for one in group}
+
+    async def _one(self, call: ToolCall) -> None:
+        result = self._repeats.before(call)
+        if result is None:
+            inner = meant(call)
+            if inner.name == CALL_CAPABILITY.name:
+                result = ToolResult(id=call.id, text=WRONG, error=True)
+            else:
+                result = await self._call(inner)
+            self._repeats.brought(call, result)
+        self._results[call.id] = result
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all have ended. Cut off, they are ended."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,69 @@
+"""Calls that a turn makes again, word for word: they are answered from the first result. Pure."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from agent.journal import flat
+from agent.models.base import ToolCall, ToolResult, ToolSpec
+from agent.tools.surface import meant
+
+MAX_ASKED_CHARS: Final = 120
+MAX_NAME_CHARS: Final = 64
+MOST_ASKED: Final = 12
+"""Calls that are listed, the newest."""
+MOST_ERRORS: Final = 2
+"""Times that the same call is carried out though it failed before."""
+
+
+class Repeats:
+    """Of one turn."""
+
+    def __init__(self, specs: Iterable[ToolSpec]) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._results: dict[str, tuple[ToolResult, int]] = {}
+        """By what was called: the newest result, and how often it was brought."""
+        self.count = 0
+        """Calls that were answered like this."""
+
+    def before(self, call: ToolCall) -> ToolResult | None:
+        """What the same call brought before, if it would bring the same again. None: carry it out."""
+        found = self._results.get(named(call))
+        if found is None or (found[0].error and found[1] < MOST_ERRORS):
+            return None
+        self.count += 1
+        return replace(found[0], id=call.id)
+
+    def brought(self, call: ToolCall, result: ToolResult) -> None:
+        """It was carried out. Of what may have changed, by it or meanwhile, earlier results say nothing."""
+        spec, name = self._specs.get(meant(call).name), named(call)
+        times = self._results[name][1] if name in self._results else 0
+        if spec is None or spec.polls or not spec.parallel:
+            self._results.clear()
+        if spec is None or not spec.polls:
+            self._results[name] = (result, times + 1)
+
+
+def named(call: ToolCall) -> str:
+    """The same for calls that ask for the same."""
+    inner = meant(call)
+    try:
+        arguments = json.dumps(json.loads(inner.arguments.strip() or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        arguments = inner.arguments
+    return f"{inner.name} {arguments}"
+
+
+def shown(call: ToolCall) -> str:
+    """A call on one line, for the list of what was asked for."""
+    said = "" if call.arguments.strip() in ("", "{}") else call.arguments
+    return flat(f"{call.name[:MAX_NAME_CHARS]} {said[: 2 * MAX_ASKED_CHARS]}", MAX_ASKED_CHARS)
+
+
+def asked_for(calls: Sequence[str], repeated: int) -> str:
+    """What a turn has asked for so far, in the model's own words, which may be somebody else's."""
+    listed = list(dict.fromkeys(calls))
+    left = [f"- and {len(listed) - MOST_ASKED} more"] if len(listed) > MOST_ASKED else []
+    again = [f"({repeated} calls were the same again: they were answered from the first result.)"] if repeated else []
+    return "\n".join(["Asked for in this turn so far:", *(f"- {one}" for one in listed[-MOST_ASKED:]), *left, *again])

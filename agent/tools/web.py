@@ -1,0 +1,46 @@
+"""Reading web pages and searching for them: what a model is told of these tools. Pure."""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from agent.tools.schema import Arguments, spec
+
+MAX_URL_CHARS: Final = 4_000
+MAX_QUERY_CHARS: Final = 400
+"""What Brave takes at most (api-dashboard.search.brave.com, api-reference/web/search)."""
+RESULTS: Final = 5
+MOST_RESULTS: Final = 20
+"""What Brave and Tavily give at most."""
+
+
+class WebFetch(Arguments):
+    """What `web_fetch` takes."""
+
+    url: Annotated[
+        str, Field(min_length=1, max_length=MAX_URL_CHARS, description="The whole address, with http:// or https://.")
+    ]
+
+
+class WebSearch(Arguments):
+    """What `web_search` takes."""
+
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")]
+    count: Annotated[int, Field(ge=1, le=MOST_RESULTS, description="How many results.")] = RESULTS
+
+
+WEB_FETCH = spec(
+    "web_fetch",
+    "Read a page on the public web as text, with its links. Runs no scripts, sends no logins.",
+    WebFetch,
+    task=True,
+    parallel=True,
+)
+WEB_SEARCH = spec(
+    "web_search",
+    "Search the web: titles, addresses and short extracts. Read what fits with web_fetch.",
+    WebSearch,
+    task=True,
+    parallel=True,
+)
+WEB: Final = (WEB_FETCH, WEB_SEARCH)

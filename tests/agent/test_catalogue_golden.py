@@ -1,0 +1,141 @@
+"""A new skill, capability or tool of a server changes no byte of what is cached for all in front of it."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.clock import ManualClock
+from tests.gateway.heavy_kit import BEGIN, CHANNEL, settings
+from tests.gateway.mcp_kit import OWN
+from tests.gateway.test_prompt_bytes import bare
+from tests.gateway.town_kit import Running, running
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api_events import Json
+
+SKILL = "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil water.\n"
+
+
+@dataclass
+class Asked:
+    """A gateway, and a model that calls what it is told to."""
+
+    gateway: Running
+    api: ModelApi
+    calls: list[tuple[str, Json]] = field(default_factory=list)
+    """Made by the next answers, one each."""
+    results: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.api.default = self._answer
+
+    def _answer(self, body: Json) -> Answer:
+        self.count += 1
+        newest = next(one for one in reversed(body["messages"]) if one["role"] == "user")
+        self.results += [one["content"] for one in newest["content"] if one["type"] == "tool_result"]
+        if self.calls:
+            name, args = self.calls.pop(0)
+            return Answer(calls=((f"toolu_{self.count}", name, json.dumps(args)),))
+        return Answer(text="Yes.")
+
+    async def ask(self) -> Json:
+        """Somebody asks; the last request of that turn."""
+        await self.gateway.ask(CHANNEL, "reverie, go on", sender="olga", room="#garden")
+        assert [one.complaint for one in self.api.violations] == []
+        return self.api.seen[-1].body
+
+
+@contextlib.asynccontextmanager
+async def asking(folder: Path, clock: ManualClock, surface: str, **tools: Any) -> AsyncIterator[Asked]:
+    """Everything up, and down at the end."""
+    cache = MessagesCache(lambda text: -(-len(text) // 4))
+    async with ModelApi(cache=cache, clock=clock.monotonic) as api:
+        provider = {"kind": "anthropic", "base_url": api.url, "api_key": "test"}
+        model = {"name": "claude-opus-5-5", "context_tokens": 100_000}
+        made = settings(folder, provider, model, agent={"surface": surface}, **tools)
+        async with running(made, clock) as gateway:
+            yield Asked(gateway, api)
+
+
+def front(body: Json) -> str:
+    """Tools and identity as they are sent. Marks are no part of what is cached, and may move."""
+    return json.dumps(bare([body["tools"], body["system"][0]]))
+
+
+def before_history(body: Json) -> str:
+    """All that stands in front of what was said."""
+    return json.dumps(bare([body["tools"], body["system"]]))
+
+
+def now(body: Json) -> str:
+    """What holds for this request only."""
+    return json.dumps(body["messages"][-1])
+
+
+@pytest.mark.parametrize("surface", ["native", "capability"])
+def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surface: str) -> None:
+    async def story() -> None:
+        clock = ManualClock(BEGIN)
+        async with asking(tmp_path, clock, surface) as it:
+            before = await it.ask()
+            folder = tmp_path / "workspace" / "skills" / "brew-tea"
+            folder.mkdir(parents=True)
+            (folder / "SKILL.md").write_text(SKILL)
+            after = await it.ask()
+            assert front(after) == front(before)
+            assert "brew-tea" in after["system"][1]["text"]
+            assert "brew-tea" not in json.dumps(before["system"])
+            *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
+            assert last.usage.cache_read_input_tokens >= last.path[len(after["tools"])].tokens
+
+    asyncio.run(story())
+
+
+def test_a_capability_more_changes_nothing_in_front_of_the_catalogue(tmp_path: Path) -> None:
+    async def story(folder: Path, **tools: Any) -> Json:
+        async with asking(folder, ManualClock(BEGIN), "capability", **tools) as it:
+            return await it.ask()
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    without, whole = asyncio.run(story(tmp_path / "a", off=["who"])), asyncio.run(story(tmp_path / "b"))
+    assert front(without) == front(whole)
+    assert "- who(" in whole["system"][1]["text"]
+    assert "- who(" not in without["system"][1]["text"]
+    assert [tool["name"] for tool in whole["tools"]] == ["call_capability"]
+
+
+@pytest.mark.parametrize("surface", ["native", "capability"])
+def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(tmp_path: Path, surface: str) -> None:
+    async def story() -> None:
+        clock = ManualClock(BEGIN)
+        own = {"command": [sys.executable, OWN, "stdio", str(tmp_path)], "role": "member", "approval": "never"}
+        async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
+            before = await it.ask()
+            assert "mcp_own_grow" in before_history(before)
+            it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
+            await it.ask()
+            async with asyncio.timeout(20):
+                while "mcp_own_extra" not in now(after := await it.ask()):
+                    assert before_history(after) == before_history(before)
+                    clock.advance(1)  # it is asked again after a moment
+            assert before_history(after) == before_history(before)
+            it.calls = [("call_capability", {"capability": "mcp_own_extra", "args": {}})]
+            await it.ask()
+            assert "I am new" in it.results[-1]
+            clock.advance(7_300)
+            cold = await it.ask()
+            assert "mcp_own_extra" in before_history(cold)
+            assert "mcp_own_extra" not in now(cold)
+            if surface == "capability":
+                assert front(cold) == front(before)
+
+    asyncio.run(story())
