@@ -3,12 +3,13 @@
 An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides
 nothing about people, attention or answers, keeps nothing on disk, and knows no other adapter.
 """
+# size: the contract is read as one page, and most of it is what each method promises
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt, RoomId
+from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt, RoomId, Sender
 
 
 class Emit(Protocol):
@@ -37,11 +38,25 @@ class Capabilities:
     resend_s: float = 0.0
     """For so long after a part was handed over for the first time, sending it again with the same key
     cannot show it twice (Discord's enforced nonce). 0: never; what is not known stays uncertain."""
+    file_bytes: int = 0
+    """How large a `Part.file` may be. 0: it takes none."""
+    awaits: bool = False
+    """A native command is seen to be waited for until it is answered, so it is not left without a word."""
     window: int = 1
     """How many parts of one post may be in flight at once.
 
     More than 1 only where a part that was surely not sent means that no later one was: else order breaks.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file that is sent along."""
+
+    name: str
+    """As people are to see it; no path."""
+    content_type: str
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +72,39 @@ class Part:
     style: Literal["message", "notice"] = "message"
     private: bool = False
     """As `Post.private`."""
+    file: File | None = None
+    """Sent with `body` as its caption, in one platform message; only where `Capabilities.file_bytes` allows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandArg:
+    """Something to write behind a command's name."""
+
+    name: str
+    """1 to 32 of `a-z`, `0-9` and `_`."""
+    summary: str
+    """One line, at most 100 characters."""
+    required: bool = False
+    """Those that are not come last."""
+    choices: tuple[str, ...] = ()
+    """One of these, at most 25. Empty: anything."""
+    rest: bool = False
+    """All that follows; the last one only. The others are one word each."""
+    suggests: bool = False
+    """The gateway knows what may stand there (`CanComplete`)."""
+    secret: bool = False
+    """Whoever knows it may do something: it is told nobody, and stands in no record for people."""
+    form: Literal["", "number", "id", "word", "room", "person", "command", "time"] = ""
+    """What it looks like. Empty: like anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSub:
+    """One of the things that a command can do. It stands in front of its arguments."""
+
+    name: str
+    summary: str
+    args: tuple[CommandArg, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +115,18 @@ class CommandSpec:
     """1 to 32 of `a-z`, `0-9` and `_`."""
     summary: str
     """One line, at most 100 characters."""
-    argument: str | None = None
-    """What to write behind the name, e.g. `[entry]`; None: nothing."""
+    args: tuple[CommandArg, ...] = ()
+    """Of a command without subs."""
+    subs: tuple[CommandSub, ...] = ()
+    """The first one is meant where none is named."""
     private: bool = False
     """The answer concerns nobody but who asked."""
+    role: Literal["owner", "admin", "member", "guest", "blocked"] = "guest"
+    """The lowest that may use it; others need not be shown it."""
+    direct_only: bool = False
+    """Only in a direct chat."""
+    own: bool = False
+    """In a direct chat whoever it belongs to may use it, too."""
 
 
 Going = Callable[[], Awaitable[None]]
@@ -176,11 +232,135 @@ class HasSpaces(Protocol):
 
 
 @runtime_checkable
+class HasRooms(Protocol):
+    """Knows in which rooms it is."""
+
+    def inside(self, room: RoomId) -> bool | None:
+        """Whether we are there, as far as the platform has told; None: that is not known now. Pure."""
+
+
+@runtime_checkable
+class HasNick(Protocol):
+    """Is spoken to by a name in front of what is said."""
+
+    @property
+    def nick(self) -> str:
+        """What we are called there now."""
+
+
+@runtime_checkable
+class CanWhisper(Protocol):
+    """Writes to people who share no room with it."""
+
+    def alone_with(self, sender: Sender) -> RoomId:
+        """The direct chat with somebody who has just done something. Pure."""
+
+
+Suggest = Callable[["CommandTyped"], Awaitable[Sequence[str]]]
+"""What may be meant by what somebody types: the likeliest first, at most 25, each at most 100 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTyped:
+    """A command that somebody is still writing."""
+
+    at: Address
+    sender: Sender
+    direct: bool
+    name: str
+    sub: str
+    """Empty: it has none."""
+    arg: str
+    """Of which argument suggestions are wanted."""
+    begun: str
+    """What stands there until now."""
+
+
+@runtime_checkable
+class CanComplete(Protocol):
+    """Shows what may stand in a command's arguments."""
+
+    def completing(self, suggest: Suggest) -> None:
+        """From now on ask this. It may raise, and may take too long: then nothing is suggested."""
+
+
+@runtime_checkable
+class CanOffer(Protocol):
+    """Shows each person the commands that they may use, in the chat where they may use them."""
+
+    async def offer(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+        """These, and nobody else, see more than guests do. Best effort: raises nothing but cancellation."""
+
+
+@runtime_checkable
+class CanLeave(Protocol):
+    """Leaves rooms when told to."""
+
+    async def leave(self, at: Address) -> None:
+        """Leave; not there is as good. Raises `SendError`: `Rejected` with the platform's reason."""
+
+
+@runtime_checkable
 class CanJoin(Protocol):
     """Enters rooms when told to."""
 
     async def join(self, at: Address) -> None:
         """Enter; already there is as good. Raises `SendError`: `Rejected` with the platform's reason."""
+
+
+@runtime_checkable
+class CanReact(Protocol):
+    """Puts reactions on messages."""
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        """Put our `reaction` (an emoji) on it, or take it off; done already is as good. Raises `SendError`."""
+
+
+@runtime_checkable
+class CanEdit(Protocol):
+    """Changes what it sent."""
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        """Let one message of ours read `text` (Markdown); the same text is as good.
+
+        Raises `SendError`: `Rejected` also if it does not fit one message, is gone, or is not ours.
+        """
+
+
+@runtime_checkable
+class CanDelete(Protocol):
+    """Takes back what it sent."""
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        """Take one message of ours away; gone already is as good. Raises `SendError`."""
+
+
+@runtime_checkable
+class CanSetTopic(Protocol):
+    """Changes what a room is about."""
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        """Set it, one line. Raises `SendError`: `Rejected` with the platform's reason where we may not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class People:
+    """Who is in a room."""
+
+    people: tuple[Sender, ...]
+    """Some of them, at most as many as were asked for."""
+    total: int | None = None
+    """How many there are. None: the platform does not tell."""
+    note: str = ""
+    """What is to be known of the list in one sentence, e.g. that only administrators are told. Empty: nothing."""
+
+
+@runtime_checkable
+class CanList(Protocol):
+    """Tells who is in a room."""
+
+    async def people(self, at: Address, *, most: int) -> People:
+        """Some of them. Raises `SendError`."""
 
 
 # SendError

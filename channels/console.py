@@ -48,8 +48,11 @@ class ConsoleChannel:
         self._called = re.compile(rf"(?<!\w){re.escape(nick)}(?!\w)", re.IGNORECASE)
         self._emit: Emit | None = None
         self._up = asyncio.Event()
+        self._takes = False
         self._count = itertools.count(1)
         self._files: dict[str, bytes] = {}
+        self._left: set[RoomId] = set()
+        """Nothing is heard there, and nothing said."""
 
     async def say(
         self,
@@ -61,7 +64,7 @@ class ConsoleChannel:
         attachments: tuple[Attachment, ...] = (),
         bot: bool = False,
     ) -> Message:
-        """Somebody says something, in a room or (None) directly; returns once it is durable.
+        """Somebody says something, in a room or (None) directly; returns once it is durable, if we are there.
 
         Waits until `run` is up. The sender's id is the name given here, and it is vouched for.
         """
@@ -77,11 +80,12 @@ class ConsoleChannel:
             reply_to=reply_to,
             attachments=attachments,
         )
-        await self._emit([message])
+        if message.at.room not in self._left:
+            await self._emit([message])
         return message
 
-    async def edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
-        """The message now reads differently; returns once that is durable. `sender` None: who wrote it."""
+    async def reword(self, message: Message, text: str, *, sender: str | None = None) -> None:
+        """Whoever wrote it, or `sender`, changes the message; returns once that is durable."""
         by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
         await self._tell(
             Edited(
@@ -95,8 +99,8 @@ class ConsoleChannel:
             )
         )
 
-    async def delete(self, message: Message) -> None:
-        """The message is gone; returns once that is durable."""
+    async def retract(self, message: Message) -> None:
+        """It is taken back by somebody; returns once that is durable."""
         await self._tell(Deleted(id=self._event(), at=message.at, message=message.id, sent=self._now()))
 
     async def topic(self, text: str, *, room: str, sender: str = "you") -> None:
@@ -150,11 +154,13 @@ class ConsoleChannel:
 
     async def run(self, emit: Emit) -> None:
         self._emit = emit
-        await emit([self._link(up=True)])
-        self._up.set()
+        self._takes = True  # what waits to be said is handed over as soon as the link is told
         try:
+            await emit([self._link(up=True)])
+            self._up.set()
             await asyncio.Event().wait()
         finally:
+            self._takes = False
             self._up.clear()
 
     def _link(self, *, up: bool) -> Link:
@@ -163,11 +169,27 @@ class ConsoleChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
+    async def join(self, at: Address) -> None:
+        self._open()
+        self._left.discard(at.room)
+
+    async def leave(self, at: Address) -> None:
+        self._open()
+        self._left.add(at.room)
+
+    def inside(self, room: RoomId) -> bool | None:
+        return room not in self._left if self._up.is_set() else None
+
+    def _open(self) -> None:
+        if not self._takes:
+            raise Unreachable("the console is not open")
+
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        if not self._up.is_set():
-            raise Unreachable("the console is not open")
+        self._open()
+        if part.to.room in self._left:
+            raise Rejected("that room was left")
         await going()
         self._show(part)
         return Receipt(ids=(MessageId(str(next(self._count))),))

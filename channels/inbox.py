@@ -26,6 +26,8 @@ class Inbox(Generic[T]):
         self._empty.set()
         self._room = asyncio.Event()
         self._room.set()
+        self._taken: list[T] = []
+        """Not dealt with yet."""
 
     @property
     def full(self) -> bool:
@@ -50,20 +52,28 @@ class Inbox(Generic[T]):
 
     async def take(self, most: int) -> list[T]:
         """At least one item, in order. Asking for more says that the ones before are dealt with."""
+        self._taken = []
         if not self._waiting:
             self._more.clear()
             self._empty.set()
         await self._more.wait()
-        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        self._taken = taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if self.full and len(self._waiting) <= _DRAINED:
             self._room.set()
             self._pause(False)
         return taken
 
+    def left(self, wanted: Callable[[T], bool]) -> list[T]:
+        """What is there that nobody has dealt with, in order; of that, only what is `wanted` stays."""
+        kept = [item for item in self._waiting if wanted(item)]
+        self._waiting = deque(kept)
+        return kept
+
     async def between(self, work: Coroutine[Any, Any, None], pump: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which puts, beside `pump`, which takes, until either ends; raises what it raised.
 
-        If `work` fails, all that was put before is dealt with; if we are cancelled, it has a moment for that.
+        If `work` fails, all that was put before is dealt with; if we are cancelled, it has a moment for that. What is
+        not dealt with then is still there, and may have been dealt with: it is taken once more if this is called again.
         """
         working, pumping = asyncio.create_task(work), asyncio.create_task(pump)
         try:
@@ -81,3 +91,8 @@ class Inbox(Generic[T]):
                     await asyncio.wait_for(first(pumping, self.drained()), _LAST_WORDS_S)
             finally:
                 await end(pumping, working)
+                self._waiting.extendleft(reversed(self._taken))
+                self._taken = []
+                if self._waiting:
+                    self._empty.clear()
+                    self._more.set()

@@ -35,3 +35,21 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. Cancelled, and however often, it goes to its end first.
+
+    For what is short, and must not be half done.
+    """
+    working, cancelled = asyncio.ensure_future(work), None
+    while not working.done():
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return working.result()
+    if not working.cancelled():
+        working.exception()  # nobody is told of it
+    raise cancelled

@@ -27,6 +27,8 @@ BEGIN_A_GAP: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
 _PAGE = 100
 _AT_ONCE = 8
 """Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
+_TOLD = 50
+"""After so many of them it is logged how far this is."""
 _AGAIN_S, _MOST_S = 2.0, 60.0
 """What could not be had is asked for again so soon; each time it takes twice as long, up to the second."""
 
@@ -110,12 +112,15 @@ class Backlog:
 
     async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
         """Whether all of them could be had."""
-        free, complete = asyncio.Semaphore(_AT_ONCE), True
+        free, complete, done = asyncio.Semaphore(_AT_ONCE), True, 0
 
         async def one(place: Place) -> None:
-            nonlocal complete
+            nonlocal complete, done
             async with free:
                 complete = await self._history(place, since, emit) and complete
+                done += 1
+                if done % _TOLD == 0:
+                    _LOG.info("asked %d of %d histories for what was said while we were away", done, len(places))
 
         try:
             async with asyncio.TaskGroup() as tasks:

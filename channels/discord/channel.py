@@ -1,13 +1,10 @@
 """The Discord channel: what the gateway sees of it. What happens behind it is `life.py`."""
 
-import asyncio
 import contextlib
-import logging
 import random as _random
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from channels.base import (
     Capabilities,
@@ -15,26 +12,29 @@ from channels.base import (
     Emit,
     Going,
     Part,
-    Rejected,
+    People,
     SendError,
+    Suggest,
     Uncertain,
     Unreachable,
     unrecorded,
 )
+from channels.discord.acts import Acts
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory
 from channels.discord.errors import Refused
-from channels.discord.gaps import Progress
-from channels.discord.ids import as_id, nonce, snowflake
+from channels.discord.ids import nonce
+from channels.discord.outgoing import FILE_BYTES, MESSAGE, MESSAGES, SILENT, SUPPRESS_EMBEDS, Outgoing
+from channels.discord.outgoing import shown as words
+from channels.discord.places import channel_of, message_of, receipt
 from channels.discord.render import bodies
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, ChannelName, MessageId, Post, Receipt, RoomId
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
-    from channels.discord.life import Life
+    from channels.discord.life import Kept, Life
 
-_LOG = logging.getLogger("reverie.discord")
 _FORMATTING = (
     "Discord shows Markdown: **bold**, *italic*, ~~strike~~, `code`, fenced code with a language, headings to ###, "
     "lists, > quotes, ||spoilers|| and [links](https://example.org) work; tables become code blocks, pictures become "
@@ -43,9 +43,7 @@ _FORMATTING = (
 _RESEND_S = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past
 few minutes`; two are the fewest that one may call so."""
-_SUPPRESS_EMBEDS, _SILENT = 1 << 2, 1 << 12
 _SHOWN_TRIES = 3
-_MESSAGES = "/channels/{channel_id}/messages"
 
 
 class DiscordChannel:
@@ -65,13 +63,14 @@ class DiscordChannel:
         random: Callable[[], float] = _random.random,
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._commands = tuple(commands)
+        self._commands, self._cursor = tuple(commands), cursor
         self._directory = Directory(name)
-        self._progress = Progress(cursor, config.history_age)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Channel -> its turn: requests on several connections would overtake each other."""
+        self._outgoing = Outgoing(link_previews=config.link_previews)
         self._life: Life | None = None
         """Set while `run` runs."""
+        self._kept: Kept | None = None
+        """Set since it ran first."""
+        self._suggest: Suggest | None = None
 
     @property
     def name(self) -> ChannelName:
@@ -79,15 +78,37 @@ class DiscordChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(platform="Discord", formatting=_FORMATTING, replies=True, resend_s=_RESEND_S)
+        return Capabilities(
+            platform="Discord",
+            formatting=_FORMATTING,
+            replies=True,
+            resend_s=_RESEND_S,
+            file_bytes=FILE_BYTES,
+            awaits=True,
+        )
 
     def space(self, room: RoomId) -> RoomId | None:
         """The guild that a room is in; None: none, or not known (then it is opened by its own id only)."""
         guild = self._directory.guild(room)
         return RoomId(guild) if guild else None
 
+    def completing(self, suggest: Suggest) -> None:
+        self._suggest = suggest
+        if self._life is not None:
+            self._life.completions.suggest = suggest
+
+    def follow(self, before: "DiscordChannel") -> None:
+        """Go on where that one has ended, if it was the same bot: with what it heard and nobody took. Before `run`.
+
+        Also with its pace: https://discord.com/developers/docs/events/gateway#rate-limiting counts all its sessions.
+        """
+        mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
+        if (mine.token, mine.api_url, mine.gateway_url) == (theirs.token, theirs.api_url, theirs.gateway_url):
+            self._kept = before._kept  # noqa: SLF001 - the same
+
     async def run(self, emit: Emit) -> None:
         self._life = self.life()
+        self._life.completions.suggest = self._suggest
         try:
             await self._life.run(emit)
         finally:
@@ -96,16 +117,16 @@ class DiscordChannel:
     def life(self) -> "Life":
         """Everything that lives as long as `run`."""
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
-        from channels.discord.life import Life  # noqa: PLC0415
+        from channels.discord.life import Kept, Life  # noqa: PLC0415
 
+        self._kept = self._kept or Kept(self._clock, self._commands, self._cursor)
         return Life(
             self._name,
             self._config,
             self._clock,
             random=self._random,
-            commands=self._commands,
             directory=self._directory,
-            progress=self._progress,
+            kept=self._kept,
         )
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -114,45 +135,40 @@ class DiscordChannel:
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        life, channel = self._running(), _channel(part.to)
-        flags = (0 if self._config.link_previews else _SUPPRESS_EMBEDS) | (_SILENT if part.style == "notice" else 0)
-        content: dict[str, object] = {"content": part.body, "allowed_mentions": {"parse": []}}
-        turn = self._turns.setdefault(channel, asyncio.Lock())
-        async with turn:  # asyncio locks are fair: who came first goes first
-            return await self._send(life, part, content, flags, _once(going))
-
-    async def _send(self, life: "Life", part: Part, content: dict[str, object], flags: int, going: Going) -> Receipt:
-        if part.private or (part.reply_to is not None and not as_id(part.reply_to)):
-            # An answer to a command takes only this flag.
-            answered = await life.answers.send(part, content | {"flags": flags & _SUPPRESS_EMBEDS}, going)
-            if answered is not None:
-                return answered
-        content |= {"flags": flags, "nonce": nonce(part.key), "enforce_nonce": True}
-        if part.reply_to is not None and (replied := as_id(part.reply_to)):
-            reply = {"message_id": replied, "fail_if_not_exists": False}
-            try:
-                return await self._post(life, part.to, content | {"message_reference": reply}, going)
-            except Refused as refused:
-                if refused.status != HTTPStatus.BAD_REQUEST:
-                    raise
-                # E.g. 160002: not without the right to read the history. The words matter more.
-                _LOG.info("said without the reply: %s", refused.reason)
-        return await self._post(life, part.to, content, going)
-
-    async def _post(
-        self, life: "Life", to: Address, content: dict[str, object], going: Going | None = None, *, again: bool = True
-    ) -> Receipt:
-        where = _channel(to)
-        return _receipt(
-            await life.api.call("POST", _MESSAGES, json=content, going=going, again=again, channel_id=where)
-        )
+        life = self._running()
+        return await self._outgoing.send(life.api, life.answers, part, going)
 
     async def typing(self, at: Address, *, active: bool) -> None:
         life = self._life
         if not active or life is None or not self._config.typing:
             return  # it ends by itself, or with the message
         with contextlib.suppress(SendError):
-            await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=_channel(at))
+            await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=channel_of(at))
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        await self._acts.react(at, message, reaction, add=add)
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        await self._acts.edit(at, message, text)
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        await self._acts.delete(at, message)
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        await self._acts.set_topic(at, topic)
+
+    async def leave(self, at: Address) -> None:
+        await self._acts.leave(at)
+
+    def inside(self, room: RoomId) -> bool | None:
+        return None if self._life is None else self._directory.sees(room)
+
+    async def people(self, at: Address, *, most: int) -> People:
+        return await self._acts.people(at, most)
+
+    @property
+    def _acts(self) -> Acts:
+        return Acts(self._running(), self._directory, self._outgoing.flags)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
         from channels.discord.files import fetch  # noqa: PLC0415 - with the library, as above
@@ -175,29 +191,29 @@ class PreviewingChannel(DiscordChannel):
     """Five edits in five seconds are allowed per channel; others may be at work there."""
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        life = self._running()
-        first = next(iter(bodies(text)), "")
+        api, first = self._running().api, next(iter(bodies(text)), "")
         if not first:
             return shown
-        content: dict[str, object] = {"content": first, "allowed_mentions": {"parse": []}}
-        content["flags"] = 0 if self._config.link_previews else _SUPPRESS_EMBEDS
+        content = words(first) | {"flags": self._outgoing.flags}
         if shown is not None:
-            path = _MESSAGES + "/{message_id}"
-            await life.api.call("PATCH", path, json=content, channel_id=_channel(at), message_id=_known(shown))
+            await api.call("PATCH", MESSAGE, json=content, channel_id=channel_of(at), message_id=message_of(shown))
             return shown
         # Nobody is to be called for something unfinished. What may stand there is to be taken away, so we need its id.
         key = nonce(new_id(self._clock.now()))
-        content |= {"flags": _SUPPRESS_EMBEDS | _SILENT, "nonce": key, "enforce_nonce": True}
+        content |= {"flags": SUPPRESS_EMBEDS | SILENT, "nonce": key, "enforce_nonce": True}
+
+        async def show() -> MessageId | None:
+            answer = await api.call("POST", MESSAGES, json=content, again=False, channel_id=channel_of(at))
+            return next(iter(receipt(answer).ids), None)
+
         for _ in range(_SHOWN_TRIES - 1):
             with contextlib.suppress(Uncertain):
-                return next(iter((await self._post(life, at, content, again=False)).ids), None)
-        return next(iter((await self._post(life, at, content, again=False)).ids), None)
+                return await show()
+        return await show()
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:
-        life, path = self._running(), _MESSAGES + "/{message_id}"
-        life.inflow.gone.add(shown)
         try:
-            await life.api.call("DELETE", path, channel_id=_channel(at), message_id=_known(shown))
+            await self._acts.take_away(channel_of(at), message_of(shown))
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -214,35 +230,3 @@ def make(
     """The channel that this configuration asks for: abilities are told by the class."""
     kind = DiscordChannel if config.preview == "off" else PreviewingChannel
     return kind(name, config, clock, cursor=cursor, commands=commands)
-
-
-def _channel(to: Address) -> str:
-    """The Discord channel behind an address: a thread is one of its own."""
-    found = as_id(to.thread or to.room)
-    if not found:
-        raise Rejected(f"{to.thread or to.room!r} is not a channel of Discord")
-    return found
-
-
-def _known(shown: MessageId) -> str:
-    found = as_id(shown)
-    if not found:
-        raise Rejected(f"{shown!r} is not a message of Discord")
-    return found
-
-
-def _receipt(answer: object) -> Receipt:
-    found = snowflake(answer, "id")
-    return Receipt(ids=(MessageId(found),) if found else ())
-
-
-def _once(going: Going) -> Going:
-    """The same, awaited the first time only: an answer that cannot be given becomes a message."""
-    gone = asyncio.Event()
-
-    async def first() -> None:
-        if not gone.is_set():
-            gone.set()
-            await going()
-
-    return first

@@ -24,6 +24,8 @@ discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
 PATIENCE_S: Final = 30.0
 """discord.py waits so long for a bucket by itself (its least); what takes longer is said as `RateLimited`."""
+_UPLOAD_S: Final = 120.0
+"""What a request with a file may take beside."""
 EVENTS: Final = (
     "READY",
     "RESUMED",
@@ -93,13 +95,15 @@ class Http(HTTPClient):
         super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=PATIENCE_S)
         self._base = config.api_url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout)
+        self._upload = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_S)
         _redact()
 
     async def request(self, route: Route, **kwargs: Any) -> Any:  # noqa: ANN401 - the library's signature
         if route.url.startswith(Route.BASE):
             route.url = self._base + route.url.removeprefix(Route.BASE)
         try:
-            return await super().request(route, timeout=self._timeout, **kwargs)
+            timeout = self._upload if "form" in kwargs else self._timeout
+            return await super().request(route, timeout=timeout, **kwargs)
         except asyncio.CancelledError:
             # Cancelled in a global wait, the library leaves its gate closed for ever.
             self._global_over.set()

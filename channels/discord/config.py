@@ -12,6 +12,7 @@ class DiscordConfig(Section):
 
     platform: Literal["discord"]
     token: SecretStr
+    """Of the bot, from discord.com/developers/applications."""
     api_url: str = Field(default="https://discord.com/api/v10", pattern=r"^https?://[^\s/]")
     """Any server that speaks this version of the HTTP API."""
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")

@@ -67,6 +67,10 @@ class Directory:
         place = self.places.get(channel)
         return place.name if place else ""
 
+    def sees(self, room: str) -> bool:
+        """Whether Discord has told us of that channel, or of anything in that guild."""
+        return room in self.places or any(place.guild == room for place in self.places.values())
+
     def role(self, role: str) -> str:
         """For display; empty if not known."""
         return self._roles.get(role, ("", ""))[1]

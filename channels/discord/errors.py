@@ -6,6 +6,6 @@ from channels.base import Rejected
 class Refused(Rejected):
     """Discord answered with a 4xx: surely not done."""
 
-    def __init__(self, reason: str, *, status: int) -> None:
+    def __init__(self, reason: str, *, status: int, code: int = 0) -> None:
         super().__init__(reason)
-        self.status = status
+        self.status, self.code = status, code

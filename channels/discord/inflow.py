@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from channels.base import Emit, Rejected, SendError
+from channels.base import CommandSpec, Emit, Rejected, SendError
 from channels.discord import wire
 from channels.discord.backlog import BEGIN_A_GAP, LATE, Backlog
 from channels.discord.directory import Directory
@@ -24,7 +24,8 @@ _LOG = logging.getLogger("reverie.discord")
 _BATCH = 256
 _REMEMBERED = 4096
 _LATE_S = 5.0
-_IN_CHANNELS = ("MESSAGE_", "INTERACTION_")
+IN_CHANNELS = ("MESSAGE_", "INTERACTION_")
+"""So begin the events that happen in a channel."""
 
 
 class Inflow:
@@ -39,9 +40,12 @@ class Inflow:
         progress: Progress,
         inbox: Inbox,
         api: Api,
+        began: Callable[[str], None],
+        specs: Sequence[CommandSpec] = (),
     ) -> None:
-        self._clock, self._directory, self._progress = clock, directory, progress
-        self._inbox, self._api = inbox, api
+        """`began` is told the cursor of each session as it begins, durable or not."""
+        self._clock, self._directory, self._progress, self._specs = clock, directory, progress, specs
+        self._inbox, self._api, self._tell_began = inbox, api, began
         self._backlog = Backlog(
             clock, rooms=rooms, directory=directory, progress=progress, api=api, new=self._new, later=self._put_later
         )
@@ -88,9 +92,10 @@ class Inflow:
         try:
             data: Json = obj({"d": item.data}, "d")
             self._directory.learn(item.event, data)
-            if item.event.startswith(_IN_CHANNELS):
+            if item.event.startswith(IN_CHANNELS):
                 await self._learn_place(data)
-            told = self._new(wire.read(item.event, data, self._directory, self._clock.now(), new_id(self._clock.now())))
+            now = self._clock.now()
+            told = self._new(wire.read(item.event, data, self._directory, now, new_id(now), specs=self._specs))
             self._note(item, data, told)
         except Exception:  # noqa: BLE001 - whatever a payload breaks, the next one is another
             _LOG.exception("an event %.40r is dropped", item.event)
@@ -114,6 +119,7 @@ class Inflow:
                     shards=shards if isinstance(shards, int) else 1,
                 )
                 self._began = True
+                self._tell_began(self._progress.cursor())
                 for task in [task for task, shard in self._later.items() if shard == item.shard]:
                     task.cancel()  # what it would ask for is of the session before
                 self._put_later(_LATE_S, Raw(item.shard, LATE, {}))

@@ -14,12 +14,13 @@ from typing import Final
 from channels.base import CommandSpec, Denied, Going, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.discord.commands import same, table
 from channels.discord.ids import snowflake
+from channels.discord.places import receipt
 from channels.discord.rest import Api
 from channels.discord.wire import INTERACTION
 from channels.payload import Json, obj, string, whole
 from channels.tasks import end
 from gateway.clock import Clock
-from gateway.events import Address, MessageId, Receipt
+from gateway.events import Address, Receipt
 
 _LOG = logging.getLogger("reverie.discord")
 EPHEMERAL: Final = 1 << 6
@@ -48,7 +49,7 @@ class Answers:
     """The interactions of the last fifteen minutes."""
 
     def __init__(self, api: Api, clock: Clock, specs: Sequence[CommandSpec]) -> None:
-        self._api, self._clock, self._specs = api, clock, specs
+        self._api, self._clock, self.specs = api, clock, specs
         self._private: AbstractSet[str] = {spec.name for spec in specs if spec.private}
         self._asked: dict[str, _Asked] = {}
         self._last: dict[Address, tuple[str, _Asked]] = {}
@@ -59,11 +60,11 @@ class Answers:
 
     async def register(self) -> None:
         """Make Discord's command table ours; best effort, and nothing if we have no commands."""
-        if not self._specs:
+        if not self.specs:
             return
         try:
             application = snowflake(await self._api.call("GET", "/oauth2/applications/@me"), "id")
-            path, wanted = "/applications/{application_id}/commands", table(self._specs)
+            path, wanted = "/applications/{application_id}/commands", table(self.specs)
             if not same(await self._api.call("GET", path, application_id=application), wanted):
                 await self._api.call("PUT", path, json=wanted, application_id=application)
                 _LOG.info("%d commands are registered with Discord", len(wanted))
@@ -148,9 +149,15 @@ class Answers:
             asked.first = part.key
             path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
             answer = await self._api.call(
-                "PATCH", path, json=content, going=going, webhook_id=asked.application, webhook_token=asked.token
+                "PATCH",
+                path,
+                json=content,
+                file=part.file,
+                going=going,
+                webhook_id=asked.application,
+                webhook_token=asked.token,
             )
-            return _receipt(answer)
+            return receipt(answer)
         if part.key in asked.perhaps:
             raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
         asked.perhaps.add(part.key)
@@ -162,6 +169,7 @@ class Answers:
                 "POST",
                 path,
                 json=shown,
+                file=part.file,
                 params={"wait": "true"},
                 going=going,
                 again=False,
@@ -171,7 +179,7 @@ class Answers:
         except (Rejected, RateLimited, Unreachable, Denied):
             asked.perhaps.discard(part.key)
             raise
-        return _receipt(answer)
+        return receipt(answer)
 
 
 async def _acknowledged(asked: _Asked) -> bool:
@@ -181,8 +189,3 @@ async def _acknowledged(asked: _Asked) -> bool:
 
 def _native(reply_to: str) -> bool:
     return reply_to.startswith(INTERACTION)
-
-
-def _receipt(answer: object) -> Receipt:
-    found = snowflake(answer, "id")
-    return Receipt(ids=(MessageId(found),) if found else ())

@@ -10,20 +10,56 @@ import discord
 from channels.backoff import Backoff
 from channels.base import CommandSpec, Denied, Emit
 from channels.discord.client import Client
+from channels.discord.completing import Completions
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory
 from channels.discord.gaps import Progress
+from channels.discord.ids import snowflake
 from channels.discord.inbox import Inbox, Raw
-from channels.discord.inflow import Inflow
+from channels.discord.inflow import IN_CHANNELS, Inflow
 from channels.discord.interactions import Answers
+from channels.discord.pace import Identifies
 from channels.discord.rest import Api
 from channels.discord.shards import Shards
 from channels.tasks import end
 from gateway.clock import Clock
-from gateway.events import ChannelName, EventId, Link
+from gateway.events import ChannelName, EventId, Link, Notification
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.discord")
+
+
+class Kept:
+    """What an account keeps from one run to the next."""
+
+    def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
+        self.api = Api()
+        self.answers = Answers(self.api, clock, commands)
+        """Commands may be answered for a quarter of an hour, whatever is connected."""
+        self.identifies = Identifies()
+        self.cursor = cursor
+        """How far all is certainly written down. None: no session has begun."""
+        self.unread: list[Raw] = []
+        """What was told in channels and is not known to be written down."""
+
+    def began(self, cursor: str) -> None:
+        """A session begins there: what is said from now on is missed if it is not heard."""
+        self.cursor = self.cursor or cursor
+
+    def of_guild(self, guild: str) -> list[Raw]:
+        """Take what is unread of that guild; empty: of direct chats."""
+        mine = [item for item in self.unread if snowflake(item.data, "guild_id") == guild]
+        self.unread = [item for item in self.unread if snowflake(item.data, "guild_id") != guild]
+        return mine
+
+    def durably(self, emit: Emit) -> Emit:
+        """`emit`, and remember how far it came."""
+
+        async def emitted(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+            await emit(batch, cursor=cursor)
+            self.cursor = cursor or self.cursor
+
+        return emitted
 
 
 class Life:
@@ -36,29 +72,35 @@ class Life:
         clock: Clock,
         *,
         random: Callable[[], float],
-        commands: Sequence[CommandSpec],
         directory: Directory,
-        progress: Progress,
+        kept: Kept,
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._directory = directory
-        self.api = Api()
-        self.answers = Answers(self.api, clock, commands)
+        self._directory, self._kept = directory, kept
+        self.api, self.answers = kept.api, kept.answers
         self.inbox = Inbox()
         self.inflow = Inflow(
             clock,
             rooms=frozenset(config.rooms),
             directory=directory,
-            progress=progress,
+            progress=Progress(kept.cursor, config.history_age),
             inbox=self.inbox,
             api=self.api,
+            began=kept.began,
+            specs=kept.answers.specs,
         )
+        self.completions = Completions(self.api, clock, directory)
         self._shards: Shards | None = None
         self._up: bool | None = None
 
     async def run(self, emit: Emit) -> None:
         """As `Channel.run`."""
-        await self.inbox.between(self._stay_connected(), self.inflow.run(emit))
+        kept = self._kept
+        try:
+            await self.inbox.between(self._stay_connected(), self.inflow.run(kept.durably(emit)))
+        finally:
+            unread = (item for item in self.inbox.left(lambda _: True) if isinstance(item, Raw))
+            kept.unread = [*(item for item in unread if item.event.startswith(IN_CHANNELS)), *kept.unread]
 
     async def _stay_connected(self) -> None:
         backoff = Backoff()
@@ -93,6 +135,7 @@ class Life:
             self.api.client = None
             await end(*([registering] if registering else []))
             await self.answers.close()
+            await self.completions.close()
             await client.http.close()
 
     def client(self) -> Client:
@@ -109,6 +152,7 @@ class Life:
             inbox=self.inbox,
             api=self.api,
             link=self._link,
+            identifies=self._kept.identifies,
         )
         await self._shards.run()
 
@@ -121,7 +165,12 @@ class Life:
                 self._shards.came_up(shard)
         elif event == "INTERACTION_CREATE":
             self.answers.asked(data)
+            self.completions.asked(data)
         self.inbox.put(Raw(shard, event, data))
+        if self._kept.unread and event in {"READY", "GUILD_CREATE"}:
+            # Behind these the histories are read, and what is unread is newer.
+            for item in self._kept.of_guild(snowflake(data, "id") if event == "GUILD_CREATE" else ""):
+                self.inbox.put(Raw(shard, item.event, item.data))
 
     def _link(self, up: bool, reason: str) -> None:
         if self._up is not up:

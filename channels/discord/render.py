@@ -7,7 +7,7 @@ level, and fences of exactly three backticks. Mentions are made harmless by `all
 import re
 
 from channels.split import split_markdown
-from channels.text import clean
+from channels.text import outward
 
 CONTENT_UNITS = 2000
 """https://discord.com/developers/docs/resources/message#create-message says characters, not which;
@@ -25,7 +25,7 @@ def bodies(text: str) -> tuple[str, ...]:
 
 def render(text: str) -> str:
     """`text` as Discord reads it. Code is never touched, only its fences."""
-    lines = clean(text).split("\n")
+    lines = outward(text).split("\n")
     shown: list[str] = []
     at = 0
     while at < len(lines):

@@ -1,5 +1,6 @@
 """One request to Discord's HTTP API, with an end that says what to do."""
 
+import io
 import json as json_
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,10 +9,11 @@ import aiohttp
 import discord
 from discord.http import Route
 
-from channels.base import Denied, Going, RateLimited, SendError, Uncertain, Unreachable
+from channels.base import Denied, File, Going, RateLimited, SendError, Uncertain, Unreachable
 from channels.discord.errors import Refused
 from channels.discord.ids import snowflake
 from channels.payload import Json, number, obj
+from channels.text import content_type, file_name
 
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
@@ -81,6 +83,7 @@ class Api:
         path: str,
         *,
         json: object = None,
+        file: File | None = None,
         params: Mapping[str, str | int] | None = None,
         going: Going | None = None,
         again: bool = True,
@@ -88,14 +91,17 @@ class Api:
     ) -> object:
         """Return what Discord answers (parsed JSON), else raise a `SendError`.
 
-        `ids` stand in `path` in braces. `going` is awaited once, right before the first byte; what it raises comes
-        out. `again`: sending it twice does no harm, so that discord.py may do so after a 5xx.
+        `ids` stand in `path` in braces. `file` goes with `json`. `going` is awaited once, right before the first
+        byte; what it raises comes out. `again`: sending it twice does no harm, so that discord.py may after a 5xx.
         """
         if self.client is None:
             raise Unreachable("not logged in to Discord")
         hand_over = _HandOver(going, again=again)
         more: dict[str, Any] = {"middlewares": (hand_over,)}
-        if json is not None:
+        sent = discord.File(io.BytesIO(file.data), file_name(file.name)) if file is not None else None
+        if file is not None and sent is not None:
+            more |= {"files": [sent], "form": _form(json, sent, file)}
+        elif json is not None:
             more["json"] = json
         if params is not None:
             more["params"] = params
@@ -111,6 +117,16 @@ class Api:
                 # An earlier try may have been taken: what is said of the last one does not undo it.
                 meaning = Uncertain(meaning.reason)
             raise meaning from error
+        finally:
+            if sent is not None:
+                sent.close()
+
+
+def _form(json: object, sent: discord.File, file: File) -> list[dict[str, Any]]:
+    """https://discord.com/developers/docs/reference#uploading-files; the name is quoted by nobody, and harmless."""
+    told = {"name": "payload_json", "value": json_.dumps(json)}
+    kind = content_type(file.content_type)
+    return [told, {"name": "files[0]", "value": sent.fp, "filename": sent.filename, "content_type": kind}]
 
 
 _FAILURES = (
@@ -145,7 +161,7 @@ def _told(error: discord.HTTPException) -> Denied | Refused | Uncertain:
     said = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
     if error.status == UNAUTHORIZED:
         return Denied("Discord refuses the token")
-    return Uncertain(said) if error.status >= BROKEN else Refused(said, status=error.status)
+    return Uncertain(said) if error.status >= BROKEN else Refused(said, status=error.status, code=error.code)
 
 
 def _wait_s(response: aiohttp.ClientResponse, body: bytes) -> float:

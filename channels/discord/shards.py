@@ -57,10 +57,12 @@ class Shards:
         inbox: Inbox,
         api: Api,
         link: LinkChanged,
+        identifies: Identifies,
     ) -> None:
+        """`identifies` outlives it: Discord counts what earlier ones did."""
         self._client, self._config, self._clock, self._random = client, config, clock, random
         self._inbox, self._link, self._api = inbox, link, api
-        self._identifies = Identifies()
+        self._identifies = identifies
         self._identifying = asyncio.Lock()
         self._count: int | None = config.shards if isinstance(config.shards, int) else None
         self._sockets: dict[int, Socket] = {}

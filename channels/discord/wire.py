@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
+from channels.base import CommandSpec
 from channels.discord.directory import Directory
 from channels.discord.ids import snowflake, snowflakes, time_of
+from channels.discord.options import written
+from channels.discord.people import alone, asker, member_ranks
 from channels.discord.text import beside, display_name, names_us, people_in, readable
 from channels.payload import Json, flag, moment, number, obj, objs, string, whole
-from channels.text import clean
 from gateway.events import (
     Attachment,
     Command,
@@ -87,8 +89,10 @@ def deleted(data: Json, directory: Directory, now: datetime) -> list[Deleted]:
     if not channel:
         return []
     gone = [snowflake(data, "id"), *snowflakes(data, "ids")]
-    at = directory.address(channel)
-    return [Deleted(id=EventId(found), at=at, message=MessageId(found), sent=now) for found in gone if found]
+    at, direct = directory.address(channel), _direct(data, directory)
+    return [
+        Deleted(id=EventId(found), at=at, message=MessageId(found), sent=now, direct=direct) for found in gone if found
+    ]
 
 
 def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, added: bool) -> Reacted | None:
@@ -107,6 +111,7 @@ def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, adde
             name=display_name(who, member) or user,
             is_bot=flag(who, "bot"),
             verified=True,
+            ranks=member_ranks(data),
         ),
         message=MessageId(to),
         reaction=f":{shown}:" if snowflake(emoji, "id") else shown,
@@ -116,32 +121,35 @@ def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, adde
     )
 
 
-def command(data: Json, directory: Directory) -> Command | None:
-    """A native slash command of ours."""
+def command(data: Json, directory: Directory, specs: Sequence[CommandSpec] = ()) -> Command | None:
+    """A native slash command of ours. `specs`: the table, which has the order of the arguments."""
     number_, channel = snowflake(data, "id"), snowflake(data, "channel_id")
-    asked, member = obj(data, "data"), obj(data, "member")
-    user = obj(member, "user") or obj(data, "user")
-    who, name = snowflake(user, "id"), string(asked, "name").lower()
+    asked, who = obj(data, "data"), asker(data)
+    name = string(asked, "name").lower()
     if (whole(data, "type"), whole(asked, "type")) != _SLASH or not (number_ and channel and who and name):
         return None
-    values = (option.get("value") for option in objs(asked, "options"))
-    args = " ".join(value.strip() for value in values if isinstance(value, str))
     return Command(
         id=EventId(INTERACTION + number_),
         at=directory.address(channel),
-        sender=Sender(
-            id=SenderId(who), name=display_name(user, member) or who, is_bot=flag(user, "bot"), verified=True
-        ),
+        sender=who,
         name=name,
-        args=clean(args).strip(),
+        args=written(asked, specs),
         sent=time_of(number_),
         origin="native",
-        direct=not snowflake(data, "guild_id"),
+        direct=alone(data),
     )
 
 
-def read(event: str, data: Json, directory: Directory, now: datetime, nonce: str) -> Sequence[Notification]:
-    """All that one event of the gateway means to us."""
+def read(
+    event: str,
+    data: Json,
+    directory: Directory,
+    now: datetime,
+    nonce: str,
+    *,
+    specs: Sequence[CommandSpec] = (),
+) -> Sequence[Notification]:
+    """All that one event of the gateway means to us. `specs`: as for `command`."""
     found: Notification | None = None
     match event:
         case "MESSAGE_CREATE":
@@ -153,7 +161,7 @@ def read(event: str, data: Json, directory: Directory, now: datetime, nonce: str
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             found = reacted(data, directory, now, nonce, added=event.endswith("ADD"))
         case "INTERACTION_CREATE":
-            found = command(data, directory)
+            found = command(data, directory, specs)
         case _:
             pass
     return [] if found is None else [found]
@@ -169,7 +177,8 @@ def _author(data: Json) -> Sender | None:
     if not who:
         return None
     name = display_name(author, obj(data, "member")) or who
-    return Sender(id=SenderId(who), name=name, is_bot=flag(author, "bot"), verified=True)
+    is_bot = flag(author, "bot") or bool(hook)
+    return Sender(id=SenderId(who), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data))
 
 
 def _is_said(data: Json) -> bool:

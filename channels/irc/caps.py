@@ -16,6 +16,7 @@ WANTED: Final = frozenset(
         "chghost",
         "draft/chathistory",
         "draft/event-playback",
+        "draft/message-redaction",
         "draft/multiline",
         "echo-message",
         "extended-join",

@@ -1,15 +1,14 @@
 """The IRC channel: connects, stays connected, and hands over what happens."""
 
 import asyncio
-import contextlib
 import logging
 import random as _random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from channels.backoff import Backoff
-from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Unreachable, unrecorded
-from channels.irc import tls
+from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, People, Unreachable, unrecorded
+from channels.irc import acts, tls
 from channels.irc.compose import gathered
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
@@ -18,7 +17,8 @@ from channels.irc.outgoing import WINDOW
 from channels.irc.paging import pages_of, surely_bytes
 from channels.irc.registration import Logins
 from channels.irc.render import FORMATTING
-from channels.irc.sending import deliver, show_typing
+from channels.irc.senders import alone_with, target_of
+from channels.irc.sending import calling_few, deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.sts import Offer, Policy
 from channels.irc.upkeep import beside, come_up, enter, watch
@@ -26,7 +26,7 @@ from channels.irc.wire import line
 from channels.irc.writing import EVERY_S
 from channels.tasks import end, within
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, EventId, Link, Post, Receipt
+from gateway.events import Address, ChannelName, EventId, Link, MessageId, Post, Receipt, RoomId, Sender
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
@@ -74,13 +74,14 @@ class IrcChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         pages = self._pages(post)
         page, limits = pages[min(post.page, len(pages)) - 1], self._session.multiline if self._session else None
-        return gathered(page, self._body_bytes(_target(post.to)), limits) if limits else page
+        page = calling_few(self._session, target_of(post.to.room), page) if self._session else page
+        return gathered(page, self._body_bytes(target_of(post.to.room)), limits) if limits else page
 
     def pages(self, post: Post) -> int:
         return len(self._pages(post))
 
     def _pages(self, post: Post) -> tuple[tuple[str, ...], ...]:
-        target, nick = _target(post.to), self._config.nick
+        target, nick = target_of(post.to.room), self._config.nick
         return pages_of(post.text, surely_bytes(nick, target), self._line_bytes(target), self._config.page_lines)
 
     def _line_bytes(self, target: str) -> int:
@@ -94,26 +95,60 @@ class IrcChannel:
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        session = self._session
-        if session is None:
+        return await deliver(*self._there(part.to), part, going)
+
+    def _there(self, at: Address) -> tuple[Session, str]:
+        """What is connected, and what a place is called there now."""
+        if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
-        return await deliver(session, session.moves.nick(part.to.room), part, going)
+        return self._session, self._session.moves.nick(at.room)
 
     typing_every_s = EVERY_S
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        with contextlib.suppress(ValueError):  # not a target
-            if self._session is not None:
-                to = self._session.moves.nick(at.room)
-                show_typing(self._session, to, self._clock.monotonic(), active=active)
+        if self._session is not None:
+            show_typing(self._session, at.room, self._clock.monotonic(), active=active)
+
+    @property
+    def nick(self) -> str:
+        return self._config.nick if self._session is None else self._session.nick
+
+    def alone_with(self, sender: Sender) -> RoomId:
+        return alone_with(sender)
 
     async def join(self, at: Address) -> None:
-        if self._session is None:
-            raise Unreachable(f"{self._name} is not connected")
-        await enter(self._session, self._clock, at.room)
+        await enter(self._there(at)[0], self._clock, at.room)
+
+    async def leave(self, at: Address) -> None:
+        await acts.leave(self._there(at)[0], at.room)
+
+    def inside(self, room: RoomId) -> bool | None:
+        return acts.inside(self._session, room) if self._session else None
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        await acts.react(*self._there(at), message, reaction, add=add)
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        await acts.delete(*self._there(at), message)
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        await acts.set_topic(*self._there(at), topic)
+
+    async def people(self, at: Address, *, most: int) -> People:
+        return acts.people(*self._there(at), at.room, most)
+
+    def follow(self, before: "IrcChannel") -> None:
+        """Go on where that one has ended, if on the same network: with what it heard and nobody took. Before `run`."""
+        mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
+        if (mine.host, mine.port) == (theirs.host, theirs.port):
+            self._memory = before._memory  # noqa: SLF001 - the same
+            self._memory.barred -= {room.lower() for room in mine.rooms if room not in theirs.rooms}  # named anew
+            for item in before._inbox.left(lambda _: True):  # noqa: SLF001 - the same
+                self._inbox.put(item)
 
     async def run(self, emit: Emit) -> None:
         self._up, self._logins = None, Logins()
+        self._inbox.left(lambda item: not isinstance(item[0], Link))  # how the link was when it was cut is no news
         await self._inbox.between(self._stay_connected(), self._inbox.run(emit))
 
     def _pause(self, full: bool) -> None:
@@ -213,8 +248,3 @@ class IrcChannel:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.goodbye(line("QUIT", trailing="goodbye"))
-
-
-def _target(to: Address) -> str:
-    """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick."""
-    return to.room.partition("!")[0] or to.room

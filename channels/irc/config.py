@@ -29,8 +29,11 @@ class Sasl(Section):
     """How to log in to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
 
     mechanism: Literal["plain", "external", "scram-sha-256"]
+    """plain needs TLS; external uses `tls.cert_file`; scram-sha-256 does not show the password to the server."""
     account: str = ""
+    """Of the services. Not for external."""
     password: SecretStr | None = None
+    """Of that account. Not for external."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -53,9 +56,13 @@ class IrcConfig(Section):
 
     platform: Literal["irc"] = "irc"
     host: str
+    """Of the network, e.g. irc.libera.chat."""
     port: int = Field(default=6697, ge=1, le=65535)
+    """6697 is for TLS, 6667 without."""
     tls: bool | Tls = True
+    """false: without, for servers on this machine."""
     nick: str
+    """Where it is taken, another is chosen, and this one won back."""
     username: str | None = None
     """None: the nick."""
     realname: str | None = None

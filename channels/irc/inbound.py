@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from channels.irc.ctcp import ctcp
@@ -10,10 +10,12 @@ from channels.irc.formatting import marked
 from channels.irc.isupport import Isupport
 from channels.irc.people import People
 from channels.irc.render import plain
+from channels.irc.senders import alone_with, sender_of
 from channels.irc.wire import Line, mentions
 from gateway.events import (
     Address,
     ChannelName,
+    Deleted,
     EventId,
     Membership,
     Message,
@@ -22,11 +24,10 @@ from gateway.events import (
     Reacted,
     RoomId,
     Sender,
-    SenderId,
 )
 
-_BOT: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
-"""https://ircv3.net/specs/extensions/bot-mode, and as it was called before: InspIRCd below 3.13 has only the last."""
+_STALE: Final = timedelta(minutes=5)
+"""What the server sent longer ago was played back by a bouncer. More than servers' clocks are off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,9 @@ def to_notifications(line: Line, view: View, now: datetime, fresh_id: Callable[[
         case "TAGMSG":
             reacted = _reaction(line, view, now, fresh_id)
             return (reacted,) if reacted else ()
+        case "REDACT":
+            deleted = _deleted(line, view, now, fresh_id)
+            return (deleted,) if deleted else ()
         case _:
             return _memberships(line, view, now, fresh_id)
 
@@ -84,9 +88,7 @@ def _place(line: Line, sender: Sender, view: View) -> tuple[Address, bool] | Non
         return _room(room, view), True
     if view.isupport.fold(target) != view.isupport.fold(view.me):
         return None
-    # With who is behind the nick in it, a stranger who takes the nick later is another conversation.
-    who = f"{line.source.nick}!account:{sender.account}" if sender.account else line.source.mask
-    return Address(channel=view.channel, room=RoomId(who)), False
+    return Address(channel=view.channel, room=alone_with(sender, line.source.mask)), False
 
 
 def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Message | None:
@@ -96,7 +98,7 @@ def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str])
         return None
     # Only a multiline message has more than one line.
     said = "\n".join(map(plain, text.split("\n"))) if request is None else f"/me {request.argument}"
-    sender = _sender(line, view)
+    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
     place = _place(line, sender, view)
     if place is None or not (said if request is None else request.argument).strip():
         return None
@@ -123,7 +125,7 @@ def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]
     message = replied_to(line)
     added = plain(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
     removed = plain(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
-    sender = _sender(line, view)
+    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
     place = _place(line, sender, view)
     if place is None or message is None or not (added or removed).strip():
         return None
@@ -135,6 +137,23 @@ def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]
         reaction=added or removed,
         added=bool(added),
         sent=sent_at(line, now),
+        direct=not place[1],
+    )
+
+
+def _deleted(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Deleted | None:
+    """A message that was taken back: https://ircv3.net/specs/extensions/message-redaction."""
+    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
+    place, message = _place(line, sender, view), line.param(1)
+    if place is None or not message:
+        return None
+    told = EventId(line.tags.get("msgid") or fresh_id())
+    return Deleted(
+        id=told,
+        at=place[0],
+        message=MessageId(message),
+        sent=sent_at(line, now),
+        sender=sender,
         direct=not place[1],
     )
 
@@ -182,7 +201,7 @@ def _membership(
     return Membership(
         id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
         at=_room(room, view),
-        sender=_sender(line, view),
+        sender=_sender(line, view, now, room),
         # A server only says how things stand, after a split too.
         news=change != "topic" or bool(line.source.user or line.source.host),
         change=change,  # type: ignore[arg-type]  # one of the literals above; mypy widens them in a tuple
@@ -197,16 +216,11 @@ def _room(room: str, view: View) -> Address:
     return Address(channel=view.channel, room=RoomId(view.rooms.get(folded, folded)))
 
 
-def _sender(line: Line, view: View) -> Sender:
-    known = view.people.account(line.source.nick, view.isupport) if view.past is None else None
-    account = line.tags.get("account") if view.account_tag else known
-    return Sender(
-        id=SenderId(f"account:{account}" if account else f"mask:{line.source.mask}"),
-        name=line.source.nick,
-        account=account or None,
-        is_bot=not _BOT.isdisjoint(line.tags),
-        verified=bool(account),
-    )
+def _sender(line: Line, view: View, now: datetime, room: str | None) -> Sender:
+    """Who did it; `room`: where, if that is a room."""
+    # Of who had the nick earlier nothing is known but what the line itself says.
+    present = view.past is None and now - sent_at(line, now) < _STALE
+    return sender_of(line, room, view.people if present else None, view.isupport, account_tag=view.account_tag)
 
 
 def sent_at(line: Line, now: datetime) -> datetime:

@@ -1,13 +1,17 @@
 """What the server is like, as it tells in numeric 005: https://modern.ircdocs.horse/#rplisupport-005. Pure."""
 
 import string
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 DEFAULT_LINE_BYTES = 512
 """With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
 _MOST_LINE_BYTES = 16_384
 _MANY = 100
+_PREFIX = MappingProxyType({"@": "o", "+": "v"})
+_CHANMODES = ("beI", "k", "l", "imnpst")
+"""RFC 2811 section 4, for servers that do not say."""
 _MOST_HISTORY = 10_000
 
 _UPPER = string.ascii_uppercase
@@ -23,6 +27,21 @@ def _number(text: str, default: int, most: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
 
 
+def _prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
+    """`(ov)@+`; empty: nobody has a rank there."""
+    letters, closed, signs = value.removeprefix("(").partition(")")
+    fits = value.startswith("(") and closed and len(letters) == len(signs) == len(set(signs))
+    if value and not fits:
+        return before
+    return MappingProxyType(dict(zip(signs, letters, strict=True)) if value else {})
+
+
+def _chanmodes(value: str) -> tuple[str, str, str, str]:
+    """`A,B,C,D`, and more that nobody knows yet."""
+    lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
+    return lists, always, when_set, never
+
+
 @dataclass(frozen=True, slots=True)
 class Isupport:
     """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
@@ -30,6 +49,10 @@ class Isupport:
     casemapping: str = "rfc1459"
     chantypes: str = "#&"
     statusmsg: str = ""
+    prefix: Mapping[str, str] = field(default_factory=lambda: _PREFIX)
+    """Sign in front of a nick -> letter of the mode that it stands for; the highest first."""
+    chanmodes: tuple[str, str, str, str] = _CHANMODES
+    """Letters of modes by what parameter they take: of lists, always, only when set, never."""
     line_bytes: int = DEFAULT_LINE_BYTES
     user_bytes: int = 10
     """Longest user name, without the `~` of a failed ident check."""
@@ -44,6 +67,8 @@ class Isupport:
     """Most lines of one CHATHISTORY answer; 0: the server does not say."""
     history_by_id: bool = False
     """CHATHISTORY takes message ids as references."""
+    topic_bytes: int = 0
+    """Longest topic; 0: the server does not say. It does not say either whether it counts bytes, which are more."""
     tags_denied: str = ""
     """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
 
@@ -62,6 +87,10 @@ class Isupport:
                     values["chantypes"] = default.chantypes if gone or not value else value
                 case "STATUSMSG":
                     values["statusmsg"] = "" if gone else value
+                case "PREFIX":
+                    values["prefix"] = _PREFIX if gone else _prefix(value, values["prefix"])
+                case "CHANMODES":
+                    values["chanmodes"] = _CHANMODES if gone else _chanmodes(value)
                 case "LINELEN":
                     number = default.line_bytes if gone else _number(value, default.line_bytes, _MOST_LINE_BYTES)
                     values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MOST_LINE_BYTES))
@@ -77,6 +106,8 @@ class Isupport:
                     values["history_lines"] = 0 if gone else _number(value, 0, _MOST_HISTORY)
                 case "MSGREFTYPES":
                     values["history_by_id"] = not gone and "msgid" in value.split(",")
+                case "TOPICLEN":
+                    values["topic_bytes"] = 0 if gone else _number(value, 0, _MOST_LINE_BYTES)
                 case "CLIENTTAGDENY":
                     values["tags_denied"] = "" if gone else value
                 case "BOT":

@@ -29,5 +29,5 @@ class Mask:
         user, at, host = self._userhost.partition("@")
         known = len(self._userhost.encode()) if user and at and host else 0
         userhost = known or 1 + isupport.user_bytes + 1 + isupport.host_bytes
-        frame = len(":! PRIVMSG  :\r\n") + nick_bytes + userhost + len(target.encode())
+        frame = len(":! PRIVMSG  :\r\n") + nick_bytes + userhost + len(target.encode("utf-8", "replace"))
         return max(isupport.line_bytes - frame, 64)

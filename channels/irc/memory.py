@@ -41,8 +41,8 @@ class Memory:
         """The server's names of our own messages."""
         self.told = _Recent(_RECENT)
         """Events that were handed over, by place and id."""
-        self.kicked: set[str] = set()
-        """Folded rooms that we were thrown out of and must not enter by ourselves."""
+        self.barred: set[str] = set()
+        """Folded rooms that we were thrown out of, or told to leave, and must not enter by ourselves."""
         self._newest = self.safe = _read(cursor)
         """`safe`: everything up to then is told."""
         self.gap = False

@@ -8,6 +8,7 @@ from typing import Final
 
 from channels.irc.isupport import Isupport
 from channels.irc.people import People
+from channels.irc.senders import target_of
 from channels.irc.wire import Line
 
 _MOST: Final = 1_000
@@ -44,4 +45,4 @@ class Moves:
 
     def nick(self, chat: str) -> str:
         """Whom to write to; a room's name is itself."""
-        return self._now.get(chat) or chat.partition("!")[0] or chat
+        return self._now.get(chat) or target_of(chat)

@@ -75,15 +75,18 @@ class Outgoing:
         self._waiting.insert(position, Item(deque()))
         self._wake.set()
 
-    async def send(self, lines: list[str], target: str, going: Going = unrecorded, *, whole: str = "") -> Receipt:
+    async def send(
+        self, lines: list[str], target: str, going: Going = unrecorded, *, whole: str = "", alone: str = ""
+    ) -> Receipt:
         """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
 
-        `whole`: the lines are one multiline batch with this text. `going` is awaited when it is the part's turn and
-        the pace allows, before anything of it is written.
+        `whole`: the lines are one multiline batch with this text. `alone`: it is this command, and no message: it
+        gets barriers of its own, so that its refusal is never taken for a message's. `going` is awaited when it is
+        the part's turn and the pace allows, before anything of it is written.
         """
         if self._lost:
             raise Unreachable(self._lost)
-        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole)
+        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone)
         assert item.done is not None
         self._waiting.append(item)
         self._wake.set()
@@ -131,7 +134,8 @@ class Outgoing:
         idle = not any(item.done is not None and not item.dropped for item in self._waiting)
         midway = bool(self._waiting and self._waiting[0].written)
         due = (parts > 0 and idle) or parts >= WINDOW or len(self._window) >= _MOST_LINES
-        return due and not midway
+        apart = len(self._window) > 0 and bool(self._window.alone or (self._waiting and self._waiting[0].alone))
+        return (due or apart) and not midway
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
@@ -169,6 +173,7 @@ class Outgoing:
         if item.whole and item.written:
             return raw  # the server answers the opening of the batch
         if item.done is None or item in self._unlabelled:
+            self._window.alone = item.alone
             self._window.wrote(item, item.target, item.whole or raw.partition(" :")[2])
             return raw
         return tagged(raw, {"label": self._labels.wrote(item, self._clock.monotonic())})
@@ -201,7 +206,7 @@ class Outgoing:
         window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
             self._pong(said)
-        elif refusals.refuses_message(said):
+        elif refusals.refuses_message(said) or refusals.refuses_command(said, window.alone):
             # The first parameter of a numeric is our own nick.
             names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
             window.refuse(names, refusals.reason(said), anybody=refusals.names_nobody(said))

@@ -23,6 +23,8 @@ class Item:
     """Awaited before the first line is written."""
     whole: str = ""
     """The lines are one multiline batch with this text: the server answers the batch, not its lines."""
+    alone: str = ""
+    """The command that it is; empty: a message."""
     gone: bool = False
     written: int = 0
 

@@ -1,15 +1,20 @@
-"""Who is in our rooms, and which services account they are logged in to. Pure bookkeeping.
+"""Who is in our rooms, which services account they are logged in to, and what rank they have. Pure bookkeeping.
 
 An account is believed only while the server keeps us told about its nick: once somebody shares no room
 with us, the next person with that nick is a stranger.
 """
 
+from dataclasses import replace
+
 from channels.irc.isupport import Isupport
+from channels.irc.ranks import Ranks
 from channels.irc.wire import Line, line
 
 _ASKED = "152"
 """Marks the answers to our questions."""
 _WHOX_ACCOUNT = 7
+_EXTENDED = 2
+"""A JOIN with more than these parameters tells the account: https://ircv3.net/specs/extensions/extended-join."""
 _MOST_ROOMS = 1_000
 _MOST_PEOPLE = 50_000
 """Per room. Past this a room's people are not followed: a server must not fill our memory."""
@@ -26,30 +31,54 @@ class People:
     def __init__(self) -> None:
         self._rooms: dict[str, set[str]] = {}
         self._accounts: dict[str, str] = {}
+        self._masks: dict[str, str] = {}
+        """As others write them: `nick!user@host`, or the nick where we were told no more."""
+        self.ranks = Ranks()
 
     def account(self, nick: str, isupport: Isupport) -> str | None:
         """The services account of somebody we see, as far as we were told."""
         return self._accounts.get(isupport.fold(nick))
+
+    def ranks_of(self, room: str, nick: str, isupport: Isupport) -> tuple[str, ...]:
+        """What the server says of somebody there, the highest first."""
+        return self.ranks.of(isupport.fold(room), isupport.fold(nick))
 
     def rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
         """The folded names of the rooms that we share with `nick`, in order."""
         folded = isupport.fold(nick)
         return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
 
+    def inside(self, room: str, isupport: Isupport) -> frozenset[str] | None:
+        """The folded nicks of who is there, with us; None: we are not."""
+        nicks = self._rooms.get(isupport.fold(room))
+        return None if nicks is None else frozenset(nicks)
+
+    def mask(self, folded: str) -> str:
+        """Of a folded nick, in its own spelling."""
+        return self._masks.get(folded, folded)
+
     def feed(self, said: Line, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
         """Take in one line; `me` is our nick before it."""
         nick, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
         mine = nick == isupport.fold(me)
+        if said.source.host and "@" not in self._masks.get(nick, "@"):
+            self._masks[nick] = said.source.mask
         match said.command:
             case "JOIN":
                 if mine and (room in self._rooms or len(self._rooms) < _MOST_ROOMS):
                     self._rooms[room] = set()
-                self._seen(room, nick)
-                if len(said.params) > 1:
+                    self.ranks.closed(room)
+                self.ranks.left(nick, room)
+                self._seen(room, nick, said.source.mask)
+                if len(said.params) > _EXTENDED:
                     self._logged_in(nick, said.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
                 for name in said.param(-1).split():
-                    self._seen(isupport.fold(said.param(-2)), isupport.fold(name.lstrip("~&@%+!").partition("!")[0]))
+                    mask = name.lstrip("~&@%+!" + "".join(isupport.prefix))
+                    here, nick = isupport.fold(said.param(-2)), isupport.fold(mask.partition("!")[0])
+                    self._seen(here, nick, mask)
+                    if nick in self._rooms.get(here, ()):
+                        self.ranks.told(here, nick, name[: len(name) - len(mask)], isupport)
             case "354" if said.param(1) == _ASKED and len(said.params) > _WHOX_ACCOUNT:
                 # Fields as `who` asks: token, room, user, host, nick, flags, account, real name.
                 if self._visible(person := isupport.fold(said.param(5))):
@@ -67,16 +96,22 @@ class People:
             case "QUIT":
                 self._gone(nick)
             case "NICK" if room:
-                self._renamed(nick, room)
+                self._renamed(nick, replace(said.source, nick=said.param(0)).mask, room)
+            case "CHGHOST" if self._visible(nick):
+                self._masks[nick] = f"{said.source.nick}!{said.param(0)}@{said.param(1)}"
+            case "MODE" if room in self._rooms:
+                self.ranks.changed(said, isupport, self._rooms[room])
             case "ACCOUNT" if self._visible(nick):
                 self._logged_in(nick, said.param(0))
             case _:
                 pass
 
-    def _seen(self, room: str, nick: str) -> None:
+    def _seen(self, room: str, nick: str, mask: str) -> None:
         nicks = self._rooms.get(room)
         if nicks is not None and len(nicks) < _MOST_PEOPLE:
             nicks.add(nick)
+            if "@" in mask or nick not in self._masks:
+                self._masks[nick] = mask
 
     def _logged_in(self, nick: str, account: str) -> None:
         self._accounts.pop(nick, None)
@@ -88,20 +123,30 @@ class People:
 
     def _left(self, room: str, nick: str) -> None:
         self._rooms.get(room, set()).discard(nick)
+        self.ranks.left(nick, room)
         if not self._visible(nick):
             self._accounts.pop(nick, None)
+            self._masks.pop(nick, None)
 
     def _left_room(self, room: str) -> None:
         self._rooms.pop(room, None)
-        self._accounts = {nick: account for nick, account in self._accounts.items() if self._visible(nick)}
+        self.ranks.closed(room)
+        seen = set().union(*self._rooms.values())
+        self._accounts = {nick: account for nick, account in self._accounts.items() if nick in seen}
+        self._masks = {nick: mask for nick, mask in self._masks.items() if nick in seen}
 
     def _gone(self, nick: str) -> None:
         self._accounts.pop(nick, None)
+        self._masks.pop(nick, None)
+        self.ranks.left(nick)
         for nicks in self._rooms.values():
             nicks.discard(nick)
 
-    def _renamed(self, old: str, new: str) -> None:
+    def _renamed(self, old: str, new_mask: str, new: str) -> None:
         account = self._accounts.pop(old, None)
+        self.ranks.renamed(old, new)
+        if self._masks.pop(old, None) is not None:
+            self._masks[new] = new_mask
         for nicks in self._rooms.values():
             if old in nicks:
                 nicks.discard(old)

@@ -30,6 +30,8 @@ class Presence:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._polled_s, self._opened = now_s, False
         self._left: set[str] = set()
+        self._leaving: set[str] = set()
+        """Folded; we have been told to go."""
         self.joined = asyncio.Event()
         """Every room of the start is entered or refused."""
 
@@ -39,8 +41,8 @@ class Presence:
         return sorted(self._rooms.entered)
 
     def open(self, isupport: Isupport, now_s: float) -> list[str]:
-        """Ask to be let into the configured rooms, except those that we were thrown out of; which these are."""
-        rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.kicked]
+        """Ask to be let into the configured rooms, except those that we were thrown out of or left; which these are."""
+        rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.barred]
         self._ask(rooms, isupport, now_s, again=True)
         self._opened = True
         if not self._rooms.asked:
@@ -55,13 +57,24 @@ class Presence:
         """Ask to be let in, because somebody who may says so; done once we are in. Raises SendError by it."""
         folded = isupport.fold(room)
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._memory.kicked.discard(folded)
+        self._memory.barred.discard(folded)
         if folded in self._rooms.entered:
             entering.set_result(None)
             return entering
         self._waiters.setdefault(folded, []).append(entering)
         self._ask([room], isupport, now_s, again=False)
         return entering
+
+    def leaving(self, room: str, isupport: Isupport) -> None:
+        """We are about to go, because somebody who may says so, and do not come back by ourselves. Call `left` then."""
+        folded = isupport.fold(room)
+        self._memory.barred.add(folded)
+        self._leaving.add(folded)
+        self._rooms.give_up(folded)
+
+    def left(self, room: str, isupport: Isupport) -> None:
+        """The server has answered, or will not: who makes us go from now on throws us out."""
+        self._leaving.discard(isupport.fold(room))
 
     def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> None:
         """Take in a line; `me` is our nick after it."""
@@ -79,7 +92,7 @@ class Presence:
         if self._opened and not self._rooms.asked:
             self.joined.set()
         kicked = said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
-        if (kicked or (said.command == "PART" and mine)) and room not in self._left:
+        if (kicked or (said.command == "PART" and mine)) and room not in self._left | self._leaving:
             self._thrown_out(said, isupport, now_s)
         for raw in self._nick.feed(said, me, isupport):
             self._say(raw)
@@ -100,7 +113,7 @@ class Presence:
         if self._config.rejoin_after_kick and spelt is not None:
             self._rooms.kicked(spelt, isupport, now_s)
         elif spelt is not None:
-            self._memory.kicked.add(isupport.fold(room))
+            self._memory.barred.add(isupport.fold(room))
 
     def keep_up(self, me: str, isupport: Isupport, now_s: float) -> None:
         """Now and then: try rooms again that we were kept out of, and ask for our nick."""

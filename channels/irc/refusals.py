@@ -24,6 +24,7 @@ _TOO_FAST: Final = "(439)"
 """How the reason ends where we spoke to too many: ERR_TARGETTOOFAST of ircu and hybrid."""
 _TOO_FAST_S: Final = 120.0
 _SECONDS: Final = re.compile(r"\b([0-9]{1,4}) *s(?:ec|econds?)?\b")
+_UNKNOWN: Final = "421"
 _FAILS: Final = frozenset({"PRIVMSG", "NOTICE", "BATCH", "*"})
 
 
@@ -32,9 +33,15 @@ def refuses_message(line: Line) -> bool:
     return line.command in TARGET or line.command in ANY or (line.command == "FAIL" and line.param(0).upper() in _FAILS)
 
 
+def refuses_command(line: Line, command: str) -> bool:
+    """Whether it says no to this command of ours, or that there is no such; `command` empty: we gave none."""
+    told = line.param(0) if line.command == "FAIL" else line.param(1) if line.command == _UNKNOWN else ""
+    return bool(command) and told.upper() == command
+
+
 def names_nobody(line: Line) -> bool:
     """Whether it need not name the target that it is about."""
-    return line.command in ANY or line.command == "FAIL"
+    return line.command in ANY or line.command in {"FAIL", _UNKNOWN}
 
 
 def reason(line: Line) -> str:

@@ -104,6 +104,11 @@ class Rooms:
         later = self._later.setdefault(folded, _Later(room, 0.0, 0.0))
         later.at_s = now_s + REJOIN_S
 
+    def give_up(self, room: str) -> None:
+        """It (folded) is not to be tried again."""
+        self._again.discard(room)
+        self._later.pop(room, None)
+
     def due(self, now_s: float) -> list[str]:
         """Rooms to ask for again now, in the operator's spelling."""
         due = [later for later in self._later.values() if later.at_s <= now_s]

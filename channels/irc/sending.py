@@ -4,7 +4,8 @@ from channels.base import Going, Part, Rejected, unrecorded
 from channels.irc.compose import reply_tags, singly, together
 from channels.irc.session import Session
 from channels.irc.wire import line, tagged
-from gateway.events import Receipt
+from gateway.events import Receipt, RoomId
+from gateway.safety.mentions import without_nicks
 
 
 async def deliver(session: Session, target: str, part: Part, going: Going) -> Receipt:
@@ -33,11 +34,24 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
     return await session.outgoing.send(single.lines, folded, going)
 
 
-def show_typing(session: Session, target: str, now_s: float, *, active: bool) -> None:
+def calling_few(session: Session, target: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The same lines, with the nicks of people who are there parted if there are many of them.
+
+    They may be longer than what fits one message.
+    """
+    here = session.people.inside(target, session.isupport)
+    return tuple(without_nicks("\n".join(lines), here, session.isupport.fold).split("\n")) if here else lines
+
+
+def show_typing(session: Session, room: RoomId, now_s: float, *, active: bool) -> None:
     """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
+    target = session.moves.nick(room)
     folded = session.isupport.fold(target)
     if "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
         return
-    raw = tagged(line("TAGMSG", target), {"+typing": "active" if active else "done"})
+    try:
+        raw = tagged(line("TAGMSG", target), {"+typing": "active" if active else "done"})
+    except ValueError:  # not a target
+        return
     if session.writing.due(folded, now_s, active=active) and session.outgoing.aside(raw):
         session.writing.told(folded, now_s, active=active)

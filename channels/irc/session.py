@@ -54,9 +54,9 @@ class Session:
         """`memory` and `logins` outlive the connection; `secure`: it is TLS."""
         self.name, self._config, self._clock, self._write = name, config, clock, write
         self.login = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
-        self._memory = memory
+        self.memory = memory
         self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
-        self._batches, self._people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
+        self._batches, self.people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
         self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
         self.heard_s = self._adrift_s = clock.monotonic()
         self._ctcps = Ctcps(config.contact, config.source, self.heard_s)
@@ -146,8 +146,8 @@ class Session:
 
     def _handle(self, heard: Heard | Answered | History) -> None:
         if isinstance(heard, History):
-            view = self._view(past=self.isupport.fold(heard.target))
-            self._say(self._telling.page(heard, view, self._clock.now()))
+            _LOG.info("%s: %d lines of %s are read again", self.name, len(heard.lines), heard.target[:100] or "people")
+            self._say(self._telling.page(heard, self._view(past=self.isupport.fold(heard.target)), self._clock.now()))
             return
         self.outgoing.feed(heard, self.nick, self.isupport)
         if isinstance(heard, Heard):
@@ -159,12 +159,13 @@ class Session:
         mine = fold(said.source.nick) == fold(self.nick)
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
-            self._people.feed(said, self.nick, self.isupport)
-        self.moves.feed(said, self._people, self.isupport)
+            self.people.feed(said, self.nick, self.isupport)
+        self.moves.feed(said, self.people, self.isupport)
         if not quiet:
             self._telling.live(said, self._view(), now)
         if said.command != "JOIN":
-            self._people.feed(said, self.nick, self.isupport)
+            self.people.feed(said, self.nick, self.isupport)
+        self._say(line("NAMES", room) for room in self.people.ranks.doubted())
         self._mask.feed(said, mine=mine)
         match said.command:
             case "005":
@@ -177,7 +178,7 @@ class Session:
                 _LOG.info("%s: we are %s now", self.name, said.param(0)[:100])
                 self.nick = said.param(0)
             case "PRIVMSG" | "NOTICE" if mine and "msgid" in said.tags:
-                self._memory.own.add(said.tags["msgid"])
+                self.memory.own.add(said.tags["msgid"])
             case "PRIVMSG" if not mine:
                 self._answer_ctcp(said)
             case "421" | "FAIL" if "TAGMSG" in said.params:
@@ -241,9 +242,9 @@ class Session:
             me=self.nick,
             rooms={self.isupport.fold(room): room for room in self._config.rooms},
             isupport=self.isupport,
-            people=self._people,
+            people=self.people,
             account_tag="account-tag" in self.login.caps,
-            own=self._memory.own,
+            own=self.memory.own,
             past=past,
             account=self.login.account,
         )

@@ -1,6 +1,7 @@
 """What the operator wrote about TLS, as Python's TLS wants it."""
 
 import ssl
+from pathlib import Path
 
 from channels.base import Denied
 from channels.irc.config import Tls
@@ -16,6 +17,9 @@ def context(config: bool | Tls) -> ssl.SSLContext | None:
     if config is False:
         return None
     tls = config if isinstance(config, Tls) else Tls()
+    for path in filter(None, (tls.ca_file, tls.cert_file)):
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would keep us waiting, perhaps for ever
+            raise Denied(f"cannot use the TLS files of the configuration: {path} is no plain file")
     try:
         made = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file:

@@ -43,6 +43,8 @@ class Window(Generic[Owner]):
 
     def __init__(self) -> None:
         self._lines: list[_Written[Owner]] = []
+        self.alone = ""
+        """The command that stands in it all by itself; empty: messages."""
         self._answered: Counter[str] = Counter()
         """Target -> how many of its lines are behind the last answer."""
         self._refusals: Counter[str] = Counter()

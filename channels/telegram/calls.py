@@ -21,7 +21,7 @@ from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, U
 from channels.payload import string, whole
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import View
-from channels.telegram.transport import NOT_SENT, Flooded, Request, UpdatesRequest
+from channels.telegram.transport import CLOSED, NOT_SENT, Flooded, Request, UpdatesRequest
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL = 16
@@ -139,6 +139,8 @@ class Api:
                 return Rejected(said)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT):
                 return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
+            case NetworkError() if isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED:
+                return Unreachable("the gateway is just letting go of the Bot API")
             case TelegramError():
                 return Uncertain(f"no answer from the Bot API: {said or type(error).__name__}")
             case _:

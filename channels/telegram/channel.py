@@ -5,30 +5,44 @@ import contextlib
 import logging
 import random as _random
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Literal
 
-from telegram import BotCommand
 from telegram.error import TelegramError
 
-from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.base import (
+    Capabilities,
+    CommandSpec,
+    Denied,
+    Emit,
+    Going,
+    Part,
+    People,
+    Rejected,
+    Unreachable,
+    unrecorded,
+)
+from channels.tasks import end
+from channels.telegram.acts import Acts
 from channels.telegram.calls import Api
 from channels.telegram.config import TelegramConfig
 from channels.telegram.cursor import Cursor
 from channels.telegram.extras import Extras
 from channels.telegram.inbound import Inbound
-from channels.telegram.outgoing import Outgoing
+from channels.telegram.menus import Menus
+from channels.telegram.outgoing import FILE_BYTES, Outgoing
 from channels.telegram.pace import Pace
 from channels.telegram.people import View
 from channels.telegram.polling import Polling
-from channels.telegram.render import parse, render
+from channels.telegram.ranks import Ranks
+from channels.telegram.render import CAPTION, parse, render
 from channels.telegram.trouble import Trouble
 from gateway.clock import Clock
-from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, Post, Receipt
+from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, Post, Receipt, Sender
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.telegram")
 _GOODBYE_S = 0.5
-_MENU_S = 5.0
-"""Nobody is heard before."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
     "headings become bold, tables are shown as they are written."
@@ -36,7 +50,7 @@ _FORMATTING = (
 
 
 class TelegramChannel:
-    """One bot account; a `channels.base.Channel`, `CanType`, `CanPreview` and `CanDownload`."""
+    """One bot account; a `channels.base.Channel` that can do all but page and join."""
 
     typing_every_s = 4.5
     """Telegram shows it for five seconds (core.telegram.org/bots/api#sendchataction)."""
@@ -50,10 +64,12 @@ class TelegramChannel:
         *,
         cursor: str | None = None,
         commands: Sequence[CommandSpec] = (),
+        ranks: AbstractSet[str] = frozenset(),
         random: Callable[[], float] = _random.random,
     ) -> None:
+        """`ranks`: chats where it matters who runs them; `*`: all."""
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._commands = tuple(commands)
+        self._menus = Menus(name, commands)
         self._pace = Pace(config.flood)
         self._inbound = Inbound(
             View(
@@ -62,11 +78,12 @@ class TelegramChannel:
                 username="",
                 rooms=frozenset(config.rooms),
                 commands=frozenset(command.name for command in commands),
-                cursor=Cursor.parse(cursor),
+                cursor=Cursor.parse(cursor).of(config.token.get_secret_value().partition(":")[0]),
             ),
             counting=config.webhook is None,
+            ranks=Ranks(ranks),
         )
-        self._ways: tuple[Outgoing, Extras] | None = None
+        self._ways: tuple[Outgoing, Extras, Acts] | None = None
         """Set while something can be sent."""
         self._up: bool | None = None
 
@@ -76,15 +93,17 @@ class TelegramChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True)
+        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, file_bytes=FILE_BYTES)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return tuple(text.dump() for text in render(post.text))
+        return tuple(text.dump() for text in render(post.text, first=CAPTION if post.file else None))
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not parse(part.body).text.strip():
             raise ValueError("a part needs text")
-        outgoing, extras = self._connected()
+        if part.file is not None and len(part.file.data) > FILE_BYTES:
+            raise Rejected(f"Telegram takes files of at most {FILE_BYTES} bytes")
+        outgoing, extras, _ = self._connected()
         receipt = await outgoing.send(part, going)
         extras.said(part.to)
         return receipt
@@ -104,13 +123,39 @@ class TelegramChannel:
             raise Rejected(f"{at.channel} is another account")
         return await self._connected()[1].download(attachment, limit_bytes)
 
-    def _connected(self) -> tuple[Outgoing, Extras]:
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        await self._acts.react(at, message, reaction, add=add)
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        await self._acts.edit(at, message, text)
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        await self._acts.delete(at, message)
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        await self._acts.set_topic(at, topic)
+
+    async def leave(self, at: Address) -> None:
+        await self._acts.leave(at)
+
+    async def people(self, at: Address, *, most: int) -> People:
+        return await self._acts.people(at, most)
+
+    async def offer(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+        await self._menus.offer(to)
+
+    @property
+    def _acts(self) -> Acts:
+        return self._connected()[2]
+
+    def _connected(self) -> tuple[Outgoing, Extras, Acts]:
         if self._ways is None:
             raise Unreachable(f"{self._name} is not connected")
         return self._ways
 
     async def run(self, emit: Emit) -> None:
         self._up = None
+        self._inbound.begin()
 
         async def link(up: bool, reason: str) -> None:
             if self._up is not up:
@@ -124,13 +169,17 @@ class TelegramChannel:
             await link(False, f"the HTTP client cannot be set up: {error}")
             raise Denied(f"the HTTP client cannot be set up: {error}") from None
         trouble = Trouble(api, self._clock, self._random, link)
+        settling: asyncio.Task[None] | None = None
         try:
             with api.discreet():
                 await self._meet(api, trouble)
-                await self._offer_commands(api)
+                await self._menus.begin(api)
+                settling = asyncio.create_task(self._menus.settle())
                 await self._receive(api, emit, trouble)
         finally:
             self._ways = None
+            self._menus.end()
+            await end(*([settling] if settling is not None else []))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(api.close(), _GOODBYE_S)
 
@@ -144,7 +193,8 @@ class TelegramChannel:
                 continue
             self._inbound.view = view
             outgoing = Outgoing(api, self._clock, self._pace, self._inbound.chat, self._inbound.move)
-            self._ways = (outgoing, Extras(api, self._clock, outgoing, self._config.preview))
+            extras = Extras(api, self._clock, outgoing, self._config.preview)
+            self._ways = (outgoing, extras, Acts(api, self._clock, outgoing, view.me))
             trouble.greeted(f"connected to {self._config.base_url} as @{view.username}")
             if not view.reads_all:
                 _LOG.info(
@@ -154,17 +204,6 @@ class TelegramChannel:
                 )
             await trouble.over()
             return
-
-    async def _offer_commands(self, api: Api) -> None:
-        wanted = tuple(BotCommand(command.name, command.summary) for command in self._commands)
-        if not wanted:
-            return
-        try:
-            async with asyncio.timeout(_MENU_S):
-                if tuple(await api.read(api.bot.get_my_commands())) != wanted:
-                    await api.read(api.bot.set_my_commands(wanted))
-        except (TelegramError, TimeoutError) as error:  # a menu is not worth a stop
-            _LOG.warning("%s: the command menu is not set: %s", self._name, api.clean(error) or "no answer in time")
 
     async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
         if self._config.webhook is None:

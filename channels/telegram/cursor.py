@@ -21,6 +21,8 @@ class Cursor:
     """Unix time when the last update was taken in."""
     moved: Mapping[str, str] = field(default_factory=dict)
     """Of groups that became supergroups: old id to new."""
+    bot: str = ""
+    """Whose updates they are, by what stands in front of the token's colon. Empty: that was not written down."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -28,16 +30,23 @@ class Cursor:
         try:
             value = json.loads(text or "{}")
             offset, at_s, moved = value.get("offset"), value.get("at", 0), value.get("moved", {})
+            bot = str(value.get("bot", ""))
             if (offset is None or isinstance(offset, int)) and isinstance(at_s, int) and isinstance(moved, dict):
-                return cls(offset=offset, at_s=at_s, moved={str(old): str(new) for old, new in moved.items()})
+                return cls(offset=offset, at_s=at_s, moved={str(old): str(new) for old, new in moved.items()}, bot=bot)
         except (ValueError, AttributeError, RecursionError):
             pass
         return cls()
 
     def dump(self) -> str:
         """As JSON, the same for equal cursors."""
-        value = {"offset": self.offset, "at": self.at_s, "moved": dict(self.moved)}
+        value: dict[str, object] = {"offset": self.offset, "at": self.at_s, "moved": dict(self.moved)}
+        if self.bot:
+            value["bot"] = self.bot
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+    def of(self, bot: str) -> Self:
+        """For this bot: each counts its own updates, and another's offset would confirm what nobody has seen."""
+        return replace(self, bot=bot, offset=self.offset if self.bot in ("", bot) else None)
 
     def ask_from(self, now: datetime) -> int | None:
         """The offset to ask with."""

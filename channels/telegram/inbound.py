@@ -9,8 +9,9 @@ from datetime import datetime
 from channels.payload import Json, whole
 from channels.telegram.cursor import Cursor
 from channels.telegram.people import View
-from channels.telegram.wire import album, button, chat_of, merged, moved, read
-from gateway.events import Message, Notification
+from channels.telegram.ranks import CHANGES, Ranks
+from channels.telegram.wire import ALLOWED, album, button, chat_of, merged, moved, read
+from gateway.events import Command, Edited, Membership, Message, Notification, Reacted
 
 _LOG = logging.getLogger("reverie.telegram")
 _ALBUM = 10
@@ -43,15 +44,30 @@ def valid(updates: Iterable[object]) -> list[Json]:
 class Inbound:
     """Reads one account's updates."""
 
-    def __init__(self, view: View, *, counting: bool) -> None:
-        """`counting`: what is not taken is shown again, and the cursor moves on with what is.
+    def __init__(self, view: View, *, counting: bool, ranks: Ranks | None = None) -> None:
+        """`ranks` is kept up by whoever asks Telegram; None: nobody has any.
+
+        `counting`: what is not taken is shown again, and the cursor moves on with what is.
 
         A webhook's updates come in any order and in small pieces: they are taken as they are, and not counted.
         """
         self.view = view if counting else replace(view, cursor=replace(view.cursor, offset=None))
         self._counting = counting
+        self.ranks = ranks or Ranks(frozenset())
+        self.durable = self.view.cursor
+        """What is certainly written down: to be set by whoever emits."""
         self._seen: Counter[str] = Counter()
         """How many pictures albums had when they were held back."""
+
+    def begin(self) -> None:
+        """Whoever emitted before may have been cut: go on from what is durable. Where groups moved stays known."""
+        self.view = replace(self.view, cursor=replace(self.durable, moved=self.view.cursor.moved))
+        self._seen.clear()
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The kinds of updates to be asked for."""
+        return (*ALLOWED, CHANGES) if self.ranks.wanted else ALLOWED
 
     def move(self, old: str, new: str) -> None:
         """A group has a new id."""
@@ -70,6 +86,7 @@ class Inbound:
         for index, update in enumerate(updates[:count]):
             if change := moved(update):
                 self.move(*change)
+            self.ranks.learn(update)
             if not albums[index]:
                 batch += self._read(update, now)
             elif albums.index(albums[index]) == index:
@@ -103,10 +120,17 @@ class Inbound:
 
     def _read(self, update: Json, now: datetime) -> tuple[Notification, ...]:
         try:
-            return read(update, self.view, now)
+            return tuple(self._ranked(event, now) for event in read(update, self.view, now))
         except Exception:  # noqa: BLE001 - reading is careful; if it still fails, that costs one update and no more
             _LOG.exception("%s: update %d cannot be read and is left out", self.view.channel, _id(update))
             return ()
+
+    def _ranked(self, event: Notification, now: datetime) -> Notification:
+        """With what Telegram says of whoever did it, there."""
+        if not isinstance(event, Message | Edited | Reacted | Membership | Command) or not event.sender.verified:
+            return event
+        found = self.ranks.of(self.chat(event.at.room), event.sender.id, now)
+        return replace(event, sender=replace(event.sender, ranks=found)) if found else event
 
 
 def _id(update: Json) -> int:

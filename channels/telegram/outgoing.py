@@ -2,24 +2,33 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
-from telegram import LinkPreviewOptions, MessageEntity, ReplyParameters
+from telegram import InputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
 from telegram.error import BadRequest, ChatMigrated
 
-from channels.base import Going, Part, RateLimited, Rejected, SendError
+from channels.base import Going, Part, RateLimited, Rejected, SendError, unrecorded
 from channels.telegram.calls import Api
 from channels.telegram.ids import named, number_of
 from channels.telegram.pace import Pace
 from channels.telegram.render import Span, Text, parse
+from channels.text import content_type, file_name
 from gateway.clock import Clock
 from gateway.events import Address, MessageId, Receipt
 
 NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+FILE_BYTES: Final = 50_000_000
+"""core.telegram.org/bots/api#sending-files: 50 MB."""
+_UPLOAD_S = 120.0
+"""For the answer to a file, which Telegram looks at first."""
 _TRIES = 4
 """With the formatting, the reply and the old chat id each given up once."""
 _PATIENCE_S = 60.0
 """A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
+
+
+T = TypeVar("T")
 
 
 class Outgoing:
@@ -41,24 +50,28 @@ class Outgoing:
 
     async def send(self, part: Part, going: Going) -> Receipt:
         """As `Channel.send`."""
-        lane = self._lanes.setdefault(part.to.room, asyncio.Lock())
+        return Receipt(ids=(await self.paced(part.to, lambda: self._hand_over(part), going),))
+
+    async def paced(self, at: Address, hand_over: Callable[[], Awaitable[T]], going: Going = unrecorded) -> T:
+        """What `hand_over` gives, once it is a message's turn there. Raises `SendError`, and what `going` raises."""
+        lane = self._lanes.setdefault(at.room, asyncio.Lock())
         async with lane:  # in a chat, one after the other
-            chat = self.chat(part.to)
+            chat = self.chat(at)
             while wait_s := self.pace.wait_s(chat, self._clock.monotonic()):
                 if wait_s > _PATIENCE_S:
                     raise RateLimited("Telegram wants no more messages in this chat for now", retry_after_s=wait_s)
                 await self._clock.sleep(wait_s)
-                chat = self.chat(part.to)
+                chat = self.chat(at)
             self.pace.take(chat, self._clock.monotonic())
             try:
                 await going()
-                return await self._say(part, chat)
+                return await self._said(hand_over, chat)
             finally:
                 self.pace.done(chat, self._clock.monotonic())
 
-    async def _say(self, part: Part, chat: int) -> Receipt:
+    async def _said(self, hand_over: Callable[[], Awaitable[T]], chat: int) -> T:
         try:
-            return Receipt(ids=(await self._hand_over(part),))
+            return await hand_over()
         except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
             raise self.verdict(error, chat) from None
 
@@ -75,19 +88,10 @@ class Outgoing:
             chat, room = self.chat(part.to), part.to.room
             reply = number_of(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
-                sent = await self._api.bot.send_message(
-                    chat,
-                    text.text,
-                    entities=entities(text.spans),
-                    disable_notification=True if part.style == "notice" else None,
-                    message_thread_id=thread(part.to),
-                    link_preview_options=NO_PREVIEW,
-                    reply_parameters=ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
-                )
-                return named(sent.message_id, str(chat), room)
+                return named(await self._call(part, chat, text, reply), str(chat), room)
             # Each of these says that the message was surely not sent.
             except ChatMigrated as error:
-                self._moved(str(chat), str(error.new_chat_id))
+                self.moved(chat, error)
             except BadRequest as error:
                 said = str(error).casefold()
                 if text.spans and "entit" in said:
@@ -97,6 +101,26 @@ class Outgoing:
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
+
+    async def _call(self, part: Part, chat: int, text: Text, reply: int | None) -> int:
+        bot, marks = self._api.bot, entities(text.spans)
+        more: dict[str, Any] = {
+            "disable_notification": True if part.style == "notice" else None,
+            "message_thread_id": thread(part.to),
+            "reply_parameters": ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
+        }
+        if part.file is None:
+            sent = await bot.send_message(chat, text.text, entities=marks, link_preview_options=NO_PREVIEW, **more)
+        else:
+            file = InputFile(part.file.data, file_name(part.file.name))
+            file.mimetype = content_type(part.file.content_type)  # it guesses by the name
+            more["read_timeout"] = _UPLOAD_S
+            sent = await bot.send_document(chat, file, caption=text.text, caption_entities=marks, **more)
+        return sent.message_id
+
+    def moved(self, chat: int, error: ChatMigrated) -> None:
+        """Telegram says that the group `chat` is another one now."""
+        self._moved(str(chat), str(error.new_chat_id))
 
 
 def entities(spans: tuple[Span, ...]) -> list[MessageEntity] | None:

@@ -75,8 +75,12 @@ class Pace:
 
     def free(self, chat: int, now_s: float) -> bool:
         """Whether Telegram has not told us to be quiet in `chat`."""
+        return self.quiet_s(chat, now_s) <= 0
+
+    def quiet_s(self, chat: int, now_s: float) -> float:
+        """For how long Telegram has told us to be quiet in `chat` with what is no message; 0: it has not."""
         known = self._known(chat, now_s)
-        return max(known.held_until, known.hushed_until) <= now_s
+        return max(0.0, known.held_until - now_s, known.hushed_until - now_s)
 
     def hold(self, chat: int, until_s: float) -> None:
         """Telegram wants nothing for `chat` before that."""

@@ -1,7 +1,8 @@
 """Who did it, and where. Pure.
 
 Telegram vouches for user ids. A message in the name of a chat (a channel, or an anonymous administrator) names
-the chat: it is stable, but nobody knows which person it was, so it is never verified.
+the chat: it is stable, but nobody knows which person it was, so it is never verified. What a business's bot says in
+its owner's name is the bot's.
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ def message_id(message: Json, view: View, about: Json | None = None) -> MessageI
 
 def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
     """Who did it; None: not told."""
-    person, behind = obj(event, user), obj(event, chat)
+    person, behind = obj(event, "sender_business_bot") or obj(event, user), obj(event, chat)
     user_id, chat_id = whole(person, "id"), whole(behind, "id")
     if chat_id is not None and (user_id is None or user_id in _STAND_INS):
         return Sender(id=SenderId(str(chat_id)), name=full_name(behind) or str(chat_id))

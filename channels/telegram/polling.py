@@ -12,8 +12,8 @@ from channels.base import Emit
 from channels.payload import Json, whole
 from channels.telegram.calls import Api
 from channels.telegram.inbound import ALBUM_S, Inbound, valid
+from channels.telegram.knowing import know
 from channels.telegram.trouble import Trouble
-from channels.telegram.wire import ALLOWED
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
@@ -28,17 +28,16 @@ class Polling:
 
     def __init__(self, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble) -> None:
         self._api, self._inbound, self._emit, self._clock, self._trouble = api, inbound, emit, clock, trouble
-        self._durable = inbound.view.cursor
         self._looked_for_webhook = False
 
     async def run(self) -> None:
         """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
         holding = False
         while True:
-            offset, asked_s = self._durable.ask_from(self._clock.now()), self._clock.monotonic()
+            offset, asked_s = self._inbound.durable.ask_from(self._clock.now()), self._clock.monotonic()
             wait = not (holding or self._trouble.lasting)
             try:
-                updates = await self._api.updates(offset, ALLOWED, wait=wait)
+                updates = await self._api.updates(offset, self._inbound.allowed, wait=wait)
             except (TelegramError, TimeoutError) as error:
                 if isinstance(error, Conflict) and await self._webhook_removed():
                     continue
@@ -58,10 +57,11 @@ class Polling:
 
     async def _take(self, updates: list[Json]) -> bool:
         """Hand over what is whole; True: the rest must be asked for again."""
+        await know(self._api, self._inbound.ranks, updates, self._clock.now())
         taken = self._inbound.take(updates, self._clock.now())
-        if taken.batch or taken.cursor != self._durable:
+        if taken.batch or taken.cursor != self._inbound.durable:
             await self._emit(taken.batch, cursor=taken.cursor.dump())
-            self._durable = taken.cursor
+            self._inbound.durable = taken.cursor
         await self._api.rest(taken.buttons)
         return taken.count < len(updates)
 

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from channels.markdown import Run, read
+from gateway.safety.mentions import calls_many, parted
 
 LIMIT = 4096
 """UTF-16 units of a text. Telegram counts code points, which are never more."""
+CAPTION = 1024
+"""The same, of a text that stands under a file."""
 MOST_ENTITIES = 100
 """More are ignored by Telegram, and not the least important ones."""
 
@@ -66,12 +69,20 @@ def parse(body: str) -> Text:
     return Text(text=body)
 
 
-def render(markdown: str, limit: int = LIMIT) -> tuple[Text, ...]:
-    """The messages to send, at least one, none blank, each of at most `limit` units."""
-    text, spans = _flat(read(markdown))
-    made = tuple(_part(text, spans, start, end) for start, end in _pieces(text, limit))
+def render(markdown: str, limit: int = LIMIT, *, first: int | None = None) -> tuple[Text, ...]:
+    """The messages to send, at least one, none blank, each of at most `limit` units, the first of at most `first`."""
+    text, spans = _flat(_calling_few(read(markdown)))
+    made = tuple(_part(text, spans, start, end) for start, end in _pieces(text, limit, first or limit))
     # Nothing but what is not shown (controls): say that there was something.
     return made or (Text(text="\ufffd"),)
+
+
+def _calling_few(runs: Sequence[Run]) -> Sequence[Run]:
+    """The same runs, with @names parted if there are many of them. In code and links they call nobody."""
+    calls = [not (run.href or run.marks & {"code", "pre"}) for run in runs]
+    if not calls_many("".join(run.text if may else "\n" for run, may in zip(runs, calls, strict=True))):
+        return runs
+    return [replace(run, text=parted(run.text)) if may else run for run, may in zip(runs, calls, strict=True)]
 
 
 def units(text: str) -> int:
@@ -123,16 +134,17 @@ def _alike(one: Span, other: Span) -> bool:
     return (one.type, one.url, one.language) == (other.type, other.url, other.language)
 
 
-def _pieces(text: str, limit: int) -> Iterator[tuple[int, int]]:
+def _pieces(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
     """Where to cut: pieces without white space at their ends, except the indentation of a line."""
-    at = _content(text, 0)
+    at, room = _content(text, 0), first
     while at < len(text):
-        end = at + _fitting(text, at, limit)
+        end = at + _fitting(text, at, room)
         if end < len(text):
             end = _boundary(text, at, end)
         kept = at + len(text[at:end].rstrip())
         if kept > at:
             yield at, kept
+            room = limit
         at = _content(text, end)
 
 

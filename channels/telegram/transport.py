@@ -20,6 +20,8 @@ _NO_UPDATES = b'{"ok":true,"result":[]}'
 
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that say that the request never left."""
+CLOSED = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
+"""The same, as words of a RuntimeError: of the library's and of httpx's, which look before they begin."""
 
 
 class Flooded(TelegramError):

@@ -19,8 +19,8 @@ from channels.telegram.calls import Api
 from channels.telegram.config import Webhook
 from channels.telegram.cursor import Cursor
 from channels.telegram.inbound import Inbound, valid
+from channels.telegram.knowing import know
 from channels.telegram.trouble import Trouble
-from channels.telegram.wire import ALLOWED
 from channels.text import line
 from gateway.clock import Clock
 
@@ -104,7 +104,7 @@ class Hook:
                 await self._api.read(
                     self._api.bot.set_webhook(
                         self._config.url,
-                        allowed_updates=ALLOWED,
+                        allowed_updates=self._inbound.allowed,
                         drop_pending_updates=False,
                         secret_token=self._config.secret.get_secret_value(),
                     )
@@ -133,8 +133,9 @@ class Hook:
 
     async def _take(self, updates: list[Json]) -> None:
         async with self._order:
+            await know(self._api, self._inbound.ranks, updates, self._clock.now())
             taken = self._inbound.take(updates, self._clock.now())
             if taken.batch or taken.cursor != self._durable:
                 await self._emit(taken.batch, cursor=taken.cursor.dump())
-                self._durable = taken.cursor
+                self._durable = self._inbound.durable = taken.cursor
         await self._api.rest(taken.buttons)

@@ -20,7 +20,8 @@ def command(message: Json, view: View) -> tuple[str, str] | None:
     first = next((one for one in objs(message, "entities") if whole(one, "offset") == 0), {})
     units = Units(raw(message, "text"))
     where = units.fits(whole(first, "offset"), whole(first, "length"))
-    if raw(first, "type") != "bot_command" or not where or origin(message) or obj(message, "via_bot"):
+    others = bool(origin(message)) or bool(obj(message, "via_bot")) or message.get("is_automatic_forward") is True
+    if raw(first, "type") != "bot_command" or not where or others:
         return None
     word, _, whom = units.cut(*where).removeprefix("/").partition("@")
     private = raw(obj(message, "chat"), "type") == "private"

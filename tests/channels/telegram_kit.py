@@ -63,10 +63,17 @@ async def running(
     cursor: str | None = None,
     commands: Sequence[CommandSpec] = (),
     chance: Callable[[], float] = lambda: 0.0,
+    ranks: frozenset[str] = frozenset(),
     **changes: Any,
 ) -> AsyncIterator[Running]:
     channel = TelegramChannel(
-        NAME, config(api, **changes), clock or SystemClock(), cursor=cursor, commands=commands, random=chance
+        NAME,
+        config(api, **changes),
+        clock or SystemClock(),
+        cursor=cursor,
+        commands=commands,
+        ranks=ranks,
+        random=chance,
     )
     before = asyncio.all_tasks()
     run = Running(channel)

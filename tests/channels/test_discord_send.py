@@ -10,6 +10,7 @@ from channels.base import (
     CanPreview,
     CanType,
     Channel,
+    CommandArg,
     CommandSpec,
     HasSpaces,
     RateLimited,
@@ -31,7 +32,7 @@ from tests.servers.discord_api import DiscordApi
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
-    CommandSpec(name="log", summary="Show the log", argument="[entry]", private=True),
+    CommandSpec(name="log", summary="Show the log", args=(CommandArg(name="entry", summary="Which"),), private=True),
 )
 
 
@@ -263,7 +264,7 @@ async def test_a_table_that_discord_has_already_is_not_told_again() -> None:
 async def test_a_private_answer_never_becomes_a_public_one() -> None:
     async with both(commands=COMMANDS) as (api, run):
         await api.until(lambda: bool(api.made("PUT /applications")))
-        asked = api.slash(api.room, api.ann, "log", text="17")
+        asked = api.slash(api.room, api.ann, "log", entry="17")
         command = await run.command()
         assert command.args == "17"
         await run.channel.send(part("one", api.room, key="p#0", reply_to=command.id, private=True))

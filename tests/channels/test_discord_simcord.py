@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,18 +10,19 @@ import discord
 import pytest
 import simcord
 
-from channels.base import CommandSpec, Rejected
+from channels.base import CommandArg, CommandSpec, CommandTyped, Rejected
 from channels.discord.channel import DiscordChannel
 from channels.discord.client import Client
 from channels.discord.config import DiscordConfig
-from channels.discord.life import Life
+from channels.discord.life import Kept, Life
 from gateway.clock import SystemClock
+from gateway.commands.table import SPECS
 from gateway.events import Deleted, Edited, Reacted, RoomId
 from tests.channels.discord_kit import NAME, Running, part, place, story
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
-    CommandSpec(name="log", summary="Show the log", argument="[entry]", private=True),
+    CommandSpec(name="log", summary="Show the log", args=(CommandArg(name="entry", summary="Which"),), private=True),
 )
 
 
@@ -62,18 +63,19 @@ class _Channel(DiscordChannel):
 
 
 @contextlib.asynccontextmanager
-async def simulated(*rooms: str) -> AsyncIterator[tuple[simcord.Env, Running]]:
+async def simulated(
+    *rooms: str, commands: Sequence[CommandSpec] = COMMANDS
+) -> AsyncIterator[tuple[simcord.Env, Running]]:
     config = DiscordConfig.model_validate({"platform": "discord", "token": "simcord", "rooms": rooms})
     clock = _Clock()
-    channel = _Channel(NAME, config, clock, commands=COMMANDS)
+    channel = _Channel(NAME, config, clock, commands=commands)
     life = channel.made = _Life(
         NAME,
         config,
         clock,
         random=lambda: 0.0,
-        commands=COMMANDS,
         directory=channel._directory,
-        progress=channel._progress,
+        kept=Kept(clock, commands, None),
     )
     client = life.simulated = Client(config, life.take)
     _also_for_simcord(client)
@@ -219,7 +221,7 @@ async def test_a_private_command_is_answered_to_nobody_else() -> None:
         guild = env.create_guild()
         room = guild.create_text_channel("general")
         ann = guild.add_member(env.create_user("ann"))
-        result = await ann.slash(room, "log", text="17")
+        result = await ann.slash(room, "log", entry="17")
         assert result.ephemeral
         command = await run.command()
         assert (command.name, command.args) == ("log", "17")
@@ -246,3 +248,35 @@ async def test_a_command_from_a_thread_has_the_threads_address() -> None:
         (thread,) = room.threads
         await ann.slash(thread, "status")
         assert (await run.command()).at == place(str(room.id), str(thread.id))
+
+
+@story
+async def test_somebody_elses_discord_takes_the_whole_table() -> None:
+    """Its subs, choices and suggestions, as somebody else reads the documentation."""
+    async with simulated(commands=SPECS) as (env, run):
+
+        async def suggest(typed: CommandTyped) -> Sequence[str]:
+            return [f"{typed.name}.{typed.sub}.{typed.arg}.{typed.begun}"]
+
+        run.channel.completing(suggest)
+        guild = env.create_guild()
+        room = guild.create_text_channel("general")
+        ann = guild.add_member(env.create_user("ann"))
+        assert set(ann.available_commands(room)) == {
+            f"{spec.name} {sub}".strip()
+            for spec in SPECS
+            for sub in ([sub.name for sub in spec.subs] or [""])
+            if not spec.direct_only
+        }
+        result = await ann.slash(room, "role set", role="member", who="Ann Lee")
+        assert result.ephemeral
+        command = await run.command()
+        assert (command.name, command.args) == ("role", 'set "Ann Lee" member')
+        offered = await ann.autocomplete(room, "role set", "who", "an", role="member")
+        assert [one["value"] for one in offered] == ["role.set.who.an"]
+        with pytest.raises(simcord.OptionError):
+            await ann.slash(room, "role set", role="king", who="x")
+        with pytest.raises(simcord.OptionError):
+            await ann.slash(room, "role set", role="member")
+        await ann.slash(room, "version")
+        assert (await run.command(2)).name == "version"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yarl
 
-from channels.base import CommandSpec
+from channels.base import CommandArg, CommandSpec
 from channels.discord import commands, gaps, wire
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import Directory, Place
@@ -274,8 +274,8 @@ def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
 
 def test_the_command_table_is_told_only_if_it_differs() -> None:
     specs = [
-        CommandSpec(name="log", summary="Show", argument="[entry]"),
-        CommandSpec(name="join", summary="Go", argument="room"),
+        CommandSpec(name="log", summary="Show", args=(CommandArg(name="entry", summary="Which"),)),
+        CommandSpec(name="join", summary="Go", args=(CommandArg(name="room", summary="Where to", required=True),)),
     ]
     wanted = commands.table(specs)
     assert [row["options"][0]["required"] for row in wanted] == [False, True]  # type: ignore[index] # as built

@@ -2,6 +2,7 @@
 
 import pytest
 
+from channels.base import Rejected, Unreachable
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId
 from tests.channels.irc_kit import NAME, running, settled, story
@@ -126,3 +127,62 @@ async def test_many_long_names_are_asked_for_in_lines_that_no_server_cuts() -> N
         assert all(len(join.encode()) + 2 <= 512 for join in joins)
         assert [room for join in joins for room in join.split()[1].split(",")] == rooms
         assert len(joins) == 4
+
+
+@story
+async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> None:
+    clock, at = ManualClock(), Address(channel=NAME, room=RoomId("#ROOM"))
+    async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=True) as run:
+        with pytest.raises(Unreachable):
+            await run.channel.leave(at)
+        assert run.channel.inside(at.room) is None
+        await run.up()
+        assert run.channel.inside(at.room) is True
+        for _ in range(2):
+            await run.channel.leave(at)
+            assert run.channel.inside(at.room) is False
+        for room in ("nobody", "#a,#b", "#a b"):
+            with pytest.raises(Rejected):
+                await run.channel.leave(Address(channel=NAME, room=RoomId(room)))
+        for second in range(6):
+            clock.advance(10)
+            await settled(ircd.clients[0], f"t{second}")
+        ircd.clients[0].drop()
+        await run.until_advancing(clock, lambda: run.links.count(True) == 2)
+        for second in range(6):
+            clock.advance(10)
+            await settled(ircd.clients[1], f"u{second}")
+        assert not _asked(ircd.clients[1], "JOIN")
+        await run.channel.join(at)
+        assert run.channel.inside(RoomId("#room")) is True
+        ircd.clients[1].drop()
+        await run.until_advancing(clock, lambda: run.links.count(True) == 3)
+        assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
+
+
+@story
+async def test_a_room_that_keeps_us_out_is_given_up_when_we_are_told_to_leave() -> None:
+    clock = ManualClock()
+    async with Ircd(Options(refused={"#room": "473"})) as ircd, running(ircd, clock, ping_interval="10h") as run:
+        await run.up()
+        await run.channel.leave(Address(channel=NAME, room=RoomId("#room")))
+        for second in range(120):
+            clock.advance(10)
+            await settled(ircd.clients[0], f"t{second}")
+        assert _asked(ircd.clients[0], "JOIN") == ["JOIN #room"]
+
+
+@story
+async def test_whoever_throws_us_out_after_we_came_back_is_told_from_leaving() -> None:
+    clock, at = ManualClock(), Address(channel=NAME, room=RoomId("#room"))
+    async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=True) as run:
+        await run.up()
+        await run.channel.leave(at)
+        await run.channel.join(at)
+        bot = ircd.clients[0]
+        bot.send(":op!o@h KICK #room reverie :out")
+        ircd.rooms["#room"].clear()
+        for second in range(6):
+            clock.advance(10)
+            await settled(bot, f"t{second}")
+        assert _asked(bot, "JOIN") == ["JOIN #room"] * 3

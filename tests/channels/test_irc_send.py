@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from channels.base import Going, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
+from channels.text import outward
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
 from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
+from tests.examples import examples
 from tests.servers.ircd import Ircd, Options
 
 
@@ -20,10 +22,10 @@ from tests.servers.ircd import Ircd, Options
         st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&"), min_size=1
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     # A word in front: marks alone (`---`) would be Markdown.
-    text = "w" + (text * 40).strip()
+    text = outward("w" + (text * 40).strip())
     channel = IrcChannel(NAME, config(6667, page_lines=0), SystemClock())
     bodies = channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
     mask = "reverie!~" + "u" * 10 + "@" + "h" * 63

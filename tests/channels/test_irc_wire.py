@@ -77,11 +77,12 @@ def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
     isupport = Isupport().updated(
-        ["PREFIX=", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
+        ["PREFIX=@+", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
     )
     assert isupport == Isupport(line_bytes=2048, statusmsg="@+", bot_mode="B")
     assert isupport.updated(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
     assert isupport.updated(["LINELEN=" + "9" * 5000]).line_bytes == 512
+    assert not isupport.updated(["PREFIX="]).prefix
 
 
 @given(st.lists(ANY))

@@ -349,8 +349,9 @@ async def test_the_command_menu_is_set_once() -> None:
             async with running(api, commands=COMMANDS) as run:
                 await run.up()
                 await api.called("getUpdates")
-        assert [call["commands"] for call in api.asked("setMyCommands")] == [
-            [{"command": "why", "description": "Say why"}, {"command": "rest", "description": "Rest"}]
+        rows = [{"command": "why", "description": "Say why"}, {"command": "rest", "description": "Rest"}]
+        assert [(call.get("scope", {}).get("type"), call["commands"]) for call in api.asked("setMyCommands")] == [
+            (scope, rows) for scope in ("default", "all_group_chats", "all_private_chats")
         ]
         api.faults.fail("setMyCommands", 500)
         async with running(api, commands=COMMANDS[:1]) as run:

@@ -1,5 +1,6 @@
 """Whether Telegram still means to call us: a webhook is looked after for as long as it is used."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from channels.base import Denied
 from gateway.clock import ManualClock
 from gateway.events import Link, Message
-from tests.channels.telegram_kit import running, story
+from tests.channels.telegram_kit import Running, running, story
 from tests.servers.bot_api import BotApi
 from tests.servers.ports import free_port
 
@@ -81,3 +82,22 @@ async def test_why_telegram_cannot_call_is_told_once(hook: dict[str, Any], caplo
             await run.until_advancing(clock, lambda: len(api.asked("getWebhookInfo")) >= 4)
         told = [record.getMessage() for record in caplog.records if "could not call" in record.getMessage()]
         assert told == ["telegram.test: Telegram could not call the webhook: no route [31m for <secret>"]
+
+
+@story
+async def test_a_webhook_is_listened_on_again_by_the_same_channel(hook: dict[str, Any]) -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        async with running(api, webhook=hook) as run:
+            for number in range(5):
+                await api.until(lambda: api.updates.hook is not None)
+                api.private_says(ann, f"are you there? {number}")
+                assert (await run.message()).text == f"are you there? {number}"
+                run.open.clear()
+                api.private_says(ann, "and this?")
+                await run.end()
+                again = Running(run.channel)
+                assert (await again.message()).text == "and this?", "it is told until it is durable"
+                await again.end()
+                run.task, run.seen = asyncio.create_task(run.channel.run(run._emit)), []
+                run.open.set()

@@ -7,6 +7,10 @@ import pytest
 from tests.channels.kits.base import Kit, bench
 from tests.channels.test_conformance import CHECKS, KITS
 from tests.channels.twins import BEYOND, TWINS, Twin
+from tests.channels.twins_acts import ACTS
+from tests.channels.twins_asides import ASIDES
+
+ALL = {**TWINS, **ACTS, **ASIDES}
 
 FOUND_OUT = (AssertionError, pytest.fail.Exception, TimeoutError)
 """How a check fails; anything else would be a fault of the twin."""
@@ -16,7 +20,7 @@ def _cases() -> list[object]:
     return [
         pytest.param(kit, twin, id=f"{kit.label}-{twin.__name__}")
         for kit in KITS
-        for twin, check in TWINS.items()
+        for twin, check in ALL.items()
         if check not in kit.lacks
         and (kit.label, twin) not in BEYOND
         and not kit.label.startswith("irc-")  # real servers: the same adapter again
@@ -25,12 +29,12 @@ def _cases() -> list[object]:
 
 @pytest.mark.parametrize(("kit", "twin"), _cases())
 def test_a_broken_twin_is_found_out(kit: type[Kit], twin: type[Twin]) -> None:
-    check = CHECKS[TWINS[twin]]
+    check = CHECKS[ALL[twin]]
 
     async def told() -> None:
         platform = kit()
-        platform.patience_s = 2.0
         async with bench(platform, twin) as ready:
+            platform.patience_s = ready.ear.patience_s = 1.0
             with pytest.raises(FOUND_OUT):
                 await asyncio.wait_for(check(ready), 30)
 
@@ -48,4 +52,4 @@ def test_every_check_that_a_wrapper_can_break_has_a_twin() -> None:
         "a_broken_emit_comes_out",  # a wrapper that swallows it has no other way to end
     }
     checks = {name for name in CHECKS if not name.startswith("it_")} | {"it_is_what_it_says"}
-    assert checks - set(TWINS.values()) == unbroken
+    assert checks - set(ALL.values()) == unbroken

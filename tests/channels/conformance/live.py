@@ -1,12 +1,30 @@
 """How a channel lives and ends, and whether it is what it says: groups `live` and `honest`."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
-from channels.base import CanDownload, CanJoin, CanPage, CanPreview, CanType, Rejected
-from gateway.events import Address, Link, Message
+from channels.base import (
+    CanComplete,
+    CanDelete,
+    CanDownload,
+    CanEdit,
+    CanJoin,
+    CanLeave,
+    CanList,
+    CanOffer,
+    CanPage,
+    CanPreview,
+    CanReact,
+    CanSetTopic,
+    CanType,
+    CanWhisper,
+    Rejected,
+    Unreachable,
+)
+from gateway.events import Address, Link, Membership, Message
 from tests.channels.kits.base import Bench
 
 ABILITIES = {
@@ -15,8 +33,17 @@ ABILITIES = {
     "download": CanDownload,
     "page": CanPage,
     "join": CanJoin,
+    "leave": CanLeave,
+    "react": CanReact,
+    "edit": CanEdit,
+    "delete": CanDelete,
+    "set_topic": CanSetTopic,
+    "list": CanList,
+    "complete": CanComplete,
+    "offer": CanOffer,
+    "whisper": CanWhisper,
 }
-"""Every ability of `channels.base`; a test holds the two to each other."""
+"""Every ability of `channels.base`, whose check is called `it_<name>s`; a test holds the two to each other."""
 
 
 async def cancel_ends_it_within_a_second(bench: Bench) -> None:
@@ -83,6 +110,44 @@ async def a_restart_goes_on_from_the_cursor(bench: Bench) -> None:
         await again.end()
 
 
+async def ended_it_can_run_again(bench: Bench) -> None:
+    """With the same object: somebody restarts the channel."""
+    for number in range(2):
+        await bench.end()
+        await bench.kit.gone()
+        begun = Bench(bench.kit, bench.channel)
+        bench.run, bench.ear, begun.ear.heard = begun.run, begun.ear, [*bench.ear.heard]
+        await bench.up(number + 2)
+        await bench.kit.say(f"are you back? {number}")
+        await bench.ear.message(f"are you back? {number}")
+        await bench.tell(f"I am {number}")
+    assert bench.ear.links == [True] * 3
+    texts = list({message.id: message.text for message in bench.ear.all(Message)}.values())
+    assert texts == ["are you back? 0", "are you back? 1"]
+    assert [bench.kit.plain(one) for one in await bench.kit.seen("room", 2)] == ["I am 0", "I am 1"]
+
+
+async def what_was_not_taken_comes_in_the_next_run(bench: Bench) -> None:
+    """Nothing is lost that was heard and not written down when it ended."""
+    await bench.kit.say("known")
+    await bench.ear.message("known")
+    before = bench.ear.asked
+    bench.ear.open.clear()
+    for number in range(3):
+        await bench.kit.say(f"too late {number}")
+    await bench.ear.until(lambda: bench.ear.asked > before, "nothing is emitted")
+    await bench.end()
+    await bench.kit.gone()
+    again = Bench(bench.kit, bench.channel)
+    bench.run = again.run
+    await again.up()
+    await bench.kit.say("and on")
+    await again.ear.message("and on")
+    known = {message.id for message in bench.ear.all(Message)}
+    fresh = {message.id: message.text for message in again.ear.all(Message) if message.id not in known}
+    assert list(fresh.values()) == [*(f"too late {number}" for number in range(3)), "and on"]
+
+
 async def a_blocked_emit_loses_nothing(bench: Bench) -> None:
     bench.ear.open.clear()
     for number in range(100):
@@ -115,6 +180,7 @@ async def it_is_what_it_says(bench: Bench) -> None:
     assert able.formatting.strip().endswith(".")
     assert able.window >= 1
     assert able.resend_s >= 0
+    assert able.file_bytes >= 0
     assert bench.channel.name == bench.kit.name
 
 
@@ -171,13 +237,34 @@ async def it_joins(bench: Bench) -> None:
     await bench.kit.joined(at)
 
 
+async def it_leaves(bench: Bench) -> None:
+    channel = bench.channel
+    assert isinstance(channel, CanLeave)
+    at = await bench.kit.leavable()
+    for _ in range(2):
+        await channel.leave(at)
+        await bench.kit.left(at)
+    with contextlib.suppress(Rejected):
+        await channel.leave(Address(channel=at.channel, room=bench.kit.nowhere))
+    await bench.kit.say("the others stay")
+    await bench.ear.message("the others stay")
+    await bench.tell("so do I")
+    assert not [event for event in bench.ear.all(Membership) if event.sender.name == "reverie"], "we know that we left"
+    assert bench.ear.links == [True]
+    await bench.end()
+    with pytest.raises(Unreachable):
+        await channel.leave(at)
+
+
 LIVE = (
     cancel_ends_it_within_a_second,
     no_task_is_left,
     a_cut_is_told_and_mended,
     what_was_said_meanwhile_arrives,
     a_restart_goes_on_from_the_cursor,
+    ended_it_can_run_again,
+    what_was_not_taken_comes_in_the_next_run,
     a_blocked_emit_loses_nothing,
     a_broken_emit_comes_out,
 )
-HONEST = (it_is_what_it_says, it_types, it_previews, it_downloads, it_pages, it_joins)
+HONEST = (it_is_what_it_says, it_types, it_previews, it_downloads, it_pages, it_joins, it_leaves)

@@ -6,11 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
-from channels.base import Channel, Part, unrecorded
+from channels.base import Channel, CommandArg, CommandSpec, Part, unrecorded
 from gateway.events import Address, ChannelName, Link, Message, Notification, Post, PostKey, Receipt, RoomId
 
 Where = Literal["room", "other", "direct"]
 """Two rooms that the bot is in, and its direct chat with alice."""
+COMMANDS = (
+    CommandSpec(
+        name="greet",
+        summary="Greet somebody",
+        args=(CommandArg(name="whom", summary="Somebody", required=True, suggests=True),),
+    ),
+    CommandSpec(name="whisper", summary="Speak low", direct_only=True),
+    CommandSpec(name="look", summary="Look around", role="member"),
+    CommandSpec(name="close", summary="Close the doors", role="admin"),
+    CommandSpec(name="leave", summary="Leave for good", role="owner", direct_only=True),
+)
+"""What the platform is told of commands, where it has such."""
 T = TypeVar("T", bound=Notification)
 
 
@@ -101,7 +113,7 @@ class Kit(ABC):
 
     @abstractmethod
     async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
-        """Somebody says `text`; the platform passes it on."""
+        """Somebody says `text`; the platform passes it on. Each has a direct chat of their own."""
 
     @abstractmethod
     async def mention(self, text: str) -> None:
@@ -169,6 +181,48 @@ class Kit(ABC):
 
     async def joined(self, at: Address) -> None:
         """Return once people see the bot there."""
+        raise NotImplementedError
+
+    async def leavable(self) -> Address:
+        """A room that the bot is in, and can leave."""
+        return self.address("other")
+
+    async def left(self, at: Address) -> None:
+        """Return once people see that the bot is not there any more."""
+        raise NotImplementedError
+
+    async def appoint(self) -> None:  # noqa: B027 - most have nothing to do for it
+        """Let the bot do in the room what takes rights there, and see who is."""
+
+    async def reactions(self) -> list[str]:
+        """The bot's reactions to alice's newest message in the room, once everybody knows of them."""
+        raise NotImplementedError
+
+    async def topic(self) -> str:
+        """What people see as the room's topic."""
+        raise NotImplementedError
+
+    async def theirs(self) -> list[str]:
+        """What alice and bob have said in the room that is still there."""
+        raise NotImplementedError
+
+    def files(self) -> list[tuple[str, str, bytes]]:
+        """The bot's files in the room: what each is called, says of itself, and holds."""
+        raise NotImplementedError
+
+    async def suggested(self, where: Where, begun: str) -> list[str]:
+        """What alice is shown there when she has written `begun` as `whom` of `greet`."""
+        raise NotImplementedError
+
+    async def menu(self, where: Where, by: Literal["alice", "bob"]) -> list[str]:
+        """The commands that somebody is shown there."""
+        raise NotImplementedError
+
+    async def known(self, account: str | None) -> None:  # noqa: B027 - most know people in one way
+        """From now on alice is known by this account, where the platform has people with and without."""
+
+    async def overheard(self) -> list[str]:
+        """All that bob sees of what the bot says."""
         raise NotImplementedError
 
     def replied(self, where: Where) -> bool:

@@ -31,12 +31,21 @@ class ConsoleKit(Kit):
         "a_cut_is_told_and_mended": _NO_LINK,
         "what_was_said_meanwhile_arrives": _NO_LINK,
         "a_restart_goes_on_from_the_cursor": "what is typed goes straight into the log",
+        "what_was_not_taken_comes_in_the_next_run": "who types waits until it is durable",
         "a_blocked_emit_loses_nothing": "who types waits until it is durable",
         "a_broken_emit_comes_out": "it comes out where the line was typed",
         "it_types": "nobody watches",
         "it_previews": "nobody watches",
         "it_pages": "a terminal scrolls",
-        "it_joins": "a room is there when somebody speaks in it",
+        "it_reacts": "what is shown there is shown once",
+        "it_edits": "the same",
+        "it_deletes": "the same",
+        "it_set_topics": "a terminal has no topic",
+        "it_lists": "one keyboard",
+        "it_sends_files": "a terminal shows text",
+        "it_completes": "a line is typed before it is seen",
+        "it_offers": "a terminal has no menu",
+        "it_whispers": "one keyboard, and nobody else looks on",
     }
 
     def __init__(self) -> None:
@@ -95,6 +104,20 @@ class ConsoleKit(Kit):
     async def attach(self, data: bytes) -> None:
         assert self._channel is not None
         await self._channel.say("look", attachments=(self._channel.attach(data, "file"),), room="#room")
+
+    async def invited(self) -> Address:
+        assert self._channel is not None
+        at = self.address("other")
+        await self._channel.leave(at)
+        return at
+
+    async def joined(self, at: Address) -> None:
+        assert self._channel is not None
+        assert self._channel.inside(at.room)
+
+    async def left(self, at: Address) -> None:
+        assert self._channel is not None
+        assert self._channel.inside(at.room) is False
 
     async def gone(self) -> None:
         await asyncio.sleep(0)

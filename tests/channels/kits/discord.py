@@ -9,9 +9,9 @@ from channels.base import Channel
 from channels.discord.channel import PreviewingChannel
 from channels.discord.config import DiscordConfig
 from gateway.clock import SystemClock
-from gateway.events import Address, ChannelName, RoomId
-from tests.channels.kits.base import Kit, Where
-from tests.servers.discord_api import DiscordApi, Options
+from gateway.events import Address, ChannelName, RoomId, ThreadId
+from tests.channels.kits.base import COMMANDS, Kit, Where
+from tests.servers.discord_api import DiscordApi, Json, Options
 
 
 class DiscordKit(Kit):
@@ -21,12 +21,14 @@ class DiscordKit(Kit):
     lacks: ClassVar = {
         "it_pages": "a screen scrolls, and a message holds 2,000 characters",
         "it_joins": "bots are added by people",
+        "it_offers": "who is shown which commands is set by those who run a guild, and by no bot",
+        "it_whispers": "answers to commands are shown to who asked, in the room itself",
     }
 
     def __init__(self) -> None:
         self.name = ChannelName("discord.test")
         self.nowhere = RoomId("999")
-        self.api = DiscordApi(Options(limits=((r".*", 10_000, 1.0),)))
+        self.api = DiscordApi(Options(limits=((r".*", 10_000, 1.0),), members=True))
         world = self.api.world
         self.people = {name: world.add_user(name) for name in ("alice", "bob")}
         self.rooms: dict[str, str] = {
@@ -34,6 +36,7 @@ class DiscordKit(Kit):
             "other": world.other,
             "direct": world.dm(self.people["alice"]),
         }
+        self.direct = {"alice": self.rooms["direct"], "bob": world.dm(self.people["bob"])}
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[None]:
@@ -51,13 +54,14 @@ class DiscordKit(Kit):
                 "preview": "all",
             }
         )
-        return PreviewingChannel(self.name, config, SystemClock(), cursor=cursor, random=lambda: 0.0)
+        return PreviewingChannel(self.name, config, SystemClock(), cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(self.rooms[where]))
 
     async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
-        self.api.says(self.rooms[where], self.people[by], text)
+        room = self.direct[by] if where == "direct" else self.rooms[where]
+        self.api.says(room, self.people[by], text)
 
     async def mention(self, text: str) -> None:
         await self.say(f"<@{self.api.world.bot}> {text}")
@@ -71,6 +75,31 @@ class DiscordKit(Kit):
         await self.api.until(lambda: len(self.api.visible(room)) >= count, self.patience_s)
         return [message["content"] for message in self.api.visible(room)]
 
+    async def leavable(self) -> Address:
+        thread = self.api.threads(self.rooms["room"], self.people["alice"], "a thread")
+        return Address(channel=self.name, room=RoomId(self.rooms["room"]), thread=ThreadId(thread))
+
+    async def left(self, at: Address) -> None:
+        assert at.thread in self.api.world.left
+
+    async def reactions(self) -> list[str]:
+        newest = next(m for m in reversed(self._said()) if m["author"]["id"] != self.api.bot)
+        return list(newest.get("bots_reactions", ()))
+
+    async def topic(self) -> str:
+        return self.api.world.channels[self.rooms["room"]]["topic"] or ""
+
+    async def theirs(self) -> list[str]:
+        return [message["content"] for message in self._said() if message["author"]["id"] != self.api.bot]
+
+    def files(self) -> list[tuple[str, str, bytes]]:
+        found = [(m["content"], file) for m in self.api.visible(self.rooms["room"]) for file in m["attachments"]]
+        kept = self.api.world.files
+        return [(file["filename"], text, kept[file["url"].partition("/cdn/")[2]][0]) for text, file in found]
+
+    def _said(self) -> list[Json]:
+        return list(self.api.world.messages[self.rooms["room"]].values())
+
     def fits(self, seen: str) -> bool:
         return len(seen) <= 2000
 
@@ -82,6 +111,11 @@ class DiscordKit(Kit):
 
     def alarmed(self) -> int:
         return len(self.api.offences)
+
+    async def suggested(self, where: Where, begun: str) -> list[str]:
+        typing = self.api.commands.type(self.rooms[where], self.people["alice"], "greet", "whom", begun)
+        await self.api.until(lambda: typing.choices is not None, self.patience_s)
+        return typing.choices or []
 
     async def again(self) -> None:
         newest = list(self.api.world.messages[self.rooms["room"]].values())[-1]

@@ -27,6 +27,10 @@ _NOT_THERE = {
     "a_rate_limit_says_how_long": "IRC servers delay or disconnect; the channel keeps its own pace",
     "it_previews": "nothing can be edited on IRC",
     "it_downloads": "IRC carries no files",
+    "it_sends_files": "IRC carries no files",
+    "it_edits": "nothing can be edited on IRC",
+    "it_completes": "servers see a line when it is done",
+    "it_offers": "clients know no commands of ours",
 }
 _REAL = {
     "a_repeat_has_the_same_id": "a real server delivers once",
@@ -40,6 +44,11 @@ _REAL = {
     "a_restart_goes_on_from_the_cursor": "neither keeps history",
 }
 
+
+_NO_TAGS = "there are no message tags"
+_NO_REDACTION = "this server lets nothing be taken back"
+BY_SERVER = frozenset({_NO_TAGS, _NO_REDACTION})
+"""What a server lacks, and not the adapter."""
 
 PAGE = 200
 """Lines: more than any check says but the one about pages."""
@@ -58,11 +67,13 @@ class Person:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def enter(self, port: int, *rooms: str) -> None:
+    async def enter(self, port: int) -> None:
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
         self._reading = asyncio.create_task(self._read(reader))
         self.do("CAP REQ message-tags", "CAP END", f"NICK {self.nick}", f"USER {self.nick} 0 * :{self.nick}")
         await self.until(r":\S+ (376|422) ")
+
+    async def join(self, *rooms: str) -> None:
         for room in rooms:
             self.do(f"JOIN {room}")
             await self.until(rf":\S+ 366 \S+ {room} ")
@@ -117,8 +128,10 @@ class IrcKit(Kit):
         self.alice, self.bob = Person("alice"), Person("bob")
 
     async def _enter(self) -> None:
-        await self.alice.enter(self.port, "#room", "#other")
-        await self.bob.enter(self.port, "#room", "#other")
+        """Together, for InspIRCd lets people in once a second; alice is the first in the rooms, and operates them."""
+        await asyncio.gather(self.alice.enter(self.port), self.bob.enter(self.port))
+        await self.alice.join("#room", "#other")
+        await self.bob.join("#room", "#other")
 
     async def _leave(self) -> None:
         await self.alice.leave()
@@ -145,10 +158,7 @@ class IrcKit(Kit):
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         target = "alice" if where == "direct" else f"#{where}"
         pattern = rf":reverie!\S+ (PRIVMSG|NOTICE) {target} :"
-        # What the server has taken has reached alice when she has the answer to what she asks behind it.
-        self._asked += 1
-        self.alice.do(f"PING :seen{self._asked}")
-        await self.alice.until(rf":\S+ PONG .*seen{self._asked}$")
+        await self._caught_up()
         return [line.partition(" :")[2] for line in await self.alice.until(pattern, count, self.patience_s)]
 
     def plain(self, seen: str) -> str:
@@ -163,6 +173,34 @@ class IrcKit(Kit):
         # Readers that know tags are shown a reply; most do not, so `replies` is not declared, and nothing relies on it.
         return False
 
+    async def overheard(self) -> list[str]:
+        await self._caught_up(self.bob)
+        return [line.partition(" :")[2] for line in self.bob.lines if re.match(r":reverie!\S+ (PRIVMSG|NOTICE) ", line)]
+
+    async def _caught_up(self, person: Person | None = None) -> None:
+        """What the server has taken has reached somebody who has the answer to what they ask behind it; else alice."""
+        person, self._asked = person or self.alice, self._asked + 1
+        person.do(f"PING :seen{self._asked}")
+        await person.until(rf":\S+ PONG .*seen{self._asked}$")
+
+    async def appoint(self) -> None:
+        self.alice.do("MODE #room +o reverie")
+        await self._caught_up()
+
+    async def topic(self) -> str:
+        await self._caught_up()
+        return (await self.alice.until(r":reverie!\S+ TOPIC #room :"))[-1].partition(" :")[2]
+
+    async def reactions(self) -> list[str]:
+        await self._caught_up()
+        there: list[str] = []
+        for line in self.alice.tagged:
+            tags, said = read_tags(line)
+            if said.startswith(":reverie!") and " TAGMSG " in said:
+                there += [tags["+draft/react"]] if "+draft/react" in tags else []
+                there = [one for one in there if one != tags.get("+draft/unreact")]
+        return list(dict.fromkeys(there))
+
     async def gone(self) -> None:
         await self.alice.until(r":reverie!\S+ QUIT ")
 
@@ -176,7 +214,10 @@ class IrcKit(Kit):
         return Address(channel=self.name, room=RoomId("#third"))
 
     async def joined(self, at: Address) -> None:
-        await self.alice.until(rf":reverie!\S+ JOIN :?{at.room}")
+        await self.alice.until(rf":reverie!\S+ JOIN :?{at.room}", limit_s=self.patience_s)
+
+    async def left(self, at: Address) -> None:
+        await self.alice.until(rf":reverie!\S+ PART :?{at.room}", limit_s=self.patience_s)
 
 
 class ScriptedIrcKit(IrcKit):
@@ -191,6 +232,7 @@ class ScriptedIrcKit(IrcKit):
         self.ircd = Ircd(Options(caps=caps, isupport=(*Options().isupport, "CHATHISTORY=50"), password=None))
         self._count = 0
         self._newest = ""
+        self._account: dict[str, str] = {}
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[None]:
@@ -207,9 +249,26 @@ class ScriptedIrcKit(IrcKit):
         target = "reverie" if where == "direct" else f"#{where}"
         self._newest = f":{by}!{by}@test.host PRIVMSG {target} :{text}"
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        tags = {"msgid": f"said{self._count}", "time": now}
+        tags = {"msgid": f"said{self._count}", "time": now} | (self._account if by == "alice" else {})
         self.ircd.options.history.append((target, tags, self._newest))
         self.ircd.relay(target, self._newest, tags)
+
+    async def known(self, account: str | None) -> None:
+        self._account = {"account": account} if account else {}
+
+    async def seen(self, where: Where, count: int = 1) -> list[str]:
+        told = await super().seen(where, count)
+        return self._there(r":reverie!\S+ (PRIVMSG|NOTICE) #room :") if where == "room" else told
+
+    async def theirs(self) -> list[str]:
+        await self._caught_up()
+        return self._there(r":(alice|bob)!\S+ PRIVMSG #room :")
+
+    def _there(self, pattern: str) -> list[str]:
+        """What was said so, without what was taken back."""
+        lines = [(tags.get("msgid"), line) for tags, line in map(read_tags, self.alice.tagged)]
+        kept = [line for msgid, line in lines if msgid is None or msgid in self.ircd.said]
+        return [line.partition(" :")[2] for line in kept if re.match(pattern, line)]
 
     async def again(self) -> None:
         self.ircd.relay("#room", self._newest, {"msgid": f"said{self._count}"})
@@ -252,7 +311,9 @@ class PlainIrcKit(ScriptedIrcKit):
         "own_messages_never_come_in": "messages are not echoed there",
         "what_was_said_meanwhile_arrives": "no history is kept there",
         "a_restart_goes_on_from_the_cursor": "no history is kept there",
-        "it_types": "there are no message tags",
+        "it_types": _NO_TAGS,
+        "it_reacts": _NO_TAGS,
+        "it_deletes": _NO_REDACTION,
     }
 
     def __init__(self) -> None:
@@ -280,7 +341,7 @@ class InspircdKit(_RealIrcKit):
     """InspIRCd."""
 
     label = "irc-inspircd"
-    lacks: ClassVar = _NOT_THERE | _REAL
+    lacks: ClassVar = _NOT_THERE | _REAL | {"it_deletes": _NO_REDACTION}
     server = staticmethod(inspircd)
 
 
@@ -288,5 +349,5 @@ class NgircdKit(_RealIrcKit):
     """ngIRCd, which knows no message tags."""
 
     label = "irc-ngircd"
-    lacks: ClassVar = _NOT_THERE | _REAL | {"it_types": "there are no message tags"}
+    lacks: ClassVar = _NOT_THERE | _REAL | {"it_types": _NO_TAGS, "it_reacts": _NO_TAGS, "it_deletes": _NO_REDACTION}
     server = staticmethod(ngircd)

@@ -10,7 +10,7 @@ from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, RoomId
-from tests.channels.kits.base import Kit, Where
+from tests.channels.kits.base import COMMANDS, Kit, Where
 from tests.servers.bot_api import BotApi, Chat, units
 
 
@@ -22,6 +22,8 @@ class TelegramKit(Kit):
         "no_text_becomes_a_mass_mention": "bots cannot mention everybody on Telegram",
         "it_pages": "a screen scrolls, and a message holds 4,096 characters",
         "it_joins": "bots are added by people",
+        "it_completes": "a bot is not told what is still being written behind a command",
+        "it_whispers": "a bot may write only to who has written to it, and that has a chat already",
     }
 
     def __init__(self) -> None:
@@ -46,16 +48,16 @@ class TelegramKit(Kit):
                 "flood": {"per_chat_s": 0, "group_per_min": 1000, "overall_per_s": 1000},
             }
         )
-        return TelegramChannel(self.name, config, SystemClock(), cursor=cursor, random=lambda: 0.0)
+        return TelegramChannel(self.name, config, SystemClock(), cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(str(self.rooms[where].id)))
 
-    def _chat(self, where: Where) -> Chat:
-        return self.api.world.private(self.people["alice"]) if where == "direct" else self.rooms[where]
+    def _chat(self, where: Where, by: Literal["alice", "bob"] = "alice") -> Chat:
+        return self.api.world.private(self.people[by]) if where == "direct" else self.rooms[where]
 
     async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
-        self.api.group_says(self._chat(where), self.people[by], text)
+        self.api.group_says(self._chat(where, by), self.people[by], text)
 
     async def mention(self, text: str) -> None:
         self.api.mentions(self.rooms["room"], self.people["alice"], text)
@@ -70,6 +72,35 @@ class TelegramKit(Kit):
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         await self.api.until(lambda: len(self.api.said(self._chat(where))) >= count, self.patience_s)
         return self.api.said(self._chat(where))
+
+    async def appoint(self) -> None:
+        self.rooms["room"].administrators = list(self.people.values())
+
+    async def left(self, at: Address) -> None:
+        assert self.api.world.chats[int(at.room)].left
+
+    async def reactions(self) -> list[str]:
+        newest = next(shown for shown in reversed(self.api.shown(self.rooms["room"])) if not shown.by_bot)
+        return [one["emoji"] for one in newest.reaction]
+
+    async def topic(self) -> str:
+        return self.rooms["room"].description
+
+    async def theirs(self) -> list[str]:
+        return [shown.text for shown in self.api.shown(self.rooms["room"]) if not shown.by_bot]
+
+    def files(self) -> list[tuple[str, str, bytes]]:
+        shown = [one for one in self.api.shown(self.rooms["room"]) if one.by_bot and "document" in one.body]
+        sent = [(one.text, one.body["document"]) for one in shown]
+        return [(file["file_name"], text, self.api.world.files[file["file_id"]][1]) for text, file in sent]
+
+    async def menu(self, where: Where, by: Literal["alice", "bob"]) -> list[str]:
+        """By the narrowest scope that is set: https://core.telegram.org/bots/api#botcommandscope"""
+        chat, person, kept = self._chat(where, by).id, self.people[by].id, self.api.methods.commands
+        everywhere = "all_private_chats" if where == "direct" else "all_group_chats"
+        scopes = (f"chat_member/{chat}/{person}/", f"chat/{chat}/", f"{everywhere}/", "default/")
+        shown = next((kept[scope] for scope in scopes if scope in kept), [])
+        return [row["command"] for row in shown]
 
     def fits(self, seen: str) -> bool:
         return units(seen) <= 4096
@@ -107,7 +138,7 @@ class TelegramKit(Kit):
         self.api.faults.fail("sendMessage", 429, retry_after=seconds)
 
     async def cut_send(self) -> None:
-        self.api.faults.drop("sendMessage", after=True)
+        self.api.faults.drop("*", after=True, where=lambda call: call.method.startswith("send"))
 
     async def bad_login(self) -> None:
         self.api.token = "7000000001:another"
@@ -117,6 +148,11 @@ class TelegramKit(Kit):
         await self.back()
 
     async def away(self) -> None:
+        # Before it polls it sets the command menu, which may fail without a word. Who is refused polls no more.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while not self.api.updates.polling:
+                    await asyncio.sleep(0.005)
         await self.api.stop()
 
     async def back(self) -> None:

@@ -1,0 +1,207 @@
+"""What we do to messages and places besides sending: reactions, edits, topics, and looking who is there.
+
+All of it may be repeated, so discord.py may do that after a 5xx, and a cut leaves nothing worse than not knowing.
+"""
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from channels.base import People, RateLimited, Rejected, SendError, Unreachable
+from channels.discord.directory import Directory
+from channels.discord.errors import Refused
+from channels.discord.ids import snowflake
+from channels.discord.outgoing import MESSAGE, MESSAGES, SUPPRESS_EMBEDS, shown
+from channels.discord.places import channel_of, message_of
+from channels.discord.render import bodies
+from channels.discord.text import display_name
+from channels.payload import Json, flag, obj, objs, string, whole
+from channels.split import units
+from channels.text import line
+from gateway.events import Address, MessageId, Sender, SenderId
+
+if TYPE_CHECKING:
+    from channels.discord.life import Life
+    from channels.discord.rest import Api
+
+_TOPIC_CHARS, _NAME_CHARS = 1024, 100
+"""https://discord.com/developers/docs/resources/channel#modify-channel"""
+_UNKNOWN_EMOJI, _NOT_THERE = 10014, 50003
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
+_EMOJI_CHARS = 32
+_MOST_MEMBERS, _MOST_IN_THREAD, _MOST_MESSAGES = 1000, 100, 100
+_CUSTOM = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
+_BY_NAME = re.compile(r":(\w{2,32}):")
+_PICTURE = "\ufe0f"
+"""Asks for the picture of a character that has a plain form, too. Discord knows each emoji in one of both spellings."""
+_STAYS = (
+    "a bot is in all channels of a server that it can see: take its right to see this one in the channel's settings, "
+    "or close the room to it with `room revoke`"
+)
+_MEMBERS = "These are members of the whole server; not all of them may see this channel."
+_SPOKE = "Discord tells this bot no list of members; these are people who spoke here lately."
+
+
+class Acts:
+    """Of one run."""
+
+    def __init__(self, life: "Life", directory: Directory, flags: int) -> None:
+        """`flags`: of our messages."""
+        self._life, self._directory, self._flags = life, directory, flags
+
+    @property
+    def _api(self) -> "Api":
+        return self._life.api
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        """As `CanReact`."""
+        channel, number = channel_of(at), message_of(message)
+        emoji = await self._emoji(channel, line(reaction, len(reaction)))
+        path, method = MESSAGE + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
+        other = emoji.removesuffix(_PICTURE) if emoji.endswith(_PICTURE) else emoji + _PICTURE
+        spellings = [emoji] if ":" in emoji else [emoji, other]
+        for spelling in spellings:
+            try:
+                await self._api.call(method, path, channel_id=channel, message_id=number, emoji=spelling)
+                return
+            except Refused as refused:
+                if refused.status == HTTPStatus.NOT_FOUND and not add:
+                    continue
+                if refused.code != _UNKNOWN_EMOJI:
+                    raise
+        if add:
+            raise Rejected("Discord does not know this emoji here: write one character, or `:name:` of one that it has")
+
+    async def _emoji(self, channel: str, asked: str) -> str:
+        """As requests name it."""
+        if custom := _CUSTOM.fullmatch(asked):
+            return f"{custom[1]}:{custom[2]}"
+        named = _BY_NAME.fullmatch(asked)
+        if named and (guild := self._directory.guild(channel)):
+            told = {"told": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)}
+            for one in objs(told, "told"):
+                if string(one, "name") == named[1] and (number := snowflake(one, "id")):
+                    return f"{named[1]}:{number}"
+        if not asked or asked.isascii() or len(asked) > _EMOJI_CHARS:
+            raise Rejected("a reaction is an emoji: one character, or `:name:` of one that this server has")
+        return asked
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        """As `CanEdit`."""
+        (new, *more) = bodies(text) or ("",)
+        if not new or more:
+            raise Rejected("the text is too long for one message" if more else "a message needs text")
+        content = shown(new) | ({"flags": SUPPRESS_EMBEDS} if self._flags & SUPPRESS_EMBEDS else {})
+        channel, number = channel_of(at), message_of(message)
+        await self._api.call("PATCH", MESSAGE, json=content, channel_id=channel, message_id=number)
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        """As `CanDelete`. Looks first whose it is: with the right for it, a bot deletes what others wrote."""
+        channel, number = channel_of(at), message_of(message)
+        try:
+            told = await self._api.call("GET", MESSAGE, channel_id=channel, message_id=number)
+            if snowflake(obj({"told": told}, "told").get("author"), "id") != self._directory.me:
+                raise Rejected("that is not a message of ours")
+            await self.take_away(channel, number)
+        except Refused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    async def take_away(self, channel: str, message: str) -> None:
+        """Delete it, and hear nothing of that. Raises `SendError`."""
+        gone = self._life.inflow.gone
+        gone.add(message)
+        try:
+            await self._api.call("DELETE", MESSAGE, channel_id=channel, message_id=message)
+        except (Rejected, RateLimited, Unreachable):
+            gone.discard(message)
+            raise
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        """As `CanSetTopic`: the topic of a channel, the name of a thread."""
+        new, key = line(topic, len(topic)), "topic" if at.thread is None else "name"
+        most = _TOPIC_CHARS if at.thread is None else _NAME_CHARS
+        if units(new) > most:
+            raise Rejected(f"it may have {most} characters there, and has {units(new)}")
+        if at.thread is not None and not new:
+            raise Rejected("a thread needs a name")
+        try:
+            await self._api.call("PATCH", "/channels/{channel_id}", json={key: new}, channel_id=channel_of(at))
+        except Refused as refused:
+            if refused.code == _NOT_THERE:
+                raise Rejected("a direct chat has no topic") from None
+            raise
+
+    async def leave(self, at: Address) -> None:
+        """As `CanLeave`; https://discord.com/developers/docs/resources/channel#leave-thread is all that there is."""
+        if at.thread is None:
+            raise Rejected(_STAYS if self._directory.guild(at.room) else "bots leave nothing but threads")
+        try:
+            await self._api.call("DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=channel_of(at))
+        except Refused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    async def people(self, at: Address, most: int) -> People:
+        """As `CanList`."""
+        channel, most = channel_of(at), max(0, min(most, _MOST_MEMBERS - 1))
+        try:
+            if guild := self._directory.guild(channel):
+                return await self._of_guild(guild, at, most)
+            return await self._of_chat(channel, at, most)
+        except (Rejected, RateLimited):
+            raise
+        except SendError as error:
+            raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
+
+    async def _of_chat(self, channel: str, at: Address, most: int) -> People:
+        told = await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)
+        if guild := snowflake(told, "guild_id"):  # we have just come in, and were not told of it yet
+            return await self._of_guild(guild, at, most)
+        others = objs(told, "recipients")
+        return People(people=self._named([(user, {}) for user in others], most), total=len(others) + 1)
+
+    async def _of_guild(self, guild: str, at: Address, most: int) -> People:
+        total = await self._count(guild) if at.thread is None else None
+        try:
+            told = {"told": await self._members(guild, at, most + 1)}
+        except Refused as refused:
+            if refused.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
+                raise
+            spoke = self._named(await self._speakers(channel_of(at)), most)
+            return People(people=spoke, total=total, note=_SPOKE)
+        members = [obj(one, "member") or one for one in objs(told, "told")]
+        found = self._named([(obj(one, "user"), one) for one in members], most)
+        return People(people=found, total=total, note=_MEMBERS if at.thread is None else "")
+
+    async def _members(self, guild: str, at: Address, most: int) -> object:
+        if at.thread is None:
+            return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": most}, guild_id=guild)
+        path, query = "/channels/{channel_id}/thread-members", {"limit": min(most, _MOST_IN_THREAD)}
+        return await self._api.call("GET", path, params=query | {"with_member": "true"}, channel_id=channel_of(at))
+
+    async def _count(self, guild: str) -> int | None:
+        try:
+            told = await self._api.call("GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild)
+        except Refused:
+            return None
+        return whole(told, "approximate_member_count")
+
+    async def _speakers(self, channel: str) -> list[tuple[Json, Json]]:
+        try:
+            told = await self._api.call("GET", MESSAGES, params={"limit": _MOST_MESSAGES}, channel_id=channel)
+        except Refused:
+            return []
+        said = objs({"told": told}, "told")
+        return [(obj(one, "author"), obj(one, "member")) for one in said if not snowflake(one, "webhook_id")]
+
+    def _named(self, found: list[tuple[Json, Json]], most: int) -> tuple[Sender, ...]:
+        """Users, each with what they are as a member; each once, and not us."""
+        known: dict[str, Sender] = {}
+        for user, member in found:
+            who = snowflake(user, "id")
+            if who and who != self._directory.me and who not in known:
+                known[who] = Sender(
+                    id=SenderId(who), name=display_name(user, member) or who, is_bot=flag(user, "bot"), verified=True
+                )
+        return tuple(known.values())[:most]

@@ -1,0 +1,117 @@
+"""What we do in rooms besides speaking: reactions, taking back, topics, and looking who is there."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from channels.base import People, Rejected
+from channels.irc.compose import reply_tags
+from channels.irc.senders import id_of
+from channels.irc.session import Session
+from channels.irc.wire import line, tagged
+from channels.text import line as one_line
+from gateway.events import MessageId, Sender
+
+_MOST_ID_BYTES: Final = 500
+_MOST_REACTION_BYTES: Final = 64
+_NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
+_NOT_THERE: Final = ("(403)", "(442)")
+"""How a reason ends where there is no such room, or we are not in it."""
+_ACCOUNTS: Final = "Who is logged in to services is known only as far as the server has told us."
+
+
+async def react(session: Session, target: str, message: MessageId, reaction: str, *, add: bool) -> None:
+    """Put it there or take it off: https://ircv3.net/specs/client-tags/react. Raises SendError."""
+    name, said = "draft/react" if add else "draft/unreact", one_line(reaction, len(reaction))
+    if "message-tags" not in session.login.caps or not session.isupport.relays(name) or session.writing.unknown:
+        raise Rejected("this server has no reactions")
+    if not said or len(said.encode()) > _MOST_REACTION_BYTES:
+        raise Rejected("a reaction is an emoji")
+    about = reply_tags(message, session.login.caps, session.isupport)
+    if not about or len(message.encode("utf-8", "replace")) > _MOST_ID_BYTES:
+        raise Rejected(_NO_IDS)
+    await _do(session, "TAGMSG", target, about | {f"+{name}": said})
+
+
+async def delete(session: Session, target: str, message: MessageId) -> None:
+    """Take one of ours back: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
+
+    Operators may take back what others said, so only what we know to be ours is asked for.
+    """
+    if "draft/message-redaction" not in session.login.caps:
+        raise Rejected("nothing can be taken back on this server")
+    if message not in session.memory.own:
+        raise Rejected("that is not known to be a message of ours: only what was said since the start is")
+    try:
+        await _do(session, "REDACT", target, {}, message)
+    except Rejected as refused:
+        if "UNKNOWN_MSGID" not in refused.reason:
+            raise
+
+
+async def set_topic(session: Session, room: str, topic: str) -> None:
+    """Set it. Raises SendError: servers cut what is too long, so that is refused here."""
+    new, most = one_line(topic, len(topic)), session.body_bytes(room)
+    if not session.isupport.is_room(room):
+        raise Rejected("only rooms have topics")
+    if session.isupport.topic_bytes:
+        most = min(most, session.isupport.topic_bytes)
+    if (size := len(new.encode())) > most:
+        raise Rejected(f"a topic may have {most} bytes there, and this one has {size}")
+    await _do(session, "TOPIC", room, {}, trailing=new)
+
+
+def inside(session: Session, room: str) -> bool:
+    """Whether we are there."""
+    return session.isupport.fold(room) in session.presence.entered
+
+
+async def leave(session: Session, room: str) -> None:
+    """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
+    if not session.isupport.is_room(room):
+        raise Rejected(f"{room!r} is not a room")
+    session.presence.leaving(room, session.isupport)
+    try:
+        await _do(session, "PART", room, {})
+    except Rejected as refused:
+        if not refused.reason.endswith(_NOT_THERE):
+            raise
+    finally:
+        session.presence.left(room, session.isupport)
+
+
+async def _do(
+    session: Session,
+    command: str,
+    target: str,
+    tags: Mapping[str, str],
+    *middles: str,
+    trailing: str | None = None,
+) -> None:
+    """Say one line; return once the server has certainly taken it. Raises SendError."""
+    if "," in target or target.startswith("$"):
+        raise Rejected(f"{target} is not one room or person")
+    try:
+        raw = tagged(line(command, target, *middles, trailing=trailing), tags)
+    except ValueError as error:
+        raise Rejected(f"that cannot be said to {target!r}") from error
+    await session.outgoing.send([raw], session.isupport.fold(target), alone=command)
+
+
+def people(session: Session, target: str, chat: str, most: int) -> People:
+    """Who is there, as the server keeps us told. `chat` names a direct one. Raises Rejected."""
+    isupport, everybody = session.isupport, session.people
+    if not isupport.is_room(target):
+        account = chat.partition("!account:")[2] or everybody.account(target, isupport)
+        return People(people=(_sender(chat, target, account),), total=2)
+    here = everybody.inside(target, isupport)
+    if here is None:
+        raise Rejected(f"we are not in {target}")
+    me = isupport.fold(session.nick)
+    others = [(everybody.mask(nick), nick) for nick in sorted(here) if nick != me][: max(0, most)]
+    found = tuple(_sender(mask, mask.partition("!")[0], everybody.account(nick, isupport)) for mask, nick in others)
+    note = "" if all(one.account for one in found) else _ACCOUNTS
+    return People(people=found, total=len(here), note=note)
+
+
+def _sender(mask: str, nick: str, account: str | None) -> Sender:
+    return Sender(id=id_of(mask, account), name=nick, account=account, verified=bool(account))

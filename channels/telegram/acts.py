@@ -1,0 +1,224 @@
+"""What we do to messages and places besides sending: reactions, edits, topics, and looking who is there.
+
+All of it may be repeated, so a cut leaves nothing worse than not knowing. None of it takes a message's place: where
+Telegram asks for quiet, it is refused at once instead of waiting.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from telegram import ReactionTypeCustomEmoji, ReactionTypeEmoji
+from telegram.constants import ReactionEmoji
+from telegram.error import BadRequest, ChatMigrated
+
+from channels.base import People, RateLimited, Rejected, SendError, Unreachable
+from channels.payload import Json, obj, objs, whole
+from channels.telegram.calls import Api
+from channels.telegram.ids import number_of
+from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
+from channels.telegram.people import somebody
+from channels.telegram.render import CAPTION, Text, render, units
+from channels.text import line
+from gateway.clock import Clock
+from gateway.events import Address, MessageId
+
+_DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
+"""core.telegram.org/bots/api#setchatdescription, #editforumtopic."""
+_REMEMBERED = 1000
+_PLAIN = str.maketrans("", "", "\ufe0f")
+"""Telegram writes most emoji without the selector that asks for a picture, and people's keyboards with it."""
+_KNOWN = {emoji.value.translate(_PLAIN): emoji.value for emoji in ReactionEmoji}
+_SOME = "👍 👎 ❤ 🔥 👏 😁 🤔 🎉 🙏 👀 💯 🤝"
+_OUTSIDE = ("chat not found", "bot is not a member", "bot was kicked")
+"""How Telegram says that we are not there."""
+_ADMINISTRATORS = "Telegram tells bots only of administrators."
+
+T = TypeVar("T")
+
+
+class Acts:
+    """Of one account."""
+
+    def __init__(self, api: Api, clock: Clock, outgoing: Outgoing, me: int) -> None:
+        self._api, self._clock, self._outgoing, self._me = api, clock, outgoing, me
+        self._reactions: OrderedDict[tuple[int, int], str] = OrderedDict()
+        """What we put on messages lately: a bot has one reaction on each, and another takes its place."""
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        """As `CanReact`."""
+        asked = line(reaction, len(reaction))
+        emoji = _KNOWN.get(asked.translate(_PLAIN), asked)
+        kind = ReactionTypeCustomEmoji if emoji.isascii() and emoji.isdigit() else ReactionTypeEmoji
+        if not emoji:
+            raise Rejected("a reaction is an emoji")
+
+        async def put(chat: int) -> None:
+            number = _number(at, chat, message)
+            if not add and self._reactions.get((chat, number), emoji) != emoji:
+                return
+            await self._api.bot.set_message_reaction(chat, number, [kind(emoji)] if add else [])
+            self._reactions[chat, number] = emoji if add else ""
+            while len(self._reactions) > _REMEMBERED:
+                self._reactions.popitem(last=False)
+
+        try:
+            await self._do(at, put)
+        except Rejected as refused:
+            if "reaction_invalid" in refused.reason.casefold():
+                raise Rejected(f"Telegram does not take {emoji[:16]} here; it knows few, such as {_SOME}") from None
+            if add or not _gone(refused):
+                raise
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        """As `CanEdit`."""
+        (new, *more) = render(text) if text.strip() else [Text(text="")]
+        if not text.strip() or more:
+            raise Rejected("the text is too long for one message" if more else "a message needs text")
+
+        async def write() -> None:
+            try:
+                await self._here(at, change)
+            except BadRequest as error:
+                if not _unchanged(error):
+                    raise
+
+        async def change(chat: int) -> None:
+            number, bot, marks = _number(at, chat, message), self._api.bot, entities(new.spans)
+            try:
+                await bot.edit_message_text(new.text, chat, number, entities=marks, link_preview_options=NO_PREVIEW)
+            except BadRequest as error:
+                if "no text in the message" not in str(error):
+                    raise
+                if units(new.text) > CAPTION:
+                    raise Rejected(f"the text under a file has at most {CAPTION} characters") from None
+                await bot.edit_message_caption(chat, number, caption=new.text, caption_entities=marks)
+
+        await self._outgoing.paced(at, write)  # Telegram counts edits with the messages of a chat
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        """As `CanDelete`."""
+
+        async def take(chat: int) -> None:
+            number, bot = _number(at, chat, message), self._api.bot
+            # An administrator may delete what others wrote; only our own can be edited, if only to what it is.
+            try:
+                await bot.edit_message_reply_markup(chat, number)
+            except BadRequest as error:
+                if not _unchanged(error):
+                    raise
+            await bot.delete_message(chat, number)
+
+        try:
+            await self._do(at, take)
+        except Rejected as refused:
+            if "can't be edited" in refused.reason:
+                raise Rejected("that is not a message of ours, or no longer ours to take back") from None
+            if "can't be deleted" in refused.reason:
+                raise Rejected("Telegram lets nobody take it back any more: it is older than 48 hours") from None
+            if not _gone(refused):
+                raise
+
+    async def leave(self, at: Address) -> None:
+        """As `CanLeave`."""
+        if at.thread is not None:
+            raise Rejected("a topic cannot be left by itself, only the whole group")
+
+        async def go(chat: int) -> None:
+            if chat > 0:
+                raise Rejected("a private chat cannot be left; block whoever is in it instead")
+            await self._api.bot.leave_chat(chat)
+
+        try:
+            await self._do(at, go)
+        except Rejected as refused:
+            if not any(said in refused.reason.casefold() for said in _OUTSIDE):
+                raise
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        """As `CanSetTopic`: the name of a forum's topic, the description of a group."""
+        new, topic_id = line(topic, len(topic)), thread(at)
+        most = _DESCRIPTION_CHARS if topic_id is None else _TOPIC_CHARS
+        if units(new) > most:
+            raise Rejected(f"it may have {most} characters there, and has {units(new)}")
+        if topic_id is not None and not new:
+            raise Rejected("a topic needs a name")
+
+        async def change(chat: int) -> None:
+            if chat > 0 and topic_id is None:
+                raise Rejected("a private chat has no topic")
+            bot = self._api.bot
+            try:
+                if topic_id is None:
+                    await bot.set_chat_description(chat, new)
+                else:
+                    await bot.edit_forum_topic(chat, topic_id, name=new)
+            except BadRequest as error:
+                if not _unchanged(error):
+                    raise
+
+        await self._do(at, change)
+
+    async def people(self, at: Address, most: int) -> People:
+        """As `CanList`."""
+
+        async def ask(chat: int) -> People:
+            if chat > 0:
+                with_us = somebody(obj(await self._asked("getChat", chat), "told"))
+                return People(people=(with_us,) if with_us else (), total=2)
+            members = [obj(one, "user") for one in objs(await self._asked("getChatAdministrators", chat), "told")]
+            found = [who for one in members if (who := somebody(one)) and who.id != str(self._me)]
+            total = whole(await self._asked("getChatMemberCount", chat), "told")
+            return People(people=tuple(found[: max(0, most)]), total=total, note=_ADMINISTRATORS)
+
+        try:
+            return await self._do(at, ask)
+        except (Rejected, RateLimited):
+            raise
+        except SendError as error:
+            raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
+
+    async def _asked(self, method: str, chat: int) -> Json:
+        """The answer, as `told`."""
+        # Not by the library's methods, which insist on every field.
+        bot = self._api.bot
+        return {"told": await self._api.read(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
+
+    async def _do(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
+        """What `act` gives, told where the chat is. Raises `SendError`."""
+        chat, now_s = self._outgoing.chat(at), self._clock.monotonic()
+        if wait_s := self._outgoing.pace.quiet_s(chat, now_s):
+            raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
+        try:
+            return await self._here(at, act)
+        except Exception as error:  # noqa: BLE001 - said as what it means
+            verdict = self._api.verdict(error)
+            if isinstance(verdict, RateLimited):
+                self._outgoing.pace.hush(chat, self._clock.monotonic() + verdict.retry_after_s)
+            raise verdict from None
+
+    async def _here(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
+        """The same, once more where a group has moved to."""
+        chat = self._outgoing.chat(at)
+        try:
+            return await act(chat)
+        except ChatMigrated as error:
+            self._outgoing.moved(chat, error)
+            return await act(self._outgoing.chat(at))
+
+
+def _number(at: Address, chat: int, message: MessageId) -> int:
+    number = number_of(message, str(chat), at.room)
+    if number is None:
+        raise Rejected("there is no such message in this chat")
+    return number
+
+
+def _unchanged(error: BadRequest) -> bool:
+    return "not modified" in str(error).casefold().replace("_", " ")
+
+
+def _gone(refused: Rejected) -> bool:
+    return refused.reason.casefold().endswith(
+        ("message to react not found", "to delete not found", "to edit not found")
+    )
