@@ -1,11 +1,22 @@
 """Log entries for people: one line each, safe on any terminal."""
 # size: a table of all kinds reads best in one piece
 
+import json
+import re
 import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
 
 from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Finished, Link, Membership, Message, Reacted
 from gateway.records import (
+    Acted,
+    ApprovalAsked,
+    ApprovalEnded,
+    ApprovalRevoked,
+    Audited,
     Carded,
+    CodeGiven,
+    CodeOver,
     CompactionLocked,
     CursorMoved,
     Directed,
@@ -14,8 +25,12 @@ from gateway.records import (
     Evidence,
     Fact,
     Folded,
+    Forgotten,
     Handled,
+    IdentityLinked,
     Judged,
+    Limited,
+    ModelChosen,
     Noted,
     PartEnded,
     Previewed,
@@ -24,7 +39,13 @@ from gateway.records import (
     Reminded,
     ReminderEnded,
     Rewound,
+    RoleGiven,
+    RoomOpened,
+    RuleSet,
     Sending,
+    ThresholdSet,
+    ToolBegun,
+    ToolRefused,
     TurnEnded,
 )
 from gateway.store.entries import Stored
@@ -35,13 +56,35 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Control, format (also what turns the direction of text), surrogate, private, unassigned, line ends."""
 
 
-def line(entry: Stored) -> str:
-    """One entry, without a line end and without any character that could move a terminal."""
+_HIDDEN = "***"
+_HANDED_IN = frozenset({"link", "pair", "room"})
+_ASKING = frozenset({"", "list", "start"})
+"""Commands that are handed codes, however they are written; and how they are used without one."""
+_CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
+"""As `gateway.roster.codes.spelled` writes them."""
+
+
+def line(entry: Stored, redact: Callable[[str], str] = str) -> str:
+    """One entry, without a line end and without any character that could move a terminal.
+
+    `redact` is given what it says, as it was said. One-time codes, which are good for an hour, are not in it.
+    """
     time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
     cause = f"  (of {entry.cause})" if entry.cause is not None else ""
-    return printable(
-        f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {told(entry.fact)}{cause}"
-    )
+    said = redact(uncoded(told(codeless(entry.fact))))
+    return printable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {said}{cause}")
+
+
+def uncoded(text: str) -> str:
+    """The text without one-time codes."""
+    return _CODE.sub(_HIDDEN, text)
+
+
+def codeless(fact: Fact) -> Fact:
+    """The same without a code that it hands in, however that is written."""
+    if not isinstance(fact, Command) or fact.name not in _HANDED_IN or fact.args.strip() in _ASKING:
+        return fact
+    return replace(fact, args=_HIDDEN)
 
 
 def printable(text: str) -> str:
@@ -115,4 +158,76 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
         case Directed():
             return f"{fact.agent} {fact.what}, by {fact.by}"
         case DmnSaved():
-            return f"{fact.agent} {fact.state}".lstrip()
+            return f"{fact.agent} {_mind(fact.state)}".lstrip()
+        case ApprovalAsked() | ApprovalEnded() | ApprovalRevoked() | ToolRefused() | ToolBegun() | Acted():
+            return _of_tools(fact)
+        case Forgotten():
+            return f"note {fact.note} is to be forgotten, by {fact.by}"
+        case _:
+            return _of_people(fact)
+
+
+def _mind(state: str) -> str:
+    """A saved state in a few words, or whole where it has none; `reverie dmn status` and an export tell all of it."""
+    try:
+        saved = json.loads(state)
+        told = f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} turns unasked today"
+        return f"{told} (${saved['spent_today_usd']:.2f})"
+    except (ValueError, TypeError, KeyError):
+        return state
+
+
+def _of_people(  # noqa: C901 - one case per kind
+    fact: CodeGiven
+    | CodeOver
+    | RoleGiven
+    | RoomOpened
+    | IdentityLinked
+    | ThresholdSet
+    | RuleSet
+    | ModelChosen
+    | Limited
+    | Audited,
+) -> str:
+    match fact:
+        case CodeGiven():
+            return f"{fact.request}: {fact.person} was shown a code ({fact.what}) in {fact.at.conversation}"
+        case CodeOver():
+            return f"{fact.request} is {fact.state}, by {fact.by}"
+        case RoleGiven():
+            return f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by {fact.by} ({fact.why})"
+        case RoomOpened():
+            return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
+        case IdentityLinked():
+            return f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by {fact.by}"
+        case ThresholdSet():
+            return (
+                f"the threshold of {fact.type} is {'as configured' if fact.value is None else fact.value}, by {fact.by}"
+            )
+        case RuleSet():
+            what = "gone" if fact.gone else f"{fact.urgency} for {fact.type} {fact.keyword}".rstrip()
+            return f"rule {fact.rule}: {what}, by {fact.by}"
+        case ModelChosen():
+            return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
+        case Limited():
+            return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
+        case Audited():
+            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'refused: '}{fact.result}"
+
+
+def _of_tools(
+    fact: ApprovalAsked | ApprovalEnded | ApprovalRevoked | ToolRefused | ToolBegun | Acted,
+) -> str:
+    match fact:
+        case ApprovalAsked():
+            return f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: {fact.arguments}"
+        case ApprovalEnded():
+            return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
+        case ApprovalRevoked():
+            return f"{fact.tool} of {fact.agent} is approved no more, by {fact.by}"
+        case ToolRefused():
+            return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
+        case ToolBegun():
+            return f"{fact.tool} in turn {fact.turn} begins"
+        case Acted():
+            return f"{fact.what} {fact.message or fact.at.conversation} {fact.state} {fact.reason}: {fact.text}"

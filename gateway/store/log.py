@@ -2,19 +2,22 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import aiosqlite
 
+from channels.tasks import whole
 from gateway.clock import Clock
 from gateway.store.connection import connect_reader
 from gateway.store.entries import Appended, Entry
 from gateway.store.lock import Lock
+from gateway.store.moves import finish
 from gateway.store.reader import Reader
-from gateway.store.schema import WRITER_PRAGMAS, check_current, make, migrate, unreadable, uri
-from gateway.store.writer import Writer, last_seq
+from gateway.store.schema import WRITER_PRAGMAS, check_current, make, unreadable, uri
+from gateway.store.upgrade import bring_forward
+from gateway.store.writer import Listener, Writer, last_seq
 
 
 class Store(Reader):
@@ -27,8 +30,6 @@ class Store(Reader):
         self._writing = writing
         self._writer = writer
         self._lock = lock
-        self.appended: Callable[[Sequence[Entry], Sequence[Appended]], None] = lambda _entries, _written: None
-        """Called after each append with its entries and what became of them."""
 
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> Self:
@@ -77,12 +78,21 @@ class Store(Reader):
         (disk full, ...): nothing of this append is written, others are not harmed, and it may be tried
         again; Closed after `close`. Cancelled, the entries are wholly written or not at all.
         """
-        written = await self._writer.append(entries)
-        self.appended(entries, written)
-        return written
+        return await self._writer.append(entries)
+
+    def hear(self, listener: Listener) -> None:
+        """From now on call this with the entries of each append, and what became of them.
+
+        It is called on the event loop as soon as they are on the disk, in the order of the log, before whoever appended
+        them goes on, and also if nobody waits for them any more. It returns at once.
+        """
+        self._writer.listeners.append(listener)
 
     async def close(self) -> None:
         """Write what is queued, then let go of the file and the lock. More than once is as good as once."""
+        await whole(self._let_go())  # however often whoever closes it is cancelled
+
+    async def _let_go(self) -> None:
         try:
             await self._writer.close()
         finally:
@@ -95,7 +105,8 @@ def _prepare(path: Path, clock: Clock) -> Lock:
     make(path)
     lock = Lock(path, clock.now())
     try:
-        migrate(path)
+        finish(path)
+        bring_forward(path)
     except BaseException:
         lock.release()
         raise

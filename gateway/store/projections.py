@@ -12,11 +12,14 @@ from typing import NamedTuple
 from gateway.events import Alarm, ConversationId, Delivery, Link
 from gateway.records import (
     URGENT,
+    ApprovalEnded,
+    ApprovalRevoked,
     CompactionLocked,
     CursorMoved,
     DmnSaved,
     Fact,
     Folded,
+    Forgotten,
     Handled,
     Judged,
     PartEnded,
@@ -31,6 +34,7 @@ from gateway.records import (
     Summarised,
     TurnEnded,
 )
+from gateway.store.holding import Holding, holding
 from gateway.store.registry import SEEN, Seen, merged, seen
 from gateway.store.spending import LIMIT, NANO, spent
 
@@ -51,6 +55,9 @@ TABLES = (
     "notification_type",
     "autonomous",
     "reminder",
+    "approval",
+    "forgotten",
+    "holds",
 )
 """Every table that `project` writes."""
 
@@ -128,6 +135,11 @@ _REMINDER_OVER = "DELETE FROM reminder WHERE id = ?"
 _LINK = "INSERT OR REPLACE INTO link (channel, up, reason, at) VALUES (?, ?, ?, ?)"
 _PREVIEWED = "INSERT OR IGNORE INTO preview (conversation, message) VALUES (?, ?)"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = ? AND message = ?"
+_APPROVED = "INSERT OR IGNORE INTO approval (agent, tool, conversation, seq, by) VALUES (?, ?, ?, ?, ?)"
+_REVOKED = "DELETE FROM approval WHERE agent = ? AND tool = ? AND conversation = ?"
+_HOLDS = "INSERT OR REPLACE INTO holds (kind, key, seq) VALUES (?, ?, ?)"
+_HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = ? AND key = ?"
+_FORGOTTEN = "INSERT OR IGNORE INTO forgotten (seq) VALUES (?)"
 _SUMS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
 _SPENT = (
     f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMS)}) "
@@ -137,7 +149,7 @@ _SPENT = (
 """`WHERE true`: else ON would be a join's (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
-def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
+def project(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
     seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
 ) -> Iterator[Statement]:
     """What one entry changes beside the log.
@@ -193,8 +205,21 @@ def project(  # noqa: C901, PLR0912 - a decision table reads best in one piece
             yield Statement("reminder", _REMINDER_OVER, (fact.reminder,))
         case Link():
             yield Statement("link", _LINK, (fact.channel, int(fact.up), fact.reason, at))
+        case ApprovalEnded(verdict="always") if conversation is not None:
+            yield Statement("approval", _APPROVED, (fact.agent, fact.tool, conversation, seq, fact.by))
+        case ApprovalRevoked() if conversation is not None:
+            yield Statement("approval", _REVOKED, (fact.agent, fact.tool, conversation))
+        case Forgotten():
+            yield Statement("forgotten", _FORGOTTEN, (fact.note,))
         case _:
-            return
+            if (said := holding(fact)) is not None:
+                yield _held(said, seq)
+
+
+def _held(said: Holding, seq: Seq) -> Statement:
+    if said.holds:
+        return Statement("holds", _HOLDS, (said.kind, said.key, seq))
+    return Statement("holds", _HOLDS_NO_MORE, (said.kind, said.key))
 
 
 def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[Statement]:

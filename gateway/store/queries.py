@@ -93,6 +93,7 @@ TURNS = (
 )
 """What is taken back is in view then, and no view begins in its middle: so older cuts need not be looked at."""
 VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
+FRESH = "SELECT fresh FROM view WHERE conversation = ?"
 COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
 ENDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
@@ -111,7 +112,9 @@ SELECT
 UNION ALL SELECT * FROM (
     SELECT 0, (
         SELECT json_group_array(rowid) FROM (
-            SELECT rowid FROM search WHERE search MATCH asked.value ORDER BY rowid DESC LIMIT ?2
+            SELECT rowid FROM search WHERE search MATCH asked.value
+                AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)
+            ORDER BY rowid DESC LIMIT ?2
         )
     ) FROM json_each(?1) AS asked ORDER BY asked.key
 )
@@ -123,10 +126,13 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
     WHEN 'noted' THEN json_extract(log.body, '$.scope') END, CASE log.kind
     WHEN 'turn_ended' THEN EXISTS (
         SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND log.seq BETWEEN first AND last)
+    WHEN 'noted' THEN EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = log.seq)
     ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
     SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
 FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
 """
+
+FORGOTTEN = "SELECT seq FROM forgotten WHERE seq IN (SELECT value FROM json_each(?))"
 
 CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
@@ -213,6 +219,16 @@ REMINDERS = """
 SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
 WHERE (?1 IS NULL OR conversation = ?1) ORDER BY due, id
 """
+APPROVED = "SELECT seq FROM approval WHERE agent = ? AND tool = ? AND conversation = ?"
+APPROVALS = "SELECT agent, tool, conversation FROM approval ORDER BY conversation, agent, tool"
+HOLDS = (
+    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
+    "WHERE holds.kind = ? ORDER BY log.seq"
+)
+UNDECIDED = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
+    "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"
+)
 
 
 def browse(
@@ -261,7 +277,7 @@ def _where(
         terms.append("{seq} < ?")
         params.append(before)
     if match is not None:
-        terms.append("search MATCH ?")
+        terms.append("search MATCH ? AND NOT EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = search.rowid)")
         params.append(match)
     if kinds is not None:
         column = "log.kind" if indexed else "+log.kind"

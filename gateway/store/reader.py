@@ -74,7 +74,8 @@ class Reader:
         """The first `limit` entries with `after` < seq < `before` that fit, oldest first.
 
         `kinds`: any of these; None is all, empty is none. `match`: FTS5 query over what was said
-        (https://www.sqlite.org/fts5.html#full_text_query_syntax); raises BadQuery for one that is not.
+        (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadQuery for one
+        that is not.
         """
         rows = await self.rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
@@ -209,6 +210,11 @@ class Reader:
         """The newest `Folded` there: how its view shows what it shows; None: it was never folded."""
         return self._one(await self._rows(queries.VIEW, conversation))
 
+    async def fresh(self, conversation: ConversationId) -> Seq:
+        """Where somebody last had the conversation begin afresh; 0 if nobody did."""
+        rows = await self._rows(queries.FRESH, conversation)
+        return Seq(rows[0][0] if rows else 0)
+
     async def compacting(self, conversation: ConversationId) -> tuple[str, datetime] | None:
         """Who holds the lock for summaries there, and until when; None: nobody ever did."""
         rows = await self._rows(queries.COMPACTING, conversation)
@@ -241,6 +247,10 @@ class Reader:
         """Where these entries stand, and of notes whose they are: without their texts, in any order."""
         return [Placed.read(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
 
+    async def forgotten(self, seqs: Iterable[int]) -> set[int]:
+        """Which of these notes are to be told to nobody."""
+        return {seq for (seq,) in await self._rows(queries.FORGOTTEN, json.dumps(list(seqs)))}
+
     async def outbox(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""
         posts = []
@@ -270,6 +280,22 @@ class Reader:
     async def reminders(self, conversation: ConversationId | None = None) -> list[Reminder]:
         """Those that are still to come, the next first. None: everywhere."""
         return [Reminder.read(row) for row in await self._rows(queries.REMINDERS, conversation)]
+
+    async def approved(self, agent: str, tool: str, conversation: ConversationId) -> bool:
+        """Whether an agent's tool is approved for good there."""
+        return bool(await self._rows(queries.APPROVED, agent, tool, conversation))
+
+    async def approvals(self) -> list[tuple[str, str, ConversationId]]:
+        """Everything that is approved for good: an agent, its tool, where; by place."""
+        return [(agent, tool, ConversationId(place)) for agent, tool, place in await self._rows(queries.APPROVALS)]
+
+    async def undecided(self) -> list[Stored]:
+        """Approvals that were asked for and have not ended, oldest first. Reads all that ever were: for a start."""
+        return [Stored.read(row) for row in await self._rows(queries.UNDECIDED)]
+
+    async def holds(self, kind: str) -> list[Stored]:
+        """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.holding`."""
+        return [Stored.read(row) for row in await self._rows(queries.HOLDS, kind)]
 
     async def cursor(self, channel: ChannelName) -> str | None:
         """How far a platform's queue was taken in; None if it was never said."""

@@ -9,9 +9,11 @@ from gateway.clock import Clock, SystemClock
 from gateway.store.entries import Difference, Stored
 from gateway.store.errors import Unreadable
 from gateway.store.lock import Lock
+from gateway.store.moves import finish
 from gateway.store.projections import TABLES, Statement, grouped, project
 from gateway.store.queries import COLUMNS
-from gateway.store.schema import check_current, migrate, unreadable, uri
+from gateway.store.schema import check_current, unreadable, uri
+from gateway.store.upgrade import bring_forward
 
 Progress = Callable[[int, int], None]
 """Called now and then with the entries replayed and their whole number, from another thread."""
@@ -26,17 +28,19 @@ async def rebuild(path: Path, *, progress: Progress | None = None, clock: Clock 
     Holds the store's lock: raises InUse while a gateway runs; also Missing, TooNew and Unreadable. The
     mending is one transaction. Cancelled, it still goes to its end in its thread, holding the lock.
     """
-    return await asyncio.to_thread(_rebuild, path, progress or (lambda _done, _whole: None), clock or SystemClock())
+    return await asyncio.to_thread(rebuilt, path, progress or (lambda _done, _whole: None), clock or SystemClock())
 
 
-def _rebuild(path: Path, progress: Progress, clock: Clock) -> list[Difference]:
+def rebuilt(path: Path, progress: Progress, clock: Clock) -> list[Difference]:
+    """`rebuild`, blocking, and telling progress from its own thread."""
     if path.exists():
         lock = Lock(path, clock.now())
     else:
         check_current(path)
         raise AssertionError("a missing store was not refused")
     try:
-        migrate(path)
+        finish(path)
+        bring_forward(path)
         connection = sqlite3.connect(uri(path, "rw"), uri=True, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")

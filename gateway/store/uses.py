@@ -36,7 +36,7 @@ class Placed:
     scope: str | None
     """Of a note: who may be told of it."""
     cut: bool
-    """It is a turn that was taken back, or was told to one as new: those are as if they had not been."""
+    """It is a turn that was taken back, or was told to one as new, or a forgotten note: as if it had not been."""
     left: bool
     """Somebody asked for a fresh view in that conversation since."""
 

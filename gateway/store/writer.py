@@ -1,9 +1,10 @@
 """The one task that writes. Everything that is queued while a commit runs goes into the next one."""
 
 import asyncio
+import logging
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import aiosqlite
@@ -13,6 +14,8 @@ from gateway.store.entries import Appended, Entry
 from gateway.store.errors import Closed, NotWritten
 from gateway.store.plan import Draft, Plan, draft, keys, plan
 from gateway.store.projections import SqlValue, grouped
+
+logger = logging.getLogger("reverie.store")
 
 BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
@@ -25,10 +28,12 @@ event loop each time costs up to 5 ms (sys.getswitchinterval) to get it back; so
 Few sizes, so that the prepared statements stay cached."""
 
 Params = tuple[SqlValue, ...]
+Listener = Callable[[Sequence[Entry], Sequence[Appended]], None]
 
 
 @dataclass(slots=True)
 class _Append:
+    entries: Sequence[Entry]
     drafts: tuple[Draft, ...]
     done: asyncio.Future[tuple[Appended, ...]]
 
@@ -44,6 +49,8 @@ class Writer:
         self._closing = False
         self.commits = 0
         """Transactions committed so far."""
+        self.listeners = list[Listener]()
+        """As `Store.hear`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
     async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
@@ -53,7 +60,7 @@ class Writer:
         drafts = draft(entries)
         if not drafts:
             return ()
-        call = _Append(drafts, asyncio.get_running_loop().create_future())
+        call = _Append(entries, drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
         self._wake.set()
         return await call.done
@@ -109,8 +116,16 @@ class Writer:
             await self._write(batch[half:])
             return
         for call, answer in zip(batch, answers, strict=True):
+            self._tell(call.entries, answer)
             if not call.done.done():
                 call.done.set_result(answer)
+
+    def _tell(self, entries: Sequence[Entry], answer: tuple[Appended, ...]) -> None:
+        for listener in self.listeners:
+            try:
+                listener(entries, answer)
+            except Exception:  # a bug: what is written is written, and whoever wrote it is to know
+                logger.exception("what was written could not be told")
 
     async def _commit(self, batch: list[tuple[Draft, ...]]) -> list[tuple[Appended, ...]]:
         made = plan(batch, await self._known(list(keys(batch))), self._last)

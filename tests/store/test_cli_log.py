@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 
 from gateway.cli_log import add_parser, kinds
-from gateway.records import FACT, Fact, Seq
+from gateway.records import FACT, DmnSaved, Fact, Seq
 from gateway.store import Entry, Stored
-from gateway.store.lines import line, printable
+from gateway.store.lines import line, printable, told
 from tests import strategies
 from tests.store.kit import NOW, heard, opened, place, run, turn
 
@@ -188,3 +188,19 @@ def test_every_fact_can_be_told(fact: Fact) -> None:
     text = line(stored)
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (
+            '{"mode":"resting","presence":"away","turns_today":2,"spent_today_usd":0.014,"pending":[]}',
+            "mira is resting, people are away, 2 turns unasked today ($0.01)",
+        ),
+        ('{"mode":"resting","turns_today":"x"}', 'mira {"mode":"resting","turns_today":"x"}'),
+        ("not JSON", "mira not JSON"),
+        ("[1]", "mira [1]"),
+    ],
+)
+def test_a_saved_state_of_mind_is_told_in_a_few_words(state: str, words: str) -> None:
+    assert told(DmnSaved(state=state, agent="mira")) == words

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.records import Folded, Rewound
-from gateway.store import Entry, queries
+from gateway.store import Entry, overview_queries, queries
 from gateway.store.queries import browse
 from gateway.store.schema import make, migrate
 from tests.store.kit import NOW, judged, opened, place, run, said, turn
@@ -43,6 +43,11 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.TURNS, 1, "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first>? AND first<?)"),
         (queries.VIEW, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
         (queries.VIEW, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (queries.FRESH, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
+        (queries.APPROVED, 3, "SEARCH approval USING PRIMARY KEY (agent=? AND tool=? AND conversation=?)"),
+        (queries.APPROVALS, 0, "SCAN approval"),
+        (queries.UNDECIDED, 0, "SEARCH log USING INDEX log_kind (kind=?)"),
+        (queries.UNDECIDED, 0, "SEARCH ended USING COVERING INDEX sqlite_autoindex_log_1 (key=?)"),
         (queries.COMPACTING, 1, "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)"),
         (queries.ENDED, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE, 1, "SCAN unread USING COVERING INDEX unread_due"),
@@ -125,6 +130,54 @@ def test_browsing_uses_an_index_and_sorts_no_more_than_it_shows(
     assert not [step for step in steps if step.startswith("SCAN log")]
     inner = steps[: steps.index(expected) + 1]
     assert not [step for step in inner if "TEMP B-TREE" in step], "sorted before it was limited"
+
+
+JUDGED = "SEARCH judged USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"
+JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND rowid>? AND rowid<?)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "expected"),
+    [
+        (overview_queries.NOTICED["newest"], 3, [JUDGED, "SEARCH event USING INTEGER PRIMARY KEY (rowid=?)"]),
+        (
+            overview_queries.NOTICED["oldest"],
+            3,
+            [JUDGED, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+        ),
+        (overview_queries.NOTICED_THERE["newest"], 4, [JUDGED_THERE]),
+        (overview_queries.NOTICED_THERE["oldest"], 4, [JUDGED_THERE]),
+        (
+            overview_queries.NOTICED["newest"],
+            3,
+            [
+                "SEARCH turn USING INDEX log_turn (conversation=? AND rowid>?)",
+                "SEARCH decided USING INDEX log_conversation (conversation=? AND rowid>? AND rowid<?)",
+                "SEARCH inner_ USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)",
+                "SEARCH later USING INDEX log_turn (conversation=? AND rowid>?)",
+            ],
+        ),
+        (overview_queries.NOTICED_AT, 1, ["SEARCH judged USING INDEX log_cause (cause=?)"]),
+        (overview_queries.SPOKEN, 2, ["SEARCH said USING INDEX log_conversation (conversation=?)"]),
+        (overview_queries.PLACES, 1, ["SEARCH log USING COVERING INDEX log_conversation (conversation>?)"]),
+        (overview_queries.PLACES, 1, ["SEARCH log USING INDEX log_conversation (conversation=?)"]),
+        (overview_queries.TURNS, 3, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
+        (overview_queries.TURNS_THERE, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
+        (overview_queries.MISSED, 2, ["SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
+        (overview_queries.SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
+        (overview_queries.SPENT_BY["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
+        (overview_queries.DAYS_BY["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
+        (overview_queries.MODES, 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
+    ],
+)
+def test_each_question_of_whoever_looks_on_uses_its_index(
+    connection: sqlite3.Connection, sql: str, params: int, expected: list[str]
+) -> None:
+    steps = plan(connection, sql, [1] * params)
+    for step in expected:
+        assert step in steps
+    named = ("SCAN log", "SCAN judged", "SCAN event", "SCAN turn", "SCAN said", "SCAN later", "SCAN decided")
+    assert not [step for step in steps if step.startswith(named)]
 
 
 def test_looking_up_keys_and_opening_scan_nothing(connection: sqlite3.Connection) -> None:

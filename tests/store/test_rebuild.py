@@ -14,6 +14,7 @@ from gateway.store import Difference, Entry, Unreadable, rebuild
 from gateway.store.projections import SAID, TABLES, Statement, grouped, project
 from gateway.store.registry import SEEN, Seen, merged
 from tests import strategies
+from tests.examples import examples
 from tests.store.kit import NOW, delivered, heard, opened, place, post, run, turn
 
 A = place("#a").conversation
@@ -74,7 +75,7 @@ entries = st.builds(
 batches = st.lists(st.lists(entries, min_size=1, max_size=6), max_size=8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(batches)
 def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list[list[Entry]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.events import NOTIFICATION, Address, Notification
@@ -33,6 +33,7 @@ def test_the_strategies_cover_every_fact() -> None:
 def _example(strategy: st.SearchStrategy[object]) -> object:
     found: list[object] = []
 
+    @settings(max_examples=1)
     @given(strategy)
     def first(value: object) -> None:
         found.append(value)

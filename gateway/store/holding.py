@@ -1,0 +1,49 @@
+"""What holds by the newest word on it: which facts say so of what. Pure."""
+
+from typing import NamedTuple
+
+from gateway.records import (
+    CodeGiven,
+    CodeOver,
+    Fact,
+    IdentityLinked,
+    ModelChosen,
+    RoleGiven,
+    RoomOpened,
+    RuleSet,
+    ThresholdSet,
+)
+
+
+class Holding(NamedTuple):
+    """A word on something."""
+
+    kind: str
+    """Of the facts that can hold."""
+    key: str
+    """What it is about: the newest word on that counts."""
+    holds: bool
+    """False: from now on nothing does."""
+
+
+def holding(fact: Fact) -> Holding | None:
+    """What a fact says so. None: nothing."""
+    match fact:
+        case CodeGiven():
+            return Holding("code_given", fact.request, holds=True)
+        case CodeOver():
+            return Holding("code_given", fact.request, holds=False)
+        case RoleGiven():
+            return Holding(fact.kind, f"{fact.person}\n{fact.scope}", holds=bool(fact.role))
+        case RoomOpened():
+            return Holding(fact.kind, fact.room.conversation, holds=fact.open)
+        case IdentityLinked():
+            return Holding(fact.kind, f"{fact.one}\n{fact.other}", holds=fact.joined)
+        case ThresholdSet():
+            return Holding(fact.kind, fact.type, holds=fact.value is not None)
+        case RuleSet():
+            return Holding(fact.kind, fact.rule, holds=not fact.gone)
+        case ModelChosen():
+            return Holding(fact.kind, fact.agent, holds=bool(fact.model))
+        case _:
+            return None
