@@ -1,0 +1,194 @@
+"""Gets an admin's word for a call that needs one.
+
+That it is asked for is durable with the notice that asks, and what is decided with the answer to whoever decides. So
+after a crash each approval is decided, or nobody waits for it any more and that is written down. One verdict counts:
+the first that is in the log.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from gateway import access
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName
+from gateway.ops.report import span
+from gateway.places import Places
+from gateway.records import ApprovalAsked, ToolRefused, TurnId, Verdict, is_inner
+from gateway.settings_tools import ApprovalsConfig
+from gateway.standing import somebody
+from gateway.store import Entry, OutboxPost, Store
+from gateway.tools import consent
+from gateway.tools.gate import Wanted
+from gateway.tools.grants import Grant, Grants
+from gateway.tools.notices import Notices, Open
+
+logger = logging.getLogger("reverie.tools")
+
+MOST_HERE: Final = 5
+"""Open at once in one conversation: more would be approved without being read."""
+MOST: Final = 20
+"""The same everywhere."""
+REMEMBERED: Final = 1_000
+"""Calls that got no word, so that nobody is asked for one again in the same turn."""
+
+
+class Call(NamedTuple):
+    """What makes two calls the same."""
+
+    turn: TurnId
+    tool: str
+    arguments: str
+
+
+class Approvals:
+    """Of all agents. It is `gateway.tools.gate.Approving`; `gateway.tools.deciding` is the other side."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        config: ApprovalsConfig,
+        *,
+        post: Callable[[OutboxPost], None],
+        places: Places,
+        who: access.Policy,
+        prefix: Mapping[ChannelName, str],
+    ) -> None:
+        """`post` is called with each notice, after it is durable. `prefix`: of commands, as `commands.World` has it.
+
+        Raises ValueError if `config.room` is no address.
+        """
+        self._store = store
+        self._clock = clock
+        self._timeout_s = config.timeout
+        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix)
+        self.room = Address.parse(config.room) if config.room else None
+        """Where all approvals are asked for. None: where the turn is."""
+        self._places = places
+        self._who = who
+        self._prefix = prefix
+        self.grants = Grants(store)
+        self._open: dict[Call, tuple[Open, asyncio.Task[Verdict]]] = {}
+        self._tasks = set[asyncio.Task[Verdict]]()
+        self._no = OrderedDict[Call, Verdict]()
+
+    def become(self, config: ApprovalsConfig) -> None:
+        """Ask so from now on; what waits waits as it was said. Returns at once. Raises ValueError as at the start."""
+        self.room = Address.parse(config.room) if config.room else None
+        self._timeout_s = config.timeout
+
+    @property
+    def open(self) -> list[Open]:
+        """What waits and can be decided, oldest first."""
+        return [one for one, _ in self._open.values() if one.asked is not None and one.verdict is None]
+
+    async def recover(self) -> None:
+        """Nobody waits any more for what an earlier process asked. Call once, before the first turn."""
+        await self._notices.recover()
+
+    async def close(self) -> None:
+        """Return once it is written down what nobody waits for any more. Call after the turns have ended."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def ask(self, wanted: Wanted) -> str:
+        """As `Approving.ask`.
+
+        What is approved already is not asked for; the same call twice in a turn is asked for once. What cannot be asked
+        for is refused at once. The store is told of all of it.
+        """
+        if await self.grants.holds(Grant(wanted.agent, wanted.tool, wanted.at.conversation)):
+            return ""
+        call = Call(wanted.turn, wanted.tool, consent.arguments(wanted.arguments))
+        if call in self._no:
+            return self._told(self._no[call], wanted)
+        if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._no.items()):
+            return await self._refuse(wanted, "nobody answered when this turn asked before")
+        room = self.room or wanted.at
+        nobody = "" if call in self._open else await self._nobody(room, wanted.needs)
+        refusal = nobody or ("" if call in self._open else self._too_many(wanted))
+        if refusal:
+            return await self._refuse(wanted, refusal)
+        if call not in self._open:
+            made = Open(wanted=wanted, room=room)
+            task = asyncio.create_task(self._serve(made, call))
+            self._open[call] = made, task
+            self._tasks.add(task)
+            task.add_done_callback(self._served)
+        one, task = self._open[call]
+        one.waiting += 1
+        try:
+            return self._told(await asyncio.shield(task), wanted)
+        finally:
+            one.waiting -= 1
+            one.news.set()
+
+    async def _serve(self, one: Open, call: Call) -> Verdict:
+        """From the notice to the verdict. Nobody cancels it: whoever waited has gone, and that is a verdict, too."""
+        try:
+            asked = await self._notices.announce(one)
+            timer = asyncio.create_task(self._ring(one))
+            try:
+                verdict = await self._verdict(one, asked)
+            finally:
+                timer.cancel()
+        finally:
+            del self._open[call]
+        if verdict not in consent.GIVEN:
+            self._no[call] = verdict
+            while len(self._no) > REMEMBERED:
+                self._no.popitem(last=False)
+        logger.info("%s: %s: %s", one.wanted.turn, one.wanted.tool, verdict)
+        return verdict
+
+    def _served(self, task: asyncio.Task[Verdict]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:  # whoever waits gets it, too
+            logger.error("an approval broke", exc_info=task.exception())
+
+    async def _ring(self, one: Open) -> None:
+        await self._clock.sleep(max(0.0, one.deadline_s - self._clock.monotonic()))
+        one.news.set()
+
+    async def _verdict(self, one: Open, asked: ApprovalAsked) -> Verdict:
+        while one.verdict is None:
+            if not one.claimed:
+                if one.granted_by:
+                    return await self._notices.end(one, asked, "once", one.granted_by)
+                if not one.waiting:
+                    return await self._notices.end(one, asked, "dropped")
+                if self._clock.monotonic() >= one.deadline_s:
+                    return await self._notices.end(one, asked, "expired")
+            await one.news.wait()
+            one.news.clear()
+        return one.verdict
+
+    def _told(self, verdict: Verdict, wanted: Wanted) -> str:
+        return consent.told(verdict, wanted.tool, span(self._timeout_s))
+
+    def _too_many(self, wanted: Wanted) -> str:
+        here = sum(one.wanted.at == wanted.at for one, _ in self._open.values())
+        if here >= MOST_HERE or len(self._open) >= MOST:
+            return "too many other calls wait for an approval"
+        return ""
+
+    async def _nobody(self, room: Address, needs: str) -> str:
+        """Why nobody could ever approve anything there. Empty: somebody could."""
+        channel, place, may = room.channel, room.conversation, consent.approvers(needs)
+        if is_inner(place) or not self._prefix.get(channel):
+            return "nobody can be asked here"
+        if not somebody(self._who, channel, may):
+            return f"nobody at {channel} may approve it"
+        newest = await self._places.newest(place) if await self._places.direct(place) else None
+        if newest is not None and access.role_of(self._who, room, newest.sender) not in may:
+            return "nobody who may approve it is here"
+        return ""
+
+    async def _refuse(self, wanted: Wanted, why: str) -> str:
+        rule = f"{wanted.rule}, and {why}"
+        logger.info("%s: %s is refused: %s", wanted.turn, wanted.tool, rule)
+        fact = ToolRefused(turn=wanted.turn, agent=wanted.agent, tool=wanted.tool, role=wanted.role, rule=rule)
+        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=wanted.at.conversation)])
+        return f"Refused: {rule}. Nothing was done; do not try it again."

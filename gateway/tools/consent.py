@@ -1,0 +1,214 @@
+"""What an admin is shown who is to approve a call, and what their answer means. Pure.
+
+The call is written by a model that read what anybody wrote, so everything in it stands in code that it cannot leave: on
+one line, with each character that nobody would see, or that turns or ends something, in JSON's escaped form.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Literal, NamedTuple
+
+from gateway.access import Role
+from gateway.events import Address, ChannelName, SenderId
+from gateway.hands import Asker
+from gateway.records import ApprovalAsked, Verdict
+
+ALPHABET: Final = "23456789bcdfghjkmnpqrstvwxyz"
+"""Of ids: nothing that is taken for something else, and no vowels, so that none is a word."""
+ID_CHARS: Final = 4
+"""As many ids as are asked for in years; one that is taken is drawn again."""
+HEAD_CHARS: Final = 260
+TAIL_CHARS: Final = 140
+"""Of the arguments that are shown: what matters may stand at their end."""
+NAME_CHARS: Final = 40
+PLACE_CHARS: Final = 120
+NAMES: Final = 5
+"""Of those who asked; the others are counted."""
+
+APPROVERS: Final[tuple[Role, ...]] = ("admin", "owner")
+Given = Literal["once", "session", "always"]
+GIVEN: Final[tuple[Given, ...]] = ("once", "session", "always")
+
+_MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
+"""What could be markup in a sentence of ours that holds names: all but letters, and underscores within names."""
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters and marks that show nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
+_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+"""Variation selectors, the same: text can be hidden in them."""
+
+
+class Shown(NamedTuple):
+    """Arguments, as people are shown them."""
+
+    head: str
+    left_out: int = 0
+    """Characters between the two."""
+    tail: str = ""
+
+    @property
+    def line(self) -> str:
+        """All of it as one text."""
+        return self.head if not self.left_out else f"{self.head} [... {self.left_out} characters ...] {self.tail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approver:
+    """Who says a word, and where."""
+
+    at: Address
+    sender: SenderId
+    role: Role
+    """What access says of them: an admin or owner is one that the platform vouches for."""
+    direct: bool
+    everywhere: Role
+    """As `gateway.standing.Standing.everywhere`."""
+
+    @property
+    def name(self) -> str:
+        """For people, and for the log."""
+        return f"{self.at.channel}:{self.sender}"
+
+
+def visible(text: str) -> str:
+    """The text so that nothing in it is hidden, and nothing ends the code or the line that it stands in."""
+    if text.isascii() and text.isprintable() and "`" not in text:
+        return text
+    return "".join(char if _plain(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060" for char in text)
+
+
+def _plain(char: str) -> bool:
+    if char == " ":
+        return True
+    hidden = unicodedata.category(char) in _UNSEEN or char in _BLANK or char == "`"
+    return not hidden and not any(first <= ord(char) <= last for first, last in _SELECTORS)
+
+
+def arguments(written: str) -> str:
+    """What a model wrote as JSON, as it is taken: on one line, each key once."""
+    try:
+        return json.dumps(json.loads(written or "{}"), ensure_ascii=False)
+    except (ValueError, RecursionError):  # its tool takes what is no JSON, or refuses it
+        return written.strip()
+
+
+def shown(written: str) -> Shown:
+    """Beginning and end of what a model wrote as arguments."""
+    raw = arguments(written) or "{}"
+    if len(raw) <= HEAD_CHARS + TAIL_CHARS and len(whole := visible(raw)) <= HEAD_CHARS + TAIL_CHARS:
+        return Shown(whole)
+    head = _fitting([visible(char) for char in raw[:HEAD_CHARS]], HEAD_CHARS)
+    tail = _fitting([visible(char) for char in raw[: -TAIL_CHARS - 1 : -1]], TAIL_CHARS)
+    return Shown(visible(raw[:head]), len(raw) - head - tail, visible(raw[len(raw) - tail :]))
+
+
+def _fitting(chars: Sequence[str], most: int) -> int:
+    """How many from the first on are not longer than that."""
+    return sum(length <= most for length in accumulate(map(len, chars)))
+
+
+def code(text: str, most: int = NAME_CHARS) -> str:
+    """Somebody else's word, as code."""
+    seen = visible(text.strip())
+    return f"`{seen if len(seen) <= most else f'{seen[: most - 1]}…'}`" if seen else "`?`"
+
+
+def notice(
+    asked: ApprovalAsked, arguments: Shown, *, askers: Sequence[Asker], rule: str, place: str, prefix: str, span: str
+) -> str:
+    """What is posted where it is asked for, in Markdown. `place`: where the turn is; empty: in the same room."""
+    where = f" in {code(place, PLACE_CHARS)}" if place else ""
+    why = _MARKUP.sub("?", rule)
+    call = f"`{arguments.head}`"
+    if arguments.left_out:
+        call += f" … {arguments.left_out} characters are left out here … `{arguments.tail}`"
+    approve, deny = f"{prefix}approve {asked.approval}", f"{prefix}deny {asked.approval}"
+    return (
+        f"May {code(asked.agent)} use {code(asked.tool)}{where}? {who(askers)}; {why}.\n\n{call}\n\n"
+        f"- `{approve}`: this call. `{approve} session`: each call of it there from now on, whatever its arguments "
+        "and whoever asks, until the conversation begins afresh or I am restarted. "
+        f"`{approve} always`: the same for good.\n"
+        f"- `{deny}`: no. So is silence for {span}."
+    )
+
+
+def who(askers: Sequence[Asker]) -> str:
+    """Who asked for a call."""
+    if not askers:
+        return "Nobody asked for it"
+    names = [f"{code(asker.name or asker.id)} ({asker.role})" for asker in askers[:NAMES]]
+    more = f" and {len(askers) - NAMES} more" if len(askers) > NAMES else ""
+    return f"Asked by {', '.join(names)}{more}"
+
+
+def may(approver: Approver, asked_in: Address, room: Address | None) -> bool:
+    """Whether it is for this admin to decide what is asked for there. `room`: where approvals are asked for.
+
+    In the same room, threads and all; in the room for approvals; an owner of everything also alone with an agent.
+    """
+    if approver.role not in APPROVERS:
+        return False
+    here = (approver.at.channel, approver.at.room)
+    if any(place is not None and here == (place.channel, place.room) for place in (asked_in, room)):
+        return True
+    return approver.everywhere == "owner" and approver.direct
+
+
+def approvers(needs: str) -> tuple[Role, ...]:
+    """Who may approve what takes this role: an admin, unless it takes more."""
+    return APPROVERS[-1:] if needs == "owner" else APPROVERS
+
+
+def weak(approver: Approver, channel: ChannelName, askers: Sequence[Asker], needs: str) -> bool:
+    """Whether somebody is one of those whose word was not enough. `channel`: where they asked."""
+    return approver.at.channel == channel and any(
+        asker.id == approver.sender and asker.role not in approvers(needs) for asker in askers
+    )
+
+
+_OVER: Final[dict[Verdict, str]] = {
+    "denied": "was denied",
+    "expired": "is over: nobody said anything in time",
+    "dropped": "is over: nobody waits for it any more",
+}
+
+
+def over(name: str, verdict: Verdict, by: str) -> str:
+    """To whoever decides what has ended."""
+    said = _OVER.get(verdict, "was approved")
+    return f"Too late: `{name}` {said}{f' by {code(by, PLACE_CHARS)}' if by else ''}."
+
+
+def told(verdict: Verdict, tool: str, span: str) -> str:
+    """The same for the model that waited, in one sentence. Empty: it may go on."""
+    if verdict in GIVEN:
+        return ""
+    if verdict == "denied":
+        why = f"an admin was asked and denied this call of {tool}"
+    elif verdict == "expired":
+        why = f"no admin approved this call of {tool} within {span}"
+    else:
+        why = f"nobody waits for this call of {tool} any more"
+    return f"Not done, because {why}: do not try it again, but say what it would have been for."
+
+
+def decided(verdict: Verdict, tool: str, place: str, prefix: str) -> str:
+    """To whoever has just decided. `place`: where it holds, if that is not here."""
+    where = f"in {code(place, PLACE_CHARS)}" if place else "here"
+    if verdict == "denied":
+        return f"Denied: {code(tool)} is not carried out."
+    if verdict == "session":
+        return (
+            f"Approved, and so is each call of {code(tool)} {where} until the conversation begins afresh or I am "
+            f"restarted. `{prefix}revoke {visible(tool)}` takes that back."
+        )
+    if verdict == "always":
+        return (
+            f"Approved, and so is each call of {code(tool)} {where} for good. "
+            f"`{prefix}revoke {visible(tool)}` takes that back."
+        )
+    return f"Approved: this call of {code(tool)} is carried out."

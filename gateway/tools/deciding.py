@@ -1,0 +1,120 @@
+"""What admins say to calls that wait, and what they take back: decided here, written down with the answer to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.changes import Change, Made
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName, ConversationId
+from gateway.records import ApprovalAsked, ApprovalEnded, ApprovalRevoked, Verdict
+from gateway.store import Appended, Reader
+from gateway.tools import consent
+from gateway.tools.approvals import Approvals
+from gateway.tools.consent import Approver
+from gateway.tools.grants import Grant
+from gateway.tools.notices import Open, ended_key, key_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A call that waits, for people."""
+
+    asked: ApprovalAsked
+    left_s: float
+    """Until the answer is no."""
+
+
+class Deciding:
+    """For all agents and admins."""
+
+    def __init__(self, approvals: Approvals, reader: Reader, clock: Clock, prefix: Mapping[ChannelName, str]) -> None:
+        """`prefix`: of commands, as `commands.World` has it."""
+        self._approvals = approvals
+        self._reader = reader
+        self._clock = clock
+        self._prefix = prefix
+
+    def waiting(self, approver: Approver) -> list[Waiting]:
+        """What this admin may decide where they are, oldest first."""
+        now_s = self._clock.monotonic()
+        return [
+            Waiting(asked=one.asked, left_s=max(0.0, one.deadline_s - now_s))
+            for one in self._approvals.open
+            if one.asked is not None and self._may(approver, one.room)
+        ]
+
+    async def granted(self, approver: Approver) -> dict[Grant, str]:
+        """What is approved for longer than a call, and how long, of what this admin may take back where they are."""
+        told = await self._approvals.grants.told()
+        return {one: long for one, long in told.items() if self._may(approver, Address.parse(one.conversation))}
+
+    async def decide(self, approver: Approver, name: str, verdict: Verdict) -> Change:
+        """Somebody says a word on the approval of that name. It holds once it is written down and settled."""
+        found = next((one for one in self._approvals.open if one.asked and one.asked.approval == name), None)
+        if found is None:
+            return Change(words=await self._over(approver, name))
+        if not self._may(approver, found.room):
+            return Change(words=_unknown(name))
+        if found.claimed or not found.waiting or self._clock.monotonic() >= found.deadline_s:
+            return Change(words=f"Too late: `{name}` is over, or just being decided.")
+        wanted, at = found.wanted, approver.at
+        if verdict != "denied" and approver.role not in consent.approvers(wanted.needs):
+            return Change(words=f"{consent.code(wanted.tool)} is for the role {wanted.needs}: so is approving it.")
+        if verdict != "denied" and consent.weak(approver, wanted.at.channel, wanted.askers, wanted.needs):
+            return Change(words="You asked for it without the right to: somebody else has to approve it.")
+        found.claimed = True  # nothing is awaited from here on: whoever is handed it has to settle it
+        by, place = approver.name, wanted.at.conversation
+        fact = ApprovalEnded(approval=name, agent=wanted.agent, tool=wanted.tool, verdict=verdict, by=by)
+        where = place if wanted.at != at else ""
+        return Change(
+            words=consent.decided(verdict, wanted.tool, where, self._prefix[at.channel]),
+            facts=(Made(fact, place, ended_key(name)),),
+            settle=lambda asked: self._settle(found, verdict, by, asked),
+        )
+
+    async def revoke(self, approver: Approver, tool: str) -> Change:
+        """The tool is not approved for longer any more: there, or wherever this admin may decide from there."""
+        taken = [one for one in await self.granted(approver) if one.tool == tool]
+        for one in taken:
+            self._approvals.grants.drop(one)
+        if not taken:
+            return Change(words=f"{consent.code(tool)} is not approved here for longer than a call.")
+        facts = [Made(ApprovalRevoked(agent=one.agent, tool=tool, by=approver.name), one.conversation) for one in taken]
+        places = ", ".join(dict.fromkeys(consent.code(one.conversation, consent.PLACE_CHARS) for one in taken))
+        return Change(words=f"Approved no more: {consent.code(tool)} in {places}.", facts=tuple(facts))
+
+    def afresh(self, conversation: ConversationId) -> None:
+        """Somebody has a conversation begin afresh, whether or not anything was in view there."""
+        self._approvals.grants.afresh(conversation)
+
+    def _may(self, approver: Approver, asked_in: Address) -> bool:
+        return consent.may(approver, asked_in, self._approvals.room)
+
+    def _settle(self, found: Open, verdict: Verdict, by: str, asked: Appended | None) -> None:
+        found.claimed = False
+        if asked is not None and asked.fresh:
+            found.verdict = verdict
+            if verdict in ("session", "always"):
+                if verdict == "session":
+                    self._approvals.grants.keep(found.grant, asked.seq)
+                for one in self._approvals.open:
+                    if one.grant == found.grant:
+                        one.granted_by = by
+                        one.news.set()
+        found.news.set()
+
+    async def _over(self, approver: Approver, name: str) -> str:
+        """What became of what does not wait any more."""
+        asked = await self._reader.by_key(key_of(name))
+        if asked is None or not isinstance(asked.fact, ApprovalAsked):
+            return _unknown(name)
+        if not self._may(approver, Address.parse(asked.fact.room)):
+            return _unknown(name)
+        ended = await self._reader.by_key(ended_key(name))
+        if ended is None or not isinstance(ended.fact, ApprovalEnded):
+            return f"Too late: `{name}` is just being decided."
+        return consent.over(name, ended.fact.verdict, ended.fact.by)
+
+
+def _unknown(name: str) -> str:
+    return f"No approval {consent.code(name)} was asked for here."

@@ -1,0 +1,244 @@
+"""The tools of a turn, carried out where it may use them.
+
+The list of tools is the same in every turn, so that it never changes what is cached; what is not allowed is refused
+at the call, with a reason that the model understands.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal, Protocol
+
+from agent.journal import flat
+from agent.models.base import ToolCall, ToolResult, ToolSpec
+from agent.tools.schema import Refused, read
+from gateway.events import ConversationId
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.ops.onlookers import Tool
+from gateway.records import TurnId
+from gateway.redaction import Redact, Redactor
+from gateway.scopes import PUBLIC
+from gateway.store import StoreError
+from gateway.tools.permits import Permit, Situation, decide
+from gateway.tools.under_way import UnderWay
+
+logger = logging.getLogger("reverie.tools")
+
+MAX_RESULT_CHARS: Final = 1_000_000
+"""Of one result: what is more is not even kept."""
+MAX_NAME_CHARS: Final = 80
+
+
+class Gate(Protocol):
+    """Where every call has to pass."""
+
+    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+        """Whether it may be carried out. Empty: it may; else why not, for the model. May wait for an admin's word.
+
+        Raises StoreError.
+        """
+
+
+class ByRight:
+    """The gate where nobody can be asked: what needs a word is refused."""
+
+    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:  # noqa: ARG002 - the protocol's
+        now = Situation(
+            roles=[asker.role for asker in where.askers],
+            unasked="guest",
+            overheard=(*where.overheard, *where.reminded),
+            private=where.sight.scope != PUBLIC,
+            foreign=where.trace.foreign,
+        )
+        verdict = decide(hand.spec.name, hand.permit, now)
+        return "" if verdict.what == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
+
+
+class Late(Protocol):
+    """Tools that come and go while the gateway runs."""
+
+    @property
+    def hands(self) -> Sequence[Hand]:
+        """Those that are there now."""
+
+    def all_hands(self) -> Mapping[str, Hand]:
+        """Those that are or were there, by name: one that has gone says so itself."""
+
+
+Counted = Callable[[str, Literal["ok", "error", "refused", "timeout", "unknown"], float], None]
+"""Told of each call: its tool, what came of it, and how many seconds it took once it was allowed."""
+
+
+Used = Callable[[TurnId, Tool], None]
+"""Told of each call, when it begins and when it has ended."""
+KILLED: Final = "The operator ended it. It may have had an effect all the same."
+
+
+class Hands:
+    """All tools of an agent.
+
+    What a model is told of them is pinned: it stands in front of all that is cached. What comes and goes meanwhile can
+    be called at once all the same, and `news` tells of it.
+    """
+
+    def __init__(
+        self,
+        hands: Sequence[Hand],
+        gate: Gate | None = None,
+        *,
+        late: Late | None = None,
+        counted: Counted = lambda *_: None,
+        off: Sequence[str] = (),
+        doing: UnderWay | None = None,
+        redact: Redact | None = None,
+        used: Used = lambda _turn, _tool: None,
+    ) -> None:
+        """`gate`: None, where nobody can be asked. `off`: globs of tools that there are not. `redact` is given results.
+
+        `doing`: where it is noted what is carried out, if others note it there, too.
+        """
+        self._gate = gate or ByRight()
+        self._off = tuple(off)
+        self._hands = {hand.spec.name: hand for hand in self._on(hands)}
+        self._late = late
+        self._counted = counted
+        self._used = used
+        self._redact = redact or Redactor()
+        self._doing = doing or UnderWay()
+        self.specs: tuple[ToolSpec, ...] = ()
+        """As the model is told of them."""
+        self.pin()
+
+    def pin(self) -> None:
+        """Tell the model of those that are there now, from the next request on."""
+        names = {name: hand.spec for name, hand in (self._hands | self._now()).items()}
+        self.specs = tuple([names[name] for name in sorted(names)])
+
+    @property
+    def news(self) -> tuple[list[str], list[str]]:
+        """Names of the tools that came, and of those that went, since the model was told of them."""
+        told, now = {spec.name for spec in self.specs}, {*self._hands, *self._now()}
+        return sorted(now - told), sorted(told - now)
+
+    def permits(self) -> dict[str, Permit]:
+        """What each that is there needs, by name."""
+        return {name: hand.permit for name, hand in sorted((self._hands | self._now()).items())}
+
+    def doing(self, conversation: ConversationId) -> list[str]:
+        """What is carried out there just now, in a few words each, the oldest first."""
+        return self._doing.at(conversation)
+
+    def at(self, where: Whereabouts) -> "Held":
+        """For one turn."""
+        return Held(self, where)
+
+    async def call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
+        """Carry out one call. Raises `StoreError` and cancellation only."""
+        told = Tool(call=call.id, name=call.name, arguments=call.arguments, state="started")
+        self._used(where.turn, told)
+        result = ToolResult(id=call.id, text="It was cut off.", error=True)
+        try:
+            carried = await self._doing.carry(where.at.conversation, call.name, self._call(call, where))
+            result = carried or replace(result, text=KILLED)
+        finally:
+            self._used(where.turn, replace(told, state="ended", result=result.text, error=result.error))
+        return result
+
+    async def _call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
+        hand = self._hand(call.name)
+        if hand is not None and self._unknown_to_the_model(hand, call):
+            said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
+            return ToolResult(id=call.id, text=said, kind="text", origin="what the tool says of itself", untrusted=True)
+        if hand is None:
+            self._counted(call.name, "unknown", 0.0)
+            name = flat(call.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
+            return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", error=True)
+        try:
+            asked: object = call.arguments if hand.takes is None else read(hand.takes, call.arguments)
+            refusal = await self._gate.leave(hand, call, where)
+        except Refused as refused:
+            asked, refusal = None, str(refused)
+        if refusal:
+            self._counted(call.name, "refused", 0.0)
+            return ToolResult(id=call.id, text=refusal, error=True)
+        began = time.monotonic()
+        told, outcome = await self._carry_out(hand, asked, where)
+        self._counted(call.name, outcome, time.monotonic() - began)
+        given = Given(text=told) if isinstance(told, str) else told
+        return self._result(call, given, where, error=outcome != "ok" or given.error)
+
+    async def _carry_out(
+        self, hand: Hand, asked: object, where: Whereabouts
+    ) -> tuple[str | Given, Literal["ok", "error", "refused", "timeout"]]:
+        name = hand.spec.name
+        try:
+            async with asyncio.timeout(hand.time_s):
+                return await hand.does(asked, where), "ok"
+        except Refused as refused:
+            logger.info("%s: %s is refused: %s", where.turn, name, refused)
+            return str(refused), "refused"
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except TimeoutError:
+            logger.warning("%s: %s took longer than %g s", where.turn, name, hand.time_s)
+            took = f"It took longer than {hand.time_s:g} s and was ended. It may have had an effect all the same."
+            return took, "timeout"
+        except Exception as error:  # a bug in that tool: the model goes on without it
+            logger.exception("%s: %s broke", where.turn, name)
+            return f"That did not work (internal error: {type(error).__name__}).", "error"
+
+    def _hand(self, name: str) -> Hand | None:
+        found = self._hands.get(name)
+        if found is None and self._late is not None and not is_off(name, self._off):
+            found = self._late.all_hands().get(name)
+        return found
+
+    def _unknown_to_the_model(self, hand: Hand, call: ToolCall) -> bool:
+        """It came after the model was told of its tools, and is asked what it takes."""
+        told = any(spec.name == hand.spec.name for spec in self.specs)
+        return not told and '"required"' in hand.spec.schema and call.arguments.strip() in ("", "{}")
+
+    def _now(self) -> dict[str, Hand]:
+        return {hand.spec.name: hand for hand in self._on(self._late.hands)} if self._late is not None else {}
+
+    def _on(self, hands: Sequence[Hand]) -> list[Hand]:
+        return [hand for hand in hands if not is_off(hand.spec.name, self._off)]
+
+    def _result(self, call: ToolCall, given: Given, where: Whereabouts, *, error: bool) -> ToolResult:
+        if given.foreign:
+            where.trace.foreign = where.trace.foreign or call.name
+        whole = self._redact(given.text)
+        text, beyond = whole[:MAX_RESULT_CHARS], len(whole) - MAX_RESULT_CHARS
+        return ToolResult(
+            id=call.id,
+            text=text if beyond <= 0 else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
+            error=error,
+            kind=given.kind,
+            origin=self._redact(given.origin),
+            part=given.part,
+            untrusted=given.untrusted,
+            images=given.images,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`agent.turn.Tools` for one turn."""
+
+    hands: Hands
+    where: Whereabouts
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self.hands.specs
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await self.hands.call(call, self.where)
+
+
+def is_off(name: str, off: Sequence[str]) -> bool:
+    """Whether one of the globs matches the tool."""
+    return any(fnmatchcase(name, glob) for glob in off)

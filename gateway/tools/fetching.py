@@ -1,0 +1,229 @@
+"""Getting one page from the web: looked up once, judged, connected to as judged, and read within limits.
+
+No cookies, no logins, no proxies and no redirects that were not judged again: httpcore has none of them.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from agent.tools.schema import Refused
+from gateway.settings_tools import WebConfig
+from gateway.tools import addresses
+from gateway.tools.addresses import Allowed, Target, told
+from gateway.tools.unpacking import ENCODINGS, Unpacker, Unreadable
+from gateway.tools.webtypes import Answer, Question
+
+if TYPE_CHECKING:
+    import httpcore
+
+CONNECT_S: Final = 5.0
+"""For one address; then the next is tried."""
+MOST_ADDRESSES: Final = 4
+"""Of one host that are tried."""
+AT_ONCE: Final = 16
+"""Fetches under way; more wait, within their time."""
+LOOKUPS: Final = 2
+"""At once. A lookup cannot be stopped, and a server that never answers holds one for half a minute."""
+MAX_DIGITS: Final = 18
+"""Of a length that a server states."""
+AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""All addresses of a host for a TCP port. Empty, or OSError: it has none."""
+
+
+def is_own(address: str) -> bool:
+    """Whether it is this machine's: then a connection would come from inside of its firewall. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+            return bool(ip_address(probe.getsockname()[0]) == ip_address(address))
+        except OSError:  # there is no way there
+            return False
+
+
+class Fetcher:
+    """Everything raises Refused, whose text names no address and holds nothing that the server said."""
+
+    def __init__(
+        self,
+        config: WebConfig,
+        *,
+        resolve: Resolver | None = None,
+        context: ssl.SSLContext | None = None,
+        own: Callable[[str], bool] = is_own,
+    ) -> None:
+        """`resolve`: None, the system's. `context`: None, public certificates. Raises ValueError for the settings."""
+        self._config = config
+        self._allowed = Allowed.of(config.allow_private)
+        self._lookups: ThreadPoolExecutor | None = None
+        self._resolve = resolve or self._look_up
+        self._context = context
+        self._own = own
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    def become(self, config: WebConfig) -> None:
+        """Go by that from now on. Returns at once. Raises ValueError as at the start."""
+        self._allowed, self._config = Allowed.of(config.allow_private), config
+
+    async def get(self, url: str, wants: Callable[[str], bool]) -> Answer:
+        """The page at `url`, wherever it has moved to. `wants`: whether a body of that kind is read."""
+        target = addresses.read(url)
+        seen = {target.url}
+        async with self._free:
+            while True:
+                async with self._asked(Question(target=target), await self._judged(target)) as response:
+                    moved = _moved(response)
+                    if moved is None:
+                        return await self._read(target, response, wants)
+                if len(seen) > self._config.max_redirects:
+                    raise Refused(
+                        f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
+                    )
+                target = addresses.follow(target, moved)
+                if target.url in seen:
+                    raise Refused(f"{told(target)} redirects in a circle.")
+                seen.add(target.url)
+
+    async def ask(self, question: Question) -> Answer:
+        """What a server of the operator's choice answers: it may be anywhere. Redirects are not followed."""
+        found = await self._found(question.target)
+        async with self._free, self._asked(question, found) as response:
+            return await self._read(question.target, response, lambda _: True)
+
+    def close(self) -> None:
+        """End what waits to be looked up."""
+        if self._lookups is not None:
+            self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    async def _judged(self, target: Target) -> list[str]:
+        """The addresses to connect to."""
+        addresses.check(target, self._allowed)
+        found = addresses.judge(target, await self._found(target), self._allowed)
+        if not self._allowed.host(target):
+            for one in found:
+                if self._own(one) and not self._allowed.address(ip_address(one), target.port):
+                    return addresses.judge(target, [], self._allowed)  # a reason like any other
+        return found
+
+    async def _found(self, target: Target) -> list[str]:
+        if target.address is not None:
+            return [str(target.address)]
+        try:
+            return list(await self._resolve(target.host, target.port))
+        except OSError:
+            return []
+
+    async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        """On threads of its own: lookups that hang must not hold up the rest of the program."""
+        if self._lookups is None:
+            self._lookups = ThreadPoolExecutor(LOOKUPS, "web-lookup")
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+    @asynccontextmanager
+    async def _asked(self, question: Question, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
+        import httpcore  # noqa: PLC0415 - most starts need none of it
+
+        from gateway.tools.dialling import Dialling  # noqa: PLC0415 - the same
+
+        target, headers = question.target, {"host": question.target.authority, "user-agent": AGENT, "accept": "*/*"}
+        headers |= {"accept-encoding": ENCODINGS, "connection": "close", **dict(question.headers)}
+        if question.body is not None:
+            headers["content-length"] = str(len(question.body))
+        url = httpcore.URL(
+            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+        )
+        waits = dict.fromkeys(("connect", "read", "write", "pool"), self._config.timeout)
+        try:
+            context = self._secured() if target.scheme == "https" else None
+            dialling = Dialling(found[:MOST_ADDRESSES], CONNECT_S)
+            async with (
+                httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
+                pool.stream(
+                    question.method,
+                    url,
+                    headers=list(headers.items()),
+                    content=question.body,
+                    extensions={"timeout": waits},
+                ) as response,
+            ):
+                yield response
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, UnicodeError) as error:
+            raise Refused(_why(target, error)) from None  # the cause may hold request headers
+
+    def _secured(self) -> ssl.SSLContext:
+        if self._context is None:
+            import httpx  # noqa: PLC0415 - the same; brings the certificates that all other requests here trust
+
+            self._context = httpx.create_ssl_context()
+        return self._context
+
+    async def _read(self, target: Target, response: "httpcore.Response", wants: Callable[[str], bool]) -> Answer:
+        headers = _headers(response.headers)
+        kind, _, parameters = headers.get("content-type", "").partition(";")
+        kind = kind.strip().lower()
+        length = headers.get("content-length", "")
+        body, cut = b"", False
+        if wants(kind):
+            try:
+                unpacker = Unpacker(headers.get("content-encoding", ""), self._config.max_bytes)
+                async for data in response.aiter_stream():
+                    unpacker.feed(data)
+                    if unpacker.full:
+                        break
+            except Unreadable as error:
+                raise Refused(f"What {told(target)} sent is {error}.") from None
+            body, cut = unpacker.body, unpacker.full
+        return Answer(
+            target=target,
+            status=response.status,
+            kind=kind,
+            charset=_charset(parameters),
+            size=int(length) if length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS else None,
+            body=body,
+            cut=cut,
+        )
+
+
+def _moved(response: "httpcore.Response") -> str | None:
+    if response.status not in REDIRECTS:
+        return None
+    return _headers(response.headers).get("location")
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in pairs}
+
+
+def _charset(parameters: str) -> str:
+    for one in parameters.split(";"):
+        name, _, value = one.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip("\"'")[:40]
+    return ""
+
+
+def _why(target: Target, error: Exception) -> str:
+    import httpcore  # noqa: PLC0415 - it is there by now
+
+    host = told(target)
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"The certificate of {host} is not valid, so nothing was asked of it."
+    if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout):
+        return f"No connection to {host} came about; it may be down, or not at this port."
+    if isinstance(error, httpcore.TimeoutException):
+        return f"{host} was silent for too long."
+    if isinstance(error, httpcore.LocalProtocolError | UnicodeError):
+        return f"{host} cannot be asked for this; the operator can look at tools.web."
+    return f"{host} cut the connection, or does not speak HTTP."

@@ -1,0 +1,135 @@
+"""Where every call of a tool has to pass: by right, or by an admin's word."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.models.base import ToolCall
+from agent.repeats import named
+from gateway.clock import Clock
+from gateway.cut_off import begun_before
+from gateway.events import Address
+from gateway.hands import Asker, Hand, Whereabouts
+from gateway.records import ToolBegun, ToolRefused, TurnId
+from gateway.scopes import PUBLIC
+from gateway.settings_tools import ToolsConfig
+from gateway.store import Entry, Store
+from gateway.tools.permits import Situation, Verdict, decide, ruled, standing, weakest
+
+logger = logging.getLogger("reverie.tools")
+
+BEGUN: Final = (
+    "Not carried out: the same was begun right before the gateway was stopped, and may have had its effect. Look what "
+    "it has done; if it is still to be done, call it once more."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A call that needs an admin's word."""
+
+    agent: str
+    tool: str
+    arguments: str
+    """JSON text as the model wrote it: untrusted."""
+    turn: TurnId
+    at: Address
+    """Where the turn is."""
+    askers: Sequence[Asker]
+    role: str
+    """Whose rights counted."""
+    needs: str
+    """The lowest role that could have it called without being asked: whoever approves it has that, too."""
+    rule: str
+    """Why it is needed, for people."""
+
+
+class Approving(Protocol):
+    """Who gets it."""
+
+    async def ask(self, wanted: Wanted) -> str:
+        """Wait for it. Empty: it is given. Else why not, for the model. Raises StoreError.
+
+        Cancelled, nobody is waited for any more, and a word that comes later does nothing.
+        """
+
+
+class Gate:
+    """Of all agents."""
+
+    def __init__(self, config: ToolsConfig, store: Store, clock: Clock, approving: Approving) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._approving = approving
+
+    def become(self, config: ToolsConfig) -> None:
+        """Go by these rules from the next call on. Returns at once."""
+        self._config = config
+
+    def needs(self, hand: Hand) -> str:
+        """The lowest role that may have it called, by the operator's rules."""
+        return ruled(hand.spec.name, hand.permit, self._config.rules).role
+
+    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+        """Whether it may be carried out. Empty: it may; else why not, for the model. Raises StoreError.
+
+        What is refused by right is written down; what waits for a word is written down by whoever gets it.
+        """
+        name = hand.spec.name
+        permit = ruled(name, hand.permit, self._config.rules)
+        verdict = decide(name, permit, self._situation(where))
+        if verdict.what == "refused":
+            await self._refused(name, verdict, where)
+            return f"Refused: {verdict.rule}. Nothing was done."
+        if verdict.what == "allowed":
+            return await self._begin(hand, call, where)
+        refusal = await self._approving.ask(
+            Wanted(
+                agent=where.agent,
+                tool=name,
+                arguments=call.arguments,
+                turn=where.turn,
+                at=where.at,
+                askers=where.askers,
+                role=verdict.role,
+                needs=permit.role,
+                rule=verdict.rule,
+            )
+        )
+        return refusal or await self._begin(hand, call, where)
+
+    async def _begin(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+        """Write down what may change something outside before it does, so that no crash has it done twice unawares.
+
+        Not empty: another turn had begun the same there, and did not end.
+        """
+        if not acts(hand):
+            return ""
+        digest = hashlib.sha256(named(call).encode("utf-8", "surrogatepass")).hexdigest()
+        fact = ToolBegun(turn=where.turn, agent=where.agent, tool=hand.spec.name, arguments=digest)
+        place = where.at.conversation
+        before = await begun_before(self._store, place, fact)
+        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
+        return BEGUN if before else ""
+
+    def _situation(self, where: Whereabouts) -> Situation:
+        return Situation(
+            roles=[standing(asker.role, verified=asker.verified) for asker in where.askers],
+            unasked=weakest([self._config.unasked_role, *where.reminded]),
+            overheard=(*where.overheard, *where.reminded),
+            private=where.sight.scope != PUBLIC,
+            foreign=where.trace.foreign,
+        )
+
+    async def _refused(self, name: str, verdict: Verdict, where: Whereabouts) -> None:
+        logger.info("%s: %s is refused: %s", where.turn, name, verdict.rule)
+        fact = ToolRefused(turn=where.turn, agent=where.agent, tool=name, role=verdict.role, rule=verdict.rule)
+        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=where.at.conversation)])
+
+
+def acts(hand: Hand) -> bool:
+    """Whether it may change something outside that only an admin may have changed."""
+    return hand.spec.task and not hand.spec.parallel and hand.permit.role in ("admin", "owner")

@@ -1,0 +1,73 @@
+"""Tools whose descriptions a model's window has room for: of its own, and of those that come and go."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from agent.view import estimate_tokens
+from gateway.hands import Hand
+from gateway.tools.dispatch import Late, is_off
+
+logger = logging.getLogger("reverie.tools")
+
+
+MOST_SHARE = 0.25
+"""Of a model's window, for what it is told of tools; and the same again for tools of servers."""
+
+
+def fitted(agent: str, families: Mapping[str, list[Hand]], window: int, off: Sequence[str]) -> dict[str, list[Hand]]:
+    """Those whose descriptions the window has room for, the first always. `off`: globs of tools that there are not."""
+    kept, left, tokens = dict[str, list[Hand]](), list[str](), 0
+    for family, some in families.items():
+        specs = [hand.spec for hand in some if not is_off(hand.spec.name, off)]
+        tokens += sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
+        if kept and (left or tokens > window * MOST_SHARE):
+            left.append(family)
+        else:
+            kept[family] = some
+    if left:
+        logger.warning(
+            "%s has no tools for %s: the window of its model has %d tokens, and they would fill too much of it. "
+            "Choose a model with a larger one, or leave others out by tools.off",
+            agent,
+            ", ".join(left),
+            window,
+        )
+    return kept
+
+
+class Fitting:
+    """`Late` for one agent: what there is no room for is not told, and said to the operator once."""
+
+    def __init__(self, late: Late, agent: str, most_tokens: int) -> None:
+        self._late = late
+        self._agent = agent
+        self._most = most_tokens
+        self._left: list[str] = []
+
+    @property
+    def hands(self) -> Sequence[Hand]:
+        """Those that fit, the first by name before the others."""
+        kept, left, tokens = list[Hand](), list[str](), 0
+        for hand in sorted(self._late.hands, key=lambda one: one.spec.name):
+            spec = hand.spec
+            size = estimate_tokens(spec.name + spec.description + spec.schema)
+            if tokens + size <= self._most:
+                kept.append(hand)
+                tokens += size
+            else:
+                left.append(spec.name)
+        if left and left != self._left:
+            logger.warning(
+                "%s is not told of %d tools of servers, %s: they would take more than %d tokens of its model's window. "
+                "Choose a model with a larger one, or name those that are needed in tools.mcp.NAME.tools",
+                self._agent,
+                len(left),
+                f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
+                self._most,
+            )
+        self._left = left
+        return kept
+
+    def all_hands(self) -> Mapping[str, Hand]:
+        """All, by name: one that is not told can be called all the same."""
+        return self._late.all_hands()

@@ -1,0 +1,144 @@
+"""Looking through an agent's files by name. Blocks; bounded in names, time and output.
+
+Hidden files count. What is in a `.git` directory does not, unless it is named: nobody looks for anything in there.
+Links are listed, and never followed. The order is that of the names, so the same files are told in the same way.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from gateway.tools.globs import Glob, Place
+from gateway.tools.paths import MAX_PARTS, Parts, told
+from gateway.tools.root import DIRECTORY, Root, is_half
+
+MAX_FOUND: Final = 1_000
+"""Paths that are told."""
+_UNSEEN: Final = ".git"
+
+Kind = Literal["file", "directory", "link", "other"]
+_ENDS: Final[dict[Kind, str]] = {"file": "", "directory": "/", "link": " (a link)", "other": " (no file)"}
+
+
+class Found(NamedTuple):
+    """Something in a directory."""
+
+    parts: Parts
+    kind: Kind
+    above: int
+    """That directory, open until the next one is asked for."""
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What one search may cost."""
+
+    stopped: Callable[[], bool] = lambda: False
+    """Nobody waits for it any more. Asked from another thread than it is told in."""
+    now: Callable[[], float] = time.monotonic
+    """In seconds."""
+    seconds: float = 10.0
+    names: int = 100_000
+    """Looked at."""
+    read_bytes: int = 500_000_000
+    """Of all files together."""
+    unopened: int = 0
+    """Directories that could not be opened."""
+    why: str = ""
+    """Something was not looked at, because of this."""
+    _until: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._until = self.now() + self.seconds
+
+    def late(self) -> bool:
+        """Whether it is to end now."""
+        if self.stopped() or self.now() >= self._until:
+            self.why = self.why or f"it took {self.seconds:g} s"
+            return True
+        return False
+
+    def takes(self, *, names: int = 0, read: int = 0) -> bool:
+        """Whether so much more may be looked at; then it is counted."""
+        if self.names < names or self.read_bytes < read:
+            self.why = self.why or "there are so many files"
+            return False
+        self.names -= names
+        self.read_bytes -= read
+        return True
+
+
+def glob(root: Root, pattern: str, bounds: Bounds) -> str:
+    """Paths that match, one a line; directories end with a slash. Raises Refused."""
+    wanted = Glob(pattern)
+    lines = list[str]()
+    with contextlib.closing(walk(root, (), wanted, bounds)) as found:
+        for one in found:
+            if len(lines) == MAX_FOUND:
+                bounds.why = "so many match"
+                break
+            lines.append(f"{told(one.parts)}{_ENDS[one.kind]}")
+    cut = f"; there may be more, but {bounds.why}: use a narrower pattern" if bounds.why else ""
+    unopened = f"; {bounds.unopened} directories could not be opened" if bounds.unopened else ""
+    if lines:
+        return "\n".join([f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines])
+    elsewhere = "" if "/" in pattern or cut else f" `**/{pattern.strip()}` looks into all directories."
+    return f"Nothing matches{cut}{unopened}.{elsewhere}"
+
+
+def walk(root: Root, top: Parts, wanted: Glob, bounds: Bounds) -> Generator[Found]:
+    """What matches below a directory, sorted. Raises Refused if that cannot be opened. To be closed."""
+    place = wanted.start
+    for name in top:
+        place = wanted.below(place, name)
+    with root.directory(top) as handle:
+        yield from _below(handle, top, place, wanted, bounds)
+
+
+def _below(handle: int, parts: Parts, place: Place, wanted: Glob, bounds: Bounds) -> Generator[Found]:
+    for name, kind in _listed(handle, bounds):
+        if bounds.late():
+            return
+        here = wanted.below(place, name)
+        if wanted.matched(here):
+            yield Found((*parts, name), kind, handle)
+        if kind != "directory" or not wanted.goes_on(here) or (name == _UNSEEN and name not in wanted.names):
+            continue
+        inner = _opened(handle, name) if len(parts) + 1 < MAX_PARTS else None
+        if inner is None:
+            bounds.unopened += 1
+            continue
+        try:
+            yield from _below(inner, (*parts, name), here, wanted, bounds)
+        finally:
+            os.close(inner)
+
+
+def _opened(handle: int, name: str) -> int | None:
+    try:
+        return os.open(name, DIRECTORY, dir_fd=handle)
+    except OSError:
+        return None
+
+
+def _listed(handle: int, bounds: Bounds) -> list[tuple[str, Kind]]:
+    """The names in a directory, sorted, with what they are; as many as may be looked at."""
+    names = list[tuple[str, Kind]]()
+    with contextlib.suppress(OSError), os.scandir(handle) as entries:
+        for entry in entries:
+            if bounds.late() or not bounds.takes(names=1):
+                break
+            if not is_half(entry.name):
+                names.append((entry.name, _kind(entry)))
+    return sorted(names)
+
+
+def _kind(entry: "os.DirEntry[str]") -> Kind:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"

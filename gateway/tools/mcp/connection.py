@@ -1,0 +1,244 @@
+"""One connection to a server, from its beginning to its end, by the protocol's own library.
+
+Only who has servers loads this: the library brings a web server along (about 36 MB and half a second).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, Literal
+
+import mcp_types as types
+from mcp.client import Client, IncomingMessage, Transport
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
+
+from agent.journal import flat
+from agent.models.http import is_loopback
+from channels.backoff import Backoff
+from channels.tasks import end, within
+from gateway.clock import Clock
+from gateway.process import NotStarted
+from gateway.settings_tools import McpServer
+from gateway.tools.mcp.answers import Answer, Words
+from gateway.tools.mcp.errors import Lost, Slow, Unheard
+from gateway.tools.mcp.offers import Offered
+from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES, piped
+from gateway.tools.mcp.posts import FATE, Fate, Poster
+from gateway.tools.mcp.reading import answer, offered
+from gateway.tools.mcp.veil import Veil
+
+logger = logging.getLogger("reverie.mcp")
+
+Mode = Literal["auto", "legacy"]
+"""How to begin: ask what it speaks (2026-07-28), or shake hands as before that. Some end when they are asked."""
+
+MAX_OFFERED: Final = 5_000
+"""Tools of one server that are looked at."""
+MAX_PAGES: Final = 100
+MAX_SAID_CHARS: Final = 300
+"""Of one line of a server's in our log."""
+AGAIN_S: Final = 60.0
+"""The longest wait for a new list, with a server that says all the time that there is one."""
+LATE_S: Final = 2.0
+"""So long after its time is over a request that cannot even be sent is given up."""
+
+_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+
+for _name in ("mcp", "client", "httpx2", "httpcore2"):
+    # They log whole messages, with what servers say in them. What an operator has to know we say ourselves.
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+
+
+class Connection:
+    """Begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` has returned."""
+
+    def __init__(
+        self,
+        name: str,
+        config: McpServer,
+        clock: Clock,
+        *,
+        veil: Veil,
+        mode: Mode,
+        told: Callable[[Sequence[Offered]], None],
+    ) -> None:
+        """`told` is called with every list of tools that is fetched."""
+        self._name = name
+        self._config = config
+        self._veil = veil
+        self._clock = clock
+        self._mode = mode
+        self._told = told
+        self._client: Client | None = None
+        self._look = asyncio.Event()
+        self._doubted = asyncio.Event()
+        self._why = ""
+        self.up = asyncio.Event()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """To its end. Raises what ends it; `reason` says what that is."""
+        client = Client(
+            self._pipes() if self._config.command else self._posts(),
+            mode=self._mode,
+            cache=None,
+            message_handler=self._heard,
+            logging_callback=self._logged,
+            client_info=types.Implementation(name="reverie", version="1"),
+        )
+        often = Backoff(AGAIN_S)
+        limit_s = None  # until it is up it is somebody else's: see `Server`
+        async with client:
+            self._client = client
+            listening = asyncio.create_task(self._listen(client))
+            try:
+                while True:
+                    self._look.clear()
+                    self._doubted.clear()
+                    async with asyncio.timeout(limit_s):
+                        self._told(await self._listed(client))
+                    self._why, limit_s = "", self._config.timeout
+                    self.up.set()
+                    since = self._clock.monotonic()
+                    await self._look.wait()
+                    with contextlib.suppress(TimeoutError):
+                        pause_s = often.next_s(self._clock.monotonic() - since, 1.0)
+                        await within(self._clock, pause_s, self._doubted.wait())
+            finally:
+                await end(listening)
+
+    async def call(self, tool: str, arguments: dict[str, object]) -> Answer:
+        """Have a tool called. What the server says against it is an answer, too.
+
+        Raises Lost, Unheard and Slow. Cancelled, the server is told so.
+        """
+        if self._client is None or self.lost.done():
+            raise Unheard
+        asked = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
+        fate = Fate(sent=bool(self._config.command))  # what was written to a pipe may have been read
+        token = FATE.set(fate)
+        try:
+            async with asyncio.timeout(self._config.timeout + LATE_S):
+                # Not `call_tool`: it holds results against a schema of the server's, whose patterns may take forever.
+                return answer(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
+        except MCPError as error:
+            if not fate.sent or (fate.forgotten and not await self._knows_us()):
+                self._end(self._why)
+                raise Unheard from None
+            if error.code == types.REQUEST_TIMEOUT:
+                self._doubt("it does not answer")
+                raise Slow from None
+            if error.code == types.CONNECTION_CLOSED:
+                self._doubt("its connection broke")
+                raise Lost from None
+            return Answer(blocks=[Words(text=error.message)], error=True)
+        except TimeoutError:
+            self._doubt("it does not listen")
+            raise Slow from None
+        except ValidationError:
+            return Answer(blocks=[Words(text="(something that the protocol does not allow)")], error=True)
+        finally:
+            FATE.reset(token)
+
+    def reason(self, error: BaseException | None) -> str:
+        """Why it ended, without what a server said and without secrets."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, NotStarted):
+            return self._veil.over(str(error))
+        if self.lost.done():
+            return self.lost.result()
+        if isinstance(error, TimeoutError):
+            return f"it did not answer within {self._config.timeout:g} s"
+        if self._why:
+            return self._why
+        return f"it answered with error {error.code}" if isinstance(error, MCPError) else type(error).__name__
+
+    def _pipes(self) -> Transport:
+        env = {name: value.get_secret_value() for name, value in self._config.env.items()}
+        return piped(self._config.command, env, lost=self._end, heard=self._log)
+
+    @contextlib.asynccontextmanager
+    async def _posts(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
+        config = self._config
+        poster = Poster(
+            {name: value.get_secret_value() for name, value in config.headers.items()},
+            timeout_s=config.timeout + 2 * LATE_S,
+            env=not is_loopback(config.url),
+            doubt=self._doubt,
+            lost=self._end,
+        )
+        async with (
+            poster,
+            streamable_http_client(config.url, http_client=poster, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+        ):
+            yield streams
+
+    async def _listed(self, client: Client) -> list[Offered]:
+        found: list[Offered] = []
+        cursor: str | None = None
+        if client.server_capabilities.tools is None:
+            return found
+        for _ in range(MAX_PAGES):
+            page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+            found += [offered(tool) for tool in page.tools]
+            cursor = page.next_cursor
+            if not cursor or len(found) >= MAX_OFFERED:
+                break
+        return found[:MAX_OFFERED]
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changed lists, where that has to be asked for; before 2026-07-28 they are notifications."""
+        backoff = Backoff(AGAIN_S)
+        while True:
+            since = self._clock.monotonic()
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._look.set()
+            except SubscriptionLost:
+                pass
+            except (ListenNotSupportedError, MCPError, TimeoutError):
+                return
+            self._doubt("it tells of no changes any more")
+            await self._clock.sleep(backoff.next_s(self._clock.monotonic() - since, 1.0))
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._look.set()
+
+    async def _logged(self, params: types.LoggingMessageNotificationParams) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            self._log(params.data if isinstance(params.data, str) else repr(params.data))
+
+    def _log(self, line: str) -> None:
+        said = flat(self._veil.over(line[: 4 * MAX_SAID_CHARS]), MAX_SAID_CHARS)
+        if said:
+            logger.debug("%s says: %s", self._name, said)
+
+    def _doubt(self, why: str) -> None:
+        """Have a look whether it is still there."""
+        self._why = why
+        self._doubted.set()
+        self._look.set()
+
+    def _end(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    async def _knows_us(self) -> bool:
+        """Whether it would answer something else. If not, the connection is over."""
+        assert self._client is not None
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                await self._listed(self._client)
+        except (MCPError, TimeoutError):
+            self._why = "it has forgotten us"
+            return False
+        return True

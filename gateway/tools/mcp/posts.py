@@ -1,0 +1,130 @@
+"""A server that is an address: an HTTP client for the library's transport, with limits and with an eye on what fails.
+
+The library gives up listening to a server after two failures, and says neither that nor what HTTP said
+(mcp 2.3, client/streamable_http.py). So all of its requests pass here.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+from mcp.shared.inbound import MCP_METHOD_HEADER
+
+from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES
+
+CONNECT_S: Final = 10.0
+GOODBYE_S: Final = 2.0
+"""For a server to take that a session has ended."""
+MAX_BREAKS: Final = 2
+"""Of what is listened to: after so many the library listens no more."""
+_NOT_OFFERED: Final = 405
+"""To listen, as the specification has it (2025-11-25, basic/transports, listening for messages)."""
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of the HTTP request that carried a call."""
+
+    sent: bool = False
+    """Somebody may have taken it."""
+    forgotten: bool = False
+    """It was refused, perhaps because the session that it belongs to is none any more."""
+
+
+FATE: Final[ContextVar[Fate | None]] = ContextVar("fate", default=None)
+"""Of the call that is made in this context; the library carries it along."""
+
+
+class Poster(httpx2.AsyncClient):
+    """One server's."""
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        env: bool,
+        doubt: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """`env`: proxies of the environment are used. `doubt` and `lost` are told why."""
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
+        super().__init__(
+            headers={**headers, "accept-encoding": "identity"},
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S),
+            limits=limits,
+            trust_env=env,
+        )
+        self._doubt = doubt
+        self._lost = lost
+        self._breaks = 0
+
+    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as it is declared
+        fate = FATE.get() or Fate()
+        fate.sent = True
+        listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
+        if listens:
+            request.extensions["timeout"]["read"] = None
+        elif request.method == "DELETE":
+            request.extensions["timeout"]["read"] = GOODBYE_S
+        try:
+            response = await super().send(request, **how)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            fate.sent = False
+            self._doubt("it cannot be reached")
+            raise
+        except httpx2.TransportError:
+            self._doubt("its connection broke")
+            raise
+        if response.headers.get("content-encoding", "identity") != "identity":  # nobody knows how much it unpacks to
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
+        self._judge(request, response, fate)
+        streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        most = None if streams else MAX_MESSAGE_BYTES
+        response.stream = _Watched(response.stream, most, self._broke if listens and streams else None)
+        return response
+
+    def _judge(self, request: httpx2.Request, response: httpx2.Response, fate: Fate) -> None:
+        status = response.status_code
+        if not response.is_error or request.method == "DELETE" or (request.method == "GET" and status == _NOT_OFFERED):
+            return
+        # 404 as the specification has it (session management); 400 as many servers do.
+        fate.forgotten = status in (400, 404) and "mcp-session-id" in request.headers
+        self._doubt(f"HTTP {status}")
+
+    def _broke(self) -> None:
+        self._breaks += 1
+        if self._breaks >= MAX_BREAKS:
+            self._lost("its connection broke")
+        else:
+            self._doubt("its connection broke")
+
+
+class _Watched(httpx2.AsyncByteStream):
+    """A body with a limit, or with somebody who is told when it breaks."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:
+        self._inner = inner
+        self._most = most
+        self._broke = broke
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        try:
+            async for piece in self._inner:
+                read += len(piece)
+                if self._most is not None and read > self._most:
+                    # As a StreamError, so that the library answers that one request with it.
+                    raise httpx2.StreamError(f"more than {self._most:,} bytes at once")
+                yield piece
+        except httpx2.TransportError:
+            if self._broke is not None:
+                self._broke()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

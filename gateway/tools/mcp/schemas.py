@@ -1,0 +1,148 @@
+"""What a tool takes, as far as every model's provider understands it. Pure.
+
+A provider refuses a whole request because of one schema that it does not like, so a server could silence the agent with
+one. Only keywords that mean the same everywhere stay, each in the shape that JSON Schema 2020-12 asks of it; nothing
+stands beside `properties` at the root that Anthropic refuses there (`anyOf`, `oneOf`, `allOf`), and the names are
+as it wants them (`^[a-zA-Z0-9_.-]{1,64}$`). The server still judges what it is sent by its own schema.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agent.tools.schema import canonical
+from gateway.tools.mcp.veil import harmless
+
+MAX_BYTES: Final = 8_192
+MAX_NODES: Final = 1_000
+"""Subschemas; what is beyond them may be anything."""
+MAX_DEPTH: Final = 10
+MAX_TOLD_CHARS: Final = 300
+"""Of the description of one argument."""
+MAX_CHOICES: Final = 100
+MAX_NUMBER: Final = 2**53
+"""What is beyond is not the same number everywhere (RFC 8259, 6)."""
+UNKNOWN: Final = canonical({"type": "object", "properties": {}, "additionalProperties": True})
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_REF: Final = re.compile(r"#/(?:\$defs|definitions)/([a-zA-Z0-9_.-]{1,64})")
+_TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+_FORMATS: Final = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
+_ROOT: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+
+
+def arguments(schema: Mapping[str, object]) -> tuple[str, str]:
+    """The schema as canonical JSON of at most MAX_BYTES, and what to tell the model of what it leaves out."""
+    if schema.get("type", "object") != "object":
+        return UNKNOWN, "What it takes is not described."
+    reading = _Reading(schema, told=True)
+    made, note = canonical(reading.root()), "Not all that it takes is described." if reading.lost else ""
+    if len(made.encode()) <= MAX_BYTES:
+        return made, note
+    made = canonical(_Reading(schema, told=False).root())
+    if len(made.encode()) <= MAX_BYTES:
+        return made, note
+    return UNKNOWN, "What it takes is too much to be described here."
+
+
+class _Reading:
+    """Of one schema."""
+
+    def __init__(self, schema: Mapping[str, object], *, told: bool) -> None:
+        """`told`: with the descriptions of arguments."""
+        self._schema = schema
+        self._told = told
+        self._left = MAX_NODES
+        given = [schema.get(key) for key in ("definitions", "$defs")]
+        self._defs = {name: one for defs in given for name, one in _mapping(defs).items() if _NAME.fullmatch(name)}
+        self.lost = False
+        """Something that says which arguments there are is not in it."""
+
+    def root(self) -> dict[str, object]:
+        whole = self._node(self._schema, 0)
+        self.lost = self.lost or any(key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref"))
+        made: dict[str, object] = {key: value for key, value in whole.items() if key in _ROOT}
+        made |= {"type": "object", "properties": whole.get("properties", {})}
+        defs = {name: self._node(one, 1) for name, one in self._defs.items()}
+        return made | {"$defs": defs} if defs and '"$ref"' in canonical([made, defs]) else made
+
+    def _node(self, node: object, depth: int) -> dict[str, object]:
+        self._left -= 1
+        if not isinstance(node, dict) or depth > MAX_DEPTH or self._left < 0:
+            return {}
+        made = {key: value for key in _KEPT if key in node and (value := _KEPT[key](node[key])) is not None}
+        if self._told and isinstance(told := node.get("description"), str) and told.strip():
+            made["description"] = harmless(told, MAX_TOLD_CHARS)
+        if isinstance(ref := node.get("$ref"), str):
+            found = _REF.fullmatch(ref)
+            if found and found[1] in self._defs:
+                made["$ref"] = f"#/$defs/{found[1]}"
+            else:
+                self.lost = True
+        made |= self._of_object(node, depth)
+        if isinstance(node.get("items"), dict):
+            made["items"] = self._node(node["items"], depth + 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(choices := node.get(key), list) and choices and depth:
+                made[key] = [self._node(one, depth + 1) for one in choices[:MAX_CHOICES]]
+        return made
+
+    def _of_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
+        made: dict[str, object] = {}
+        if isinstance(node.get("properties"), dict):
+            given = _mapping(node["properties"])
+            fit = {name: one for name, one in given.items() if _NAME.fullmatch(name)}
+            self.lost = self.lost or len(fit) < len(given) or self._left < len(fit)
+            made["properties"] = {name: self._node(one, depth + 1) for name, one in list(fit.items())[:MAX_NODES]}
+            required = node.get("required")
+            if isinstance(required, list) and (known := {one for one in required if isinstance(one, str)} & fit.keys()):
+                made["required"] = sorted(known)
+        more = node.get("additionalProperties")
+        if isinstance(more, bool):
+            made["additionalProperties"] = more
+        elif isinstance(more, dict):
+            made["additionalProperties"] = self._node(more, depth + 1)
+        return made
+
+
+def _mapping(given: object) -> dict[str, object]:
+    return given if isinstance(given, dict) else {}
+
+
+def _type(given: object) -> object:
+    if isinstance(given, list):
+        return sorted({one for one in given if isinstance(one, str)} & _TYPES) or None
+    return given if isinstance(given, str) and given in _TYPES else None
+
+
+def _number(given: object) -> object:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return None
+    return given if math.isfinite(given) and abs(given) < MAX_NUMBER else None
+
+
+def _choices(given: object) -> object:
+    if not isinstance(given, list) or not given or len(given) > MAX_CHOICES:
+        return None
+    fit = [one for one in given if one is None or _scalar(one) is not None]
+    return fit if len(fit) == len(given) and len({canonical(one) for one in fit}) == len(fit) else None
+
+
+def _scalar(given: object) -> object:
+    """As it is, if it is a value that a model may be shown."""
+    if isinstance(given, str):
+        return given if harmless(given, MAX_TOLD_CHARS) == given else None
+    return given if isinstance(given, bool) else _number(given)
+
+
+_KEPT: Final[Mapping[str, Any]] = {
+    "type": _type,
+    "enum": _choices,
+    "const": _scalar,
+    "default": _scalar,
+    "format": lambda given: given if isinstance(given, str) and given in _FORMATS else None,
+    "minimum": _number,
+    "maximum": _number,
+}
+"""Keywords whose values are no schemas, and what of a value stays. None: nothing."""

@@ -1,0 +1,222 @@
+"""One server, supervised: started, and started again."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from agent.models.base import ToolSpec
+from agent.tools.schema import Refused
+from channels.backoff import Backoff
+from channels.tasks import within
+from gateway.clock import Clock
+from gateway.settings_tools import McpServer
+from gateway.tools.mcp.answers import Answer
+from gateway.tools.mcp.errors import Lost, Slow, Unheard
+from gateway.tools.mcp.offers import MAX_TOOLS, Offered, taken
+from gateway.tools.mcp.veil import Veil
+
+if TYPE_CHECKING:
+    from gateway.tools.mcp.connection import Connection, Mode
+
+logger = logging.getLogger("reverie.mcp")
+
+MOST_S: Final = 60.0
+"""Between two attempts to start a server."""
+START_S: Final = 60.0
+"""For a server to come up: it may have to be fetched first (`npx`, `uvx`)."""
+WAIT_S: Final = 5.0
+"""How long a call waits for a server that is down."""
+MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
+
+Tools = dict[str, tuple[str, ToolSpec]]
+"""By the name that the model is told: the server's own name, and what is told."""
+Changed = Callable[[str, Sequence[str], Sequence[str]], None]
+"""Told of a server which tools came and which went, by the names that the model is told. What is described in another
+way is in both. Must not block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """How a server is, for people."""
+
+    name: str
+    state: Literal["starting", "up", "down", "off"]
+    """off: it is not tried."""
+    tools: int
+    why: str
+    """It is not up. Empty: it is, or nothing is known yet. Without secrets, and none of the server's words."""
+
+
+class Server:
+    """One of the operator's."""
+
+    def __init__(
+        self,
+        name: str,
+        config: McpServer,
+        servers: Collection[str],
+        clock: Clock,
+        *,
+        chance: Callable[[], float],
+        told: Changed,
+    ) -> None:
+        """`servers`: the names of all. `told` is called with each list of tools that is another than before."""
+        self.name = name
+        self.config = config
+        self.veil = Veil(_secrets(config))
+        self.tools: Tools = {}
+        """As they were told last: they stay while it is down."""
+        self.settled = asyncio.Event()
+        """It was up once, or failed once."""
+        self._servers = servers
+        self._clock = clock
+        self._chance = chance
+        self._told = told
+        self._state: Literal["starting", "up", "down", "off"] = "starting"
+        self._why = ""
+        self._left = 0
+        self._mode: Mode = "auto"
+        self._connection: Connection | None = None
+        self._up = asyncio.Event()
+
+    def describe(self) -> ServerState:
+        return ServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._why)
+
+    async def run(self) -> None:
+        """Keep it going until cancelled. Never raises."""
+        try:
+            library = await asyncio.to_thread(_library)  # half a second of imports
+        except ImportError:
+            self._state, self._why = "off", MISSING
+            logger.error("MCP server %s: %s", self.name, MISSING)  # noqa: TRY400 - the trace says no more
+            self.settled.set()
+            return
+        backoff = Backoff(MOST_S)
+        while True:
+            up_s = await self._live(library)
+            self.settled.set()
+            delay_s = backoff.next_s(up_s, self._chance())
+            await self._clock.sleep(delay_s)
+
+    async def call(self, tool: str, arguments: dict[str, object]) -> Answer:
+        """Have a tool called, by the server's own name for it. Raises Refused."""
+        for _ in range(2):
+            connection = await self._connected()
+            if tool not in (own for own, _ in self.tools.values()):
+                raise Refused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
+            try:
+                return await connection.call(tool, arguments)
+            except Unheard:
+                self._fall(connection)
+            except Lost:
+                raise Refused(
+                    f"The MCP server {self.name} ended while it worked on this. It may have had an effect all the "
+                    "same: look before you try again. The server is started again."
+                ) from None
+            except Slow:
+                raise Refused(
+                    f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, and was told that "
+                    "nobody waits any more. It may have had an effect all the same."
+                ) from None
+        raise Refused(f"The MCP server {self.name} does not take the call. Nothing was done.")
+
+    async def _connected(self) -> "Connection":
+        if self._connection is None and self._state != "off":
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, WAIT_S, self._up.wait())
+        if self._connection is not None:
+            return self._connection
+        why = f" ({self._why})" if self._why else ""
+        raise Refused(f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later.")
+
+    async def _live(self, library: ModuleType) -> float:
+        """One connection, to its end. How long it was up, in seconds; 0: never."""
+        connection: Connection = library.Connection(
+            self.name, self.config, self._clock, veil=self.veil, mode=self._mode, told=self._offered
+        )
+        life = asyncio.create_task(connection.run())
+        rising = asyncio.create_task(within(self._clock, START_S, connection.up.wait()))
+        over: list[asyncio.Future[Any]] = [life, connection.lost]
+        why, since = "", None
+        try:
+            await asyncio.wait([*over, rising], return_when=asyncio.FIRST_COMPLETED)
+            if connection.up.is_set():
+                since = self._clock.monotonic()
+                self._rise(connection)
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            why = f"it did not come up within {START_S:g} s"
+            if any(one.done() for one in over):
+                why = connection.reason(life.exception() if life.done() else None)  # before its end says more
+        finally:
+            self._fall(connection)
+            await _ended(rising, life)
+        if since is None:
+            self._mode = "legacy" if self._mode == "auto" else "auto"
+        self._tell_down(why)
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def _rise(self, connection: "Connection") -> None:
+        self._connection, self._state, self._why = connection, "up", ""
+        self._up.set()
+        self.settled.set()
+        logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
+
+    def _fall(self, connection: "Connection") -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._up.clear()
+
+    def _tell_down(self, why: str) -> None:
+        again = self._state == "down"
+        self._state, self._why = "down", why
+        # Once, however long it stays down.
+        logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
+
+    def _offered(self, offered: Sequence[Offered]) -> None:
+        tools, left = taken(self.name, offered, self.config.tools, self._servers)
+        if left != self._left and left:
+            logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
+        self._left = left
+        came = tuple(name for name, told in tools.items() if self.tools.get(name) != told)
+        went = tuple(name for name, told in self.tools.items() if tools.get(name) != told)
+        self.tools = tools
+        if came or went:
+            self._told(self.name, came, went)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them and see them gone, even if cancelled meanwhile: a few seconds at most, and nothing is left behind."""
+    again = False
+    for task in tasks:
+        task.cancel()
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            again = True
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been told
+    if again:
+        raise asyncio.CancelledError
+
+
+def _library() -> ModuleType:
+    from gateway.tools.mcp import connection  # noqa: PLC0415 - who has no servers does not pay for it
+
+    return connection
+
+
+def _secrets(config: McpServer) -> list[str]:
+    """What nobody else may read: the operator's secrets, and those that stand in an address."""
+    given = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
+    if not config.url:
+        return given
+    try:
+        address = urlsplit(config.url)
+        return [*given, address.password or "", address.username or "", address.query]
+    except ValueError:
+        return [*given, config.url]

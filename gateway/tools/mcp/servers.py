@@ -1,0 +1,86 @@
+"""All servers of the operator's, and what they can do now."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Final
+
+from channels.tasks import end, within
+from gateway.clock import Clock
+from gateway.hands import Hand
+from gateway.settings_tools import McpServer
+from gateway.tools.mcp.hands import Keep, hand
+from gateway.tools.mcp.server import Changed, Server, ServerState
+
+MAX_GONE: Final = 256
+"""Tools that are remembered although they are gone, of each server."""
+
+
+class McpServers:
+    """Wired once. Nothing runs before `start`, and nothing waits for a server but a call to it."""
+
+    def __init__(
+        self,
+        config: Mapping[str, McpServer],
+        clock: Clock,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        changed: Changed,
+        *,
+        keep: Keep | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only."""
+        self._clock = clock
+        self._spawn = spawn
+        self._changed = changed
+        self._keep = keep
+        self._servers = {
+            name: Server(name, one, config.keys(), clock, chance=chance, told=self._listed)
+            for name, one in sorted(config.items())
+        }
+        self._known: dict[str, dict[str, Hand]] = {name: {} for name in self._servers}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to start them, and return at once."""
+        self._tasks = [self._spawn(server.run()) for server in self._servers.values()]
+
+    async def settled(self, most_s: float) -> None:
+        """Return once each has been up or has failed, but after so long at the latest."""
+        try:
+            await within(self._clock, most_s, self._all_settled())
+        except TimeoutError:
+            return
+
+    @property
+    def hands(self) -> tuple[Hand, ...]:
+        """What can be done now, by name. What a server that is down could do is among it: it may be back soon."""
+        found = [self._known[server.name][name] for server in self._servers.values() for name in server.tools]
+        return tuple(sorted(found, key=lambda one: one.spec.name))
+
+    def all_hands(self) -> Mapping[str, Hand]:
+        """By name, with those that are gone: called, they say so."""
+        return {name: one for known in self._known.values() for name, one in known.items()}
+
+    def describe(self) -> Sequence[ServerState]:
+        """How each of them is, by name."""
+        return [server.describe() for server in self._servers.values()]
+
+    async def aclose(self) -> None:
+        """End all of them. Nothing of theirs is left behind."""
+        await end(*self._tasks)
+
+    def _listed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
+        server, known = self._servers[name], self._known[name]
+        for told in came:
+            tool, spec = server.tools[told]
+            known.pop(told, None)
+            known[told] = hand(server, tool, spec, self._keep)
+        gone = [told for told in known if told not in server.tools]
+        for told in gone[: max(0, len(gone) - MAX_GONE)]:
+            del known[told]
+        self._changed(name, came, went)
+
+    async def _all_settled(self) -> None:
+        for server in self._servers.values():
+            await server.settled.wait()

@@ -1,0 +1,189 @@
+"""Which message a tool means, and what the platform calls it.
+
+It is named by its handle, `m` and where it stands in the log, or as `last` (what the turn answers) or `mine` (the
+agent's newest post). Nobody learns of one that may not be told to them whether it exists.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from agent.tools.schema import Refused
+from gateway.announced import NOBODY
+from gateway.events import Address, ConversationId, Deleted, Delivery, Edited, Message, MessageId, Post
+from gateway.hands import Whereabouts
+from gateway.hearing import Hearing, answered
+from gateway.records import MESSAGES, Acted, PartEnded, Queued, Seq, TurnEnded, is_inner
+from gateway.store import Reader, Stored
+
+UNKNOWN: Final = (
+    "There is no message with that handle that may be told of here. Handles like m12 stand in what read_room and "
+    "recall show; `last` is what you answer, and `mine` your newest post here."
+)
+_HANDLE: Final = re.compile(r"m([0-9]{1,18})")
+_QUOTES: Final = " \t\r\n\"'`()[]<>"
+_UNREAD: Final = 50
+_NEWEST: Final = 20
+"""Messages or posts that are looked at for `last` or `mine`."""
+_ACTS: Final = 1_000
+
+
+class Scopes(Protocol):
+    """Who knows which places are private: `gateway.places.Places`."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Whose what is said there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointed:
+    """A message, as far as something can be done to it."""
+
+    at: Address
+    ids: tuple[MessageId, ...]
+    """What the platform calls it, part by part. Empty: it did not say."""
+    agent: str | None
+    """Which agent posted it ("": a version that did not tell). None: somebody else said it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """A post of an agent, as it stands on the platform."""
+
+    seq: Seq
+    post: Post
+    agent: str
+    """As `Pointed.agent`."""
+    state: str
+    """How it was delivered, as `Delivery.state`; empty: not yet."""
+    ids: tuple[MessageId, ...]
+    """Those that are still there."""
+    text: str
+    """As it reads now."""
+    edited: bool
+    gone: bool
+    """All of it was taken away."""
+
+
+class Messages:
+    """Finds them."""
+
+    def __init__(self, reader: Reader, places: Scopes, hearing: Hearing) -> None:
+        self._reader = reader
+        self._places = places
+        self._hearing = hearing
+
+    async def find(self, message: str, where: Whereabouts) -> Pointed:
+        """What is meant there. Raises Refused if there is none that may be told of, and StoreError."""
+        named = message.strip(_QUOTES).lower()
+        if named in ("last", "mine"):
+            if is_inner(where.at.conversation):
+                raise Refused("You are by yourself here: name the message by its handle, as read_room shows it.")
+            return await (self._last(where) if named == "last" else self._mine(where))
+        match = _HANDLE.fullmatch(named)
+        entry = await self._reader.entry(int(match[1])) if match is not None else None
+        found = await self._open(entry, where) if entry is not None else None
+        if found is None:
+            raise Refused(UNKNOWN)
+        return found
+
+    async def _open(self, entry: Stored, where: Whereabouts) -> Pointed | None:
+        place = entry.conversation
+        here = place == where.at.conversation
+        if place is None or not (here or where.sight.sees(await self._places.scope(place))):
+            return None
+        if isinstance(entry.fact, Edited):
+            first = await self._reader.by_key(f"message:{place}:{entry.fact.message}")
+        elif isinstance(entry.fact, TurnEnded):
+            first = next((one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None)
+        else:
+            first = entry
+        if first is None:
+            return None
+        if isinstance(first.fact, Message):
+            said = await self.said(first)
+            return Pointed(at=said.at, ids=(said.id,), agent=None) if said is not None else None
+        ours = await self.ours(first)
+        return _of(ours) if ours is not None and not ours.gone else None
+
+    async def _last(self, where: Whereabouts) -> Pointed:
+        new = await self._reader.unread(where.at.conversation, most=_UNREAD)
+        message = answered(await self._hearing.standing(new))
+        if message is not None:
+            return Pointed(at=where.at, ids=(message,), agent=None)
+        newest = await self._reader.newest(_NEWEST, kinds=MESSAGES, conversation=where.at.conversation)
+        for one in reversed(newest):
+            if (said := await self.said(one)) is not None:
+                return Pointed(at=where.at, ids=(said.id,), agent=None)
+        raise Refused("Nothing that you were told was said here.")
+
+    async def _mine(self, where: Whereabouts) -> Pointed:
+        for one in reversed(await self._reader.newest(_NEWEST, kinds=["post"], conversation=where.at.conversation)):
+            ours = await self.ours(one)
+            if ours is not None and ours.agent in ("", where.agent) and ours.state != "failed" and not ours.gone:
+                return _of(ours)
+        raise Refused("You have posted nothing here lately that is still there.")
+
+    async def said(self, one: Stored) -> Message | None:
+        """As it reads now. None: it was taken away, or was never to be told to the model."""
+        assert isinstance(one.fact, Message)
+        judged = await self._reader.judgement(one.seq)
+        if judged is None or judged.fate not in ("due", "context"):
+            return None
+        newest = await self._reader.reworded(one.fact, one.seq)
+        if newest is None:
+            return one.fact
+        return replace(one.fact, text=newest.fact.text) if isinstance(newest.fact, Edited) else None
+
+    async def ours(self, queued: Stored) -> Ours | None:
+        """None: no agent posted it, so none knows of it."""
+        fact = queued.fact
+        if not isinstance(fact, Queued) or queued.cause is None or fact.post.private:
+            return None
+        cause = await self._reader.entry(queued.cause)
+        if cause is None or not isinstance(cause.fact, TurnEnded | Acted):
+            return None
+        place, post = fact.post.to.conversation, fact.post
+        ended = await self._reader.by_key(f"delivery:{place}:{post.key}")
+        state = ended.fact.state if ended is not None and isinstance(ended.fact, Delivery) else ""
+        ids = await self._ids(queued, post, ended.seq) if ended is not None else []
+        acts = await self._acts(place, queued.seq)
+        left = [one for one in ids if not await self._gone(one, queued, post, acts)]
+        edits = [act for act in acts if act.what == "edit" and act.message in ids]
+        return Ours(
+            seq=queued.seq,
+            post=post,
+            agent=cause.fact.agent,
+            state=state,
+            ids=tuple(left),
+            text=edits[-1].text if edits else post.text,
+            edited=bool(edits),
+            gone=bool(ids) and not left,
+        )
+
+    async def _ids(self, queued: Stored, post: Post, end: int) -> list[MessageId]:
+        parts = await self._reader.entries(
+            after=queued.seq, before=end, kinds=["part"], conversation=post.to.conversation
+        )
+        facts = [one.fact for one in parts]
+        ended = [one for one in facts if isinstance(one, PartEnded) and one.post == post.key and one.state == "sent"]
+        return [message for one in ended for message in one.ids]
+
+    async def _acts(self, place: ConversationId, after: int) -> Sequence[Acted]:
+        """What was done there, as far as it is known to be done."""
+        found = await self._reader.newest(_ACTS, after=after, kinds=["acted"], conversation=place)
+        return [one.fact for one in found if isinstance(one.fact, Acted) and one.fact.state == "done"]
+
+    async def _gone(self, message: MessageId, queued: Stored, post: Post, acts: Sequence[Acted]) -> bool:
+        if any(act.what == "delete" and act.message == message for act in acts):
+            return True
+        shown = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
+        newest = await self._reader.reworded(shown, queued.seq)  # by somebody else, as the platform says
+        return newest is not None and isinstance(newest.fact, Deleted)
+
+
+def _of(ours: Ours) -> Pointed:
+    if not ours.state:
+        raise Refused("That is not delivered yet: try again later.")
+    return Pointed(at=ours.post.to, ids=ours.ids, agent=ours.agent)

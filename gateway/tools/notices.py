@@ -1,0 +1,141 @@
+"""Asks for approvals where they are to be given, and writes down what becomes of them."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName, Post, PostKey
+from gateway.ops.report import span
+from gateway.records import ApprovalAsked, ApprovalEnded, Queued, Seq, Verdict
+from gateway.store import Entry, OutboxPost, Store
+from gateway.tools import consent
+from gateway.tools.gate import Wanted
+from gateway.tools.grants import Grant
+
+_NOTHING: Final = Seq(0)
+TRIES: Final = 8
+"""At an id that is not taken, before they get longer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Open:
+    """A call that waits."""
+
+    wanted: Wanted
+    room: Address
+    """Where it is asked for."""
+    asked: ApprovalAsked | None = None
+    """None: that is not durable yet."""
+    seq: Seq = _NOTHING
+    """Where that stands."""
+    deadline_s: float = 0.0
+    """On the clock's `monotonic`."""
+    waiting: int = 0
+    """How many wait for it. 0: nobody does any more."""
+    claimed: bool = False
+    """A verdict is being written down."""
+    granted_by: str = ""
+    """Who meanwhile approved the tool for longer. Empty: nobody."""
+    verdict: Verdict | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with each change of these."""
+
+    @property
+    def grant(self) -> Grant:
+        """What a word that holds for longer is about."""
+        return Grant(self.wanted.agent, self.wanted.tool, self.wanted.at.conversation)
+
+
+class Notices:
+    """For all agents."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        timeout_s: Callable[[], float],
+        post: Callable[[OutboxPost], None],
+        prefix: Mapping[ChannelName, str],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._post = post
+        self._prefix = prefix
+
+    async def recover(self) -> None:
+        """As `Approvals.recover`."""
+        left = await self._store.undecided()
+        entries = [
+            self._ending(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
+            for one in left
+            if isinstance(one.fact, ApprovalAsked)
+        ]
+        await self._store.append(entries)
+
+    async def announce(self, one: Open) -> ApprovalAsked:
+        """Ask, in one transaction with the fact that it is asked for."""
+        wanted, now, tries, timeout_s = one.wanted, self._clock.now(), 0, self._timeout_s()
+        shown = consent.shown(wanted.arguments)
+        while True:
+            name = "".join(secrets.choice(consent.ALPHABET) for _ in range(consent.ID_CHARS + tries // TRIES))
+            asked = ApprovalAsked(
+                approval=name,
+                agent=wanted.agent,
+                tool=wanted.tool,
+                arguments=shown.line,
+                turn=wanted.turn,
+                asked_by=tuple(asker.id for asker in wanted.askers),
+                room=one.room.conversation,
+                until=now + timedelta(seconds=timeout_s),
+            )
+            text = consent.notice(
+                asked,
+                shown,
+                askers=wanted.askers,
+                rule=wanted.rule,
+                place=wanted.at.conversation if one.room != wanted.at else "",
+                prefix=self._prefix[one.room.channel],
+                span=span(timeout_s),
+            )
+            first = Entry(fact=asked, at=now, conversation=wanted.at.conversation, key=key_of(name))
+            key = PostKey(hashlib.sha256(f"{first.key}:{wanted.turn}".encode()).hexdigest()[:26])
+            post = Post(key=key, to=one.room, text=text, style="notice")
+            queued = Entry(
+                fact=Queued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
+            )
+            became, sent = await self._store.append([first, queued])
+            if became.fresh:  # else somebody had that id, at some time
+                one.asked, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
+                self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
+                return asked
+            tries += 1
+
+    async def end(self, one: Open, asked: ApprovalAsked, verdict: Verdict, by: str = "") -> Verdict:
+        one.claimed = True
+        await self._store.append([self._ending(asked, verdict, one.wanted.at, one.seq, by)])
+        stands = await self._store.by_key(ended_key(asked.approval))
+        assert stands is not None
+        assert isinstance(stands.fact, ApprovalEnded)
+        one.verdict = stands.fact.verdict  # what an admin said may be there though we were not told so
+        return one.verdict
+
+    def _ending(self, asked: ApprovalAsked, verdict: Verdict, at: Address, cause: Seq, by: str = "") -> Entry:
+        fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=by)
+        place, key = at.conversation, ended_key(asked.approval)
+        return Entry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
+
+
+def key_of(name: str) -> str:
+    """Of the entry that asks for the approval of that name."""
+    return f"approval:{name}"
+
+
+def ended_key(name: str) -> str:
+    """Of the one entry that says what became of it."""
+    return f"{key_of(name)}:ended"

@@ -1,0 +1,109 @@
+"""Who may have which tool called, where, and when an admin has to approve it. Pure.
+
+A call is made by a model that read what anybody wrote. So it has the rights of the weakest of those who asked: nobody's
+line runs with another's.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from gateway.settings_tools import Approval, Scope, ToolRole, ToolRule
+from gateway.standing import RANKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """What a tool needs."""
+
+    role: ToolRole = "guest"
+    scope: Scope = "any"
+    approval: Approval = "never"
+
+
+ANYBODY: Final = Permit()
+MEMBERS: Final = Permit(role="member")
+ADMINS: Final = Permit(role="admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A call, as far as its permission depends on it."""
+
+    roles: Sequence[str]
+    """Of everybody who asked; those who gave administration no proof are no admins. Empty: nobody asked."""
+    unasked: str
+    """Whose rights count if nobody asked."""
+    private: bool
+    """It is a private place."""
+    overheard: Sequence[str] = ()
+    """Roles of others whose new words the agent reads in the same turn, though they were not said to it."""
+    foreign: str = ""
+    """What brought text from outside into the turn, by its tool's name. Empty: nothing did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a call."""
+
+    what: Literal["allowed", "refused", "approval"]
+    role: str
+    """Whose rights counted."""
+    rule: str
+    """Which rule decided, for people and for the model."""
+
+
+def standing(role: str, *, verified: bool) -> str:
+    """The role that counts: who gave administration no proof is no admin, whatever is written beside the name."""
+    return "member" if role in ("owner", "admin") and not verified else role
+
+
+def weakest(roles: Iterable[str]) -> str:
+    """The one of these that may do the least. Raises ValueError for none."""
+    return min(roles, key=_rank)
+
+
+def ruled(name: str, permit: Permit, rules: Iterable[ToolRule]) -> Permit:
+    """What a tool needs by the operator's rules; the first that matches its name decides."""
+    for rule in rules:
+        if fnmatchcase(name, rule.tool):
+            return replace(
+                permit,
+                role=rule.role or permit.role,
+                scope=rule.scope or permit.scope,
+                approval=rule.approval or permit.approval,
+            )
+    return permit
+
+
+def decide(name: str, permit: Permit, now: Situation) -> Verdict:
+    """Whether a tool may be called."""
+    ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked)]
+    weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
+    role = RANKS[max(weakest, 0)]
+    if permit.scope == "private" and not now.private:
+        return Verdict(what="refused", role=role, rule=f"{name} may be used in private places only")
+    if permit.scope == "room" and now.private:
+        return Verdict(what="refused", role=role, rule=f"{name} may be used in rooms that are not private only")
+    if strongest < needed:
+        whose = "nobody who asks here has more than" if now.roles else "nobody asked, and by yourself you have"
+        best = RANKS[max(strongest, 0)]
+        rule = f"{name} is for the role {permit.role} and above; {whose} the role {best}"
+        return Verdict(what="refused", role=best, rule=rule)
+    if weakest < needed:
+        rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
+        return Verdict(what="approval", role=role, rule=rule)
+    if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard):
+        rule = f"{name} is for the role {permit.role} and above, and others were just heard here, whose idea it may be"
+        return Verdict(what="approval", role=role, rule=rule)
+    if permit.approval == "always":
+        return Verdict(what="approval", role=role, rule=f"each call of {name} has to be approved")
+    if permit.approval == "untrusted" and now.foreign:
+        rule = f"{now.foreign} has brought text from outside into this turn, so {name} has to be approved"
+        return Verdict(what="approval", role=role, rule=rule)
+    return Verdict(what="allowed", role=role, rule=f"{permit.role} and above")
+
+
+def _rank(role: str) -> int:
+    return RANKS.index(role) if role in RANKS else -1

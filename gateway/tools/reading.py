@@ -1,0 +1,205 @@
+"""What was said in a place, and who is there: told as far as the turn that asks may see it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from agent.brief import Line
+from agent.journal import flat
+from agent.prompt import render_line
+from agent.tools.rooms import ReadRoom, Who
+from agent.tools.schema import Refused
+from channels.base import CanList, Channel, People, SendError
+from gateway import access
+from gateway.bindings import Bindings
+from gateway.describe import describe
+from gateway.events import Address, ChannelName, Message, Sender
+from gateway.hands import Given, Whereabouts
+from gateway.hearing import Hearing, Standing
+from gateway.hits import harmless
+from gateway.media import Attached
+from gateway.records import MESSAGES, Seq, is_inner
+from gateway.standing import RANKS
+from gateway.store import Reader, Stored
+from gateway.tools.messages import Messages, Ours, Scopes
+
+UNKNOWN_PLACE: Final = (
+    "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
+    "left out, it is this place."
+)
+BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
+MOST_PEOPLE: Final = 50
+_LATELY: Final = 200
+"""Messages that are looked through for who spoke."""
+_PAGE: Final = 100
+_PAGES: Final = 5
+"""So many pages are looked at: what may not be told must not hide what may."""
+_DIGITS: Final = 18
+
+
+class Describing:
+    """What came beside words is only described, as it was told: `gateway.hearing.Beside`."""
+
+    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:  # noqa: ARG002 - nothing is shown
+        """A line for each."""
+        return {seq: tuple(Attached(describe(one)) for one in said.attachments) for seq, said in messages}
+
+
+class Reading:
+    """Looks at places."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        places: Scopes,
+        bindings: Bindings,
+        who: access.Policy,
+        channels: Mapping[ChannelName, Channel],
+        hearing: Hearing,
+        messages: Messages,
+    ) -> None:
+        self._reader = reader
+        self._places = places
+        self._bindings = bindings
+        self._who = who
+        self._channels = channels
+        self._hearing = hearing
+        self._messages = messages
+
+    async def read_room(self, asked: ReadRoom, where: Whereabouts) -> Given:
+        """Carry out `read_room`. Raises Refused and StoreError."""
+        at = await self._place(asked.address, where)
+        lines, more = await self._lines(at, _before(asked.before), asked.count, where.agent)
+        place = at.conversation
+        if lines:
+            head = f"{place}, {len(lines)} messages, the newest last."
+            head += f" What was said before them: before={_handle(lines[0][0])}" if more else ""
+        else:
+            head = f"{place}: nothing was said there that you were told{' before that' if asked.before else ''}."
+        told = [f"{_handle(seq)} {line}" for seq, line in lines]
+        return self._given("\n".join([head, *told]), "messages", at, where)
+
+    async def who(self, asked: Who, where: Whereabouts) -> Given:
+        """Carry out `who`. Raises Refused and StoreError."""
+        at = await self._place(asked.address, where)
+        note = ""
+        channel: object = self._channels.get(at.channel)
+        if isinstance(channel, CanList):
+            try:
+                return self._given(self._listed(at, await channel.people(at, most=MOST_PEOPLE)), "people", at, where)
+            except SendError as error:
+                note = f"Who is there was not told ({flat(error.reason, 200)}). "
+        return self._given(note + await self._spoke(at), "people", at, where)
+
+    @staticmethod
+    def _given(text: str, kind: str, at: Address, where: Whereabouts) -> Given:
+        return Given(text=text, kind=kind, origin=at.conversation, untrusted=True, foreign=at != where.at)
+
+    async def _place(self, address: str | None, where: Whereabouts) -> Address:
+        """Where is meant. Nobody learns of a place that may not be told of whether it exists."""
+        if not (address or "").strip():
+            if is_inner(where.at.conversation):
+                raise Refused("You are by yourself here: name the place by its address.")
+            return where.at
+        try:
+            at = Address.parse((address or "").strip())
+        except ValueError:
+            raise Refused(UNKNOWN_PLACE) from None
+        if at == where.at and not is_inner(at.conversation):
+            return at
+        bound = self._bindings.of(at)
+        mine = at.channel in self._channels and bound.agent == where.agent and bound.listen != "off"
+        if not mine or not where.sight.sees(await self._places.scope(at.conversation)):
+            raise Refused(UNKNOWN_PLACE)
+        return at
+
+    async def _lines(
+        self, at: Address, before: int | None, count: int, agent: str
+    ) -> tuple[list[tuple[Seq, str]], bool]:
+        """The newest, and whether there is something before them."""
+        found = list[tuple[Seq, str]]()
+        for _ in range(_PAGES):
+            page = await self._reader.newest(
+                _PAGE, before=before, kinds=(*MESSAGES, "post"), conversation=at.conversation
+            )
+            for one in reversed(page):
+                if len(found) == count:
+                    return found[::-1], True
+                if (line := await self._line(one, agent)) is not None:
+                    found.append((one.seq, line))
+            if len(page) < _PAGE:
+                return found[::-1], False
+            before = page[0].seq
+        return found[::-1], True
+
+    async def _line(self, one: Stored, agent: str) -> str | None:
+        """None: it was taken away, taken back, or never to be told to the model."""
+        if any(placed.cut for placed in await self._reader.placed([one.cause or one.seq])):
+            return None
+        if isinstance(one.fact, Message):
+            said = await self._messages.said(one)
+            if said is None:
+                return None
+            standing = Standing(one.seq, said, edited=said.text != one.fact.text)
+            (heard,) = await self._hearing.tell([standing], sees=False)
+            return render_line(heard.line)
+        ours = await self._messages.ours(one)
+        return render_line(_own(ours, one.at, agent)) if ours is not None and not ours.gone else None
+
+    def _listed(self, at: Address, found: People) -> str:
+        people = sorted(((self._role(at, one), one) for one in found.people), key=lambda pair: -RANKS.index(pair[0]))
+        total = f" of {found.total}" if found.total is not None else ""
+        head = f"{at.conversation}, {len(people)}{total} people. {flat(found.note, 300)}".rstrip()
+        return "\n".join([head, *(_person(role, one) for role, one in people)])
+
+    async def _spoke(self, at: Address) -> str:
+        """Who spoke there lately, whoever was heard."""
+        lately = await self._reader.newest(_LATELY, kinds=MESSAGES, conversation=at.conversation)
+        spoke = dict[str, tuple[Sender, datetime]]()
+        for one in reversed(lately):
+            judged = await self._reader.judgement(one.seq)
+            if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
+                spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
+        lines = [
+            f"{_person(self._role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
+            for sender, last in list(spoke.values())[:MOST_PEOPLE]
+        ]
+        head = f"{at.conversation}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        return "\n".join([head, *lines])
+
+    def _role(self, at: Address, sender: Sender) -> str:
+        return access.role_of(self._who, at, sender)
+
+
+def _own(ours: Ours, at: datetime, agent: str) -> Line:
+    file, states = ours.post.file, {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"}
+    beside = [f"[file {harmless(file.name)}]"] if file is not None else []
+    beside += [f"[{states[ours.state]}]"] if ours.state in states else []
+    return Line(
+        sender="you" if ours.agent in ("", agent) else ours.agent,
+        role="agent",
+        sent=at,
+        text=ours.text,
+        addressed=True,
+        edited=ours.edited,
+        attached=tuple(beside),
+    )
+
+
+def _person(role: str, sender: Sender) -> str:
+    return f"{harmless(sender.name)} ({role}{', bot' if sender.is_bot else ''})"
+
+
+def _handle(seq: int) -> str:
+    return f"m{seq}"
+
+
+def _before(handle: str | None) -> int | None:
+    """A position: where it is from does not matter, it only bounds."""
+    if not (handle or "").strip():
+        return None
+    digits = (handle or "").strip(" \t\r\n\"'`()[]<>").lower().removeprefix("m")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS):
+        raise Refused(BEFORE)
+    return int(digits)

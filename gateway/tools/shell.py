@@ -1,0 +1,200 @@
+"""The agent's shell: commands in its files, at once or in the background, in a sandbox unless the operator says no.
+
+`sandbox: off` bounds what a command takes and ends what it leaves running. It does not bound what a command sees or
+does: that is all that the gateway's own user may, also to read the configuration, and to kill the gateway.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from agent.journal import flat
+from agent.tools.schema import Refused
+from agent.tools.shell import BASH, JOB_KILL, JOB_OUTPUT, JOBS, MAX_COMMAND_BYTES, Bash, JobKill, JobOutput
+from agent.tools.shell import Jobs as JobsAsked
+from gateway.clock import Clock
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.process import NotStarted
+from gateway.settings_tools import BashConfig
+from gateway.tools.command import Command, carry_out
+from gateway.tools.jobs import Finished, Jobs
+from gateway.tools.limits import Limits
+from gateway.tools.output import Ended, Kept
+from gateway.tools.permits import ADMINS, Permit
+from gateway.tools.sandbox import KEEPERS, PATH, Box, bare, boxed, variables
+
+logger = logging.getLogger("reverie.tools.shell")
+
+ACTS: Final = Permit(role="admin", approval="untrusted")
+ENDING_S: Final = 30.0
+"""What a call may take beyond its command's time, until all has ended."""
+PROBE_S: Final = 10.0
+MAX_ORIGIN_CHARS: Final = 200
+FIX: Final = (
+    "the operator can install bubblewrap 0.7 or newer, allow user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or set tools.bash.sandbox to off"
+)
+
+
+class Shell:
+    """`bash`, `jobs`, `job_output` and `job_kill` for one agent. `aclose` it: then nothing of it runs."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: BashConfig,
+        clock: Clock,
+        skills: Callable[[], Awaitable[Sequence[Path]]] | None = None,
+        *,
+        hidden: Sequence[Path] = (),
+        finished: Finished | None = None,
+    ) -> None:
+        """`root`: the agent's files; made if it is not there. `skills`: asked for each command; None: there are none.
+
+        `hidden`: as in `sandbox.Box`.
+        """
+        self._root = root.absolute()
+        self._config = config
+        self._skills, self._hidden = skills, tuple(hidden)
+        self._jobs = Jobs(config.jobs, clock, finished)
+        self._strict: bool | None = None
+        """Which sandbox works here; None: none that we know of."""
+        self._trouble = ""
+        """Why none works; empty: one does, or none was tried yet."""
+        self._trying = asyncio.Lock()
+
+    @property
+    def hands(self) -> tuple[Hand, ...]:
+        """All of them, as the configuration is by now."""
+        time_s = self._config.max_timeout + ENDING_S
+        return (
+            Hand.of(BASH, Bash, self._bash, ACTS, time_s=time_s, cost="cheap"),
+            Hand.of(JOBS, JobsAsked, self._list, ADMINS),
+            Hand.of(JOB_OUTPUT, JobOutput, self._output, ADMINS),
+            Hand.of(JOB_KILL, JobKill, self._kill, ADMINS),
+        )
+
+    def become(self, config: BashConfig) -> None:
+        """Commands that begin from now on run so; those that run go on as they began. Returns at once."""
+        self._config = config
+        self._jobs.most = config.jobs
+
+    def describe(self) -> str:
+        """How commands run, in one line for the agent."""
+        config = self._config
+        if self._trouble:
+            return f"bash: no command can be run here ({self._trouble})"
+        if config.sandbox == "off":
+            where = f"no sandbox, in {self._root}"
+        else:
+            network = "with network" if config.network else "no network"
+            skills = ", /skills readable" if self._skills else ""
+            where = f"bubblewrap sandbox, {network}, /workspace writable{skills}"
+        return f"bash: {where}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
+
+    async def check(self) -> str:
+        """Return why no command can run here, for the operator. Empty: they can."""
+        try:
+            await self._command("true", self._config)
+        except Refused as reason:
+            return str(reason)
+        return ""
+
+    async def aclose(self) -> None:
+        """End all jobs. Commands of turns end with these."""
+        await self._jobs.aclose()
+
+    async def _bash(self, args: Bash, where: Whereabouts) -> str | Given:
+        if len(args.command.encode()) > MAX_COMMAND_BYTES or "\0" in args.command:
+            raise Refused("The command is too long, or holds a NUL: write it into a file and run that.")
+        config = self._config
+        command = await self._command(args.command, config)
+        kept = Kept(config.output_bytes)
+        if args.background:
+            run = _runner(command, config, config.max_timeout)
+            job = self._jobs.start(args.command, run, kept, where)
+            most = f"{config.max_timeout:g} s"
+            return f"Job {job.name} runs, for {most} at most. You are told when it has ended; job_output reads it."
+        time_s = min(args.timeout or config.timeout, config.max_timeout)
+        try:
+            ended = await _runner(command, config, time_s)(kept)
+        except NotStarted as reason:
+            raise Refused(f"{reason}.") from None
+        return self._given(ended.line(), kept.text(), args.command)
+
+    def _given(self, state: str, text: str, command: str) -> Given:
+        origin = flat(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+        text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
+        return Given(text=text, kind="command", origin=origin, untrusted=True, foreign=self._config.network)
+
+    async def _list(self, _: JobsAsked, where: Whereabouts) -> str:
+        return "\n".join(f"{job.line()} (begun {age:.0f} s ago)" for job, age in self._jobs.seen(where)) or "No jobs."
+
+    async def _output(self, args: JobOutput, where: Whereabouts) -> Given:
+        job = self._jobs.find(args.job, where)
+        text = job.kept.text()
+        if args.tail is not None:
+            text = "\n".join(text.rstrip("\n").split("\n")[-args.tail :])
+        return self._given(job.state, text, job.command)
+
+    async def _kill(self, args: JobKill, where: Whereabouts) -> str:
+        job = self._jobs.find(args.job, where)
+        return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
+
+    async def _command(self, command: str, config: BashConfig) -> Command:
+        """Raises Refused."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            root = self._root.resolve()
+        except OSError as error:
+            raise Refused(f"The directory of your files cannot be used ({error.strerror}).") from None
+        if config.sandbox == "off":
+            return Command(argv=bare(command, config), env=variables(str(root)), folder=root)
+        async with self._trying:
+            if self._strict is None:
+                self._trouble, self._strict = await self._try(root, config)
+            strict = self._strict
+        if strict is None:
+            logger.warning("no command can be run: %s; %s", self._trouble, FIX)
+            raise Refused(f"No command can be run here ({self._trouble}): {FIX}.")
+        skills = await self._skills() if self._skills is not None else ()
+        return self._boxed(command, root, skills, config, strict=strict)
+
+    def _boxed(self, command: str, root: Path, skills: Sequence[Path], config: BashConfig, *, strict: bool) -> Command:
+        box = Box(
+            root=root,
+            skills=tuple(path.resolve() for path in skills),
+            hidden=tuple(dict.fromkeys(path.resolve() for path in self._hidden if path.is_dir())),
+        )
+        # bwrap's own environment can be read inside, in /proc/1/environ.
+        argv = boxed(command, box, config, bwrap=_bwrap() or "bwrap", strict=strict)
+        return Command(argv=argv, env={"PATH": PATH}, folder=root, keepers=KEEPERS)
+
+    async def _try(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
+        """Return why no sandbox works, or whether the strict one does. What does not work is tried anew each time."""
+        if _bwrap() is None:
+            return "bubblewrap (bwrap) is not installed", None
+        reason = ""
+        for strict in (True, False):
+            kept = Kept(config.output_bytes)
+            try:
+                boxed_true = self._boxed("true", root, (), config, strict=strict)
+                ended = await _runner(boxed_true, config, PROBE_S)(kept)
+            except NotStarted as error:
+                return str(error), None
+            if not ended.status and not ended.why:
+                return "", strict
+            reason = flat(kept.text(), MAX_ORIGIN_CHARS) or ended.line()
+        return f"the sandbox does not work: {reason}", None
+
+
+def _runner(command: Command, config: BashConfig, time_s: float) -> Callable[[Kept], Awaitable[Ended]]:
+    limits = Limits.of(config, time_s)
+    return lambda kept: carry_out(command, limits, kept)
+
+
+def _bwrap() -> str | None:
+    return shutil.which("bwrap", path=PATH) or shutil.which("bwrap")

@@ -1,0 +1,91 @@
+"""An agent's skills: what every prompt says of them, and the hand that reads one."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from agent.journal import flat
+from agent.tools.schema import Refused
+from agent.tools.skills import LOAD_SKILL, MAX_FILE_CHARS, LoadSkill
+from agent.workspace.skill_text import FILE, MAX_NAME_CHARS
+from agent.workspace.skills import Known, NoFile, Skills
+from gateway.events import Address
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.tools.permits import ANYBODY
+from gateway.tools.threads import threaded
+
+logger = logging.getLogger("reverie.workspace")
+
+
+class SkillHands:
+    """The skills of one agent. They are the operator's words, so they are told as such."""
+
+    def __init__(
+        self, workspace: Path, allowed: Callable[[Address], Collection[str] | None], *, scripts: Callable[[], str] = str
+    ) -> None:
+        """`allowed`: the names of those that are for a place; None: all. `scripts`: where the shell has them by now.
+
+        Empty: there is no shell that has them.
+        """
+        self._skills = Skills(workspace)
+        self._allowed = allowed
+        self._scripts = scripts
+        self._lock = asyncio.Lock()
+        self._told: tuple[str, ...] = ()
+        self.hands: Sequence[Hand] = (Hand.of(LOAD_SKILL, LoadSkill, self._load, ANYBODY),)
+
+    async def catalogue(self) -> str:
+        """For the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
+
+        Costs a few `stat` calls. What the operator should know of broken ones is logged, once.
+        """
+        async with self._lock:
+            known = await asyncio.to_thread(self._skills.look)
+        self._tell(known)
+        return known.text
+
+    async def paths(self) -> tuple[Path, ...]:
+        """The folders of all, each named as its skill: for the shell to read."""
+        async with self._lock:
+            return await asyncio.to_thread(self._skills.paths)
+
+    async def _load(self, asked: LoadSkill, where: Whereabouts) -> Given:
+        file = asked.file.strip() or FILE
+        allowed = self._allowed(where.at)
+        async with self._lock:
+            known, text = await threaded(lambda _: self._read(asked.name, file, allowed))
+        self._tell(known)
+        return Given(text=text, kind="skill", origin=f"skills/{asked.name}/{file}")
+
+    def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[Known, str]:
+        """Raises Refused."""
+        known = self._skills.look()
+        if name not in known.skills:
+            names = ", ".join(known.skills) or "none"
+            raise Refused(f"There is no skill {flat(name, MAX_NAME_CHARS)!r}; there are: {names}.")
+        if allowed is not None and name not in allowed:
+            raise Refused(
+                f"The skill {name} is not for this place: do without it, or say that you cannot do this here."
+            )
+        try:
+            text = self._skills.text(name, file)
+            more = self._skills.text(name, ".").split("\n")[1:] if file == FILE else []
+        except NoFile as no:
+            said = flat(file, MAX_FILE_CHARS)
+            raise Refused(f"{said!r} in the skill {name} {no}; load it with file '.' to see what it has.") from None
+        except OSError as error:
+            raise Refused(f"The skill {name} cannot be read now ({error.strerror}); try it again later.") from None
+        beside = [one for one in more if one != FILE]
+        if not beside:
+            return known, text
+        scripts = self._scripts()
+        shell = f" In the shell they are in {scripts}/{name}/." if scripts else ""
+        return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
+
+    def _tell(self, known: Known) -> None:
+        """Log what is new; the same at every turn would be noise."""
+        for note in known.notes:
+            if note not in self._told:
+                logger.warning("%s", note)
+        self._told = known.notes

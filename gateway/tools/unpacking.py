@@ -1,0 +1,66 @@
+"""Undoing what a server packed, without ever holding more than is wanted. Pure.
+
+A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds while it is unpacked, not afterwards.
+"""
+
+import zlib
+from typing import Final
+
+ENCODINGS: Final = "gzip, deflate"
+"""For Accept-Encoding."""
+
+
+class Unreadable(Exception):
+    """It is packed in a way that was not asked for, or is broken."""
+
+
+class Unpacker:
+    """The bytes of one body, at most `most` of them. Feed it until `full`."""
+
+    def __init__(self, encoding: str, most: int) -> None:
+        """`encoding`: the header Content-Encoding. Raises Unreadable."""
+        self._encoding = encoding.strip().lower().removeprefix("x-")
+        if self._encoding not in ("", "identity", "gzip", "deflate"):
+            raise Unreadable("packed in a way that was not asked for")
+        self._most = most
+        self._inflating: zlib._Decompress | None = None
+        self._body = bytearray()
+        self.full = False
+        """There was more."""
+
+    @property
+    def body(self) -> bytes:
+        """All so far."""
+        return bytes(self._body)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes. Raises Unreadable."""
+        if self._encoding in ("", "identity"):
+            self._take(data)
+            return
+        while data and not self.full:
+            data = self._inflate(data)
+
+    def _inflate(self, data: bytes) -> bytes:
+        """What is left of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
+        if self._inflating is None:
+            self._inflating = zlib.decompressobj(self._window(data))
+        try:
+            self._take(self._inflating.decompress(data, self._most - len(self._body) + 1))
+        except zlib.error:
+            raise Unreadable("packed, and broken") from None
+        if not self._inflating.eof:
+            return b""
+        left, self._inflating = self._inflating.unused_data, None
+        return left if self._encoding == "gzip" and left.startswith(b"\x1f\x8b") else b""
+
+    def _window(self, data: bytes) -> int:
+        """Deflate means zlib's format (RFC 9110, 8.4.1.2), but some servers send the bare one."""
+        if self._encoding == "gzip":
+            return 16 + zlib.MAX_WBITS
+        return zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
+
+    def _take(self, data: bytes) -> None:
+        left = self._most - len(self._body)
+        self._body += data[:left]
+        self.full = self.full or len(data) > left

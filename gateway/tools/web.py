@@ -1,0 +1,114 @@
+"""`web_fetch` and `web_search`, carried out."""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from agent.tools.schema import Refused
+from agent.tools.web import WEB_FETCH, WEB_SEARCH, WebFetch, WebSearch
+from channels.tasks import within
+from gateway.clock import Clock
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.settings_tools import WebConfig
+from gateway.tools import websearch
+from gateway.tools.extracting import extract, readable
+from gateway.tools.fetching import Fetcher, Resolver
+from gateway.tools.permits import MEMBERS
+from gateway.tools.webtypes import Answer
+
+LATE_S: Final = 10.0
+"""After a call's own time is over, and before it is cancelled as hanging."""
+READ_AT_ONCE: Final = 2
+"""Pages. Each takes a processor, and up to a gigabyte of memory if it is made for that."""
+Got = TypeVar("Got")
+
+
+class WebHands:
+    """Both fetch what anybody may have written, so all that they give is untrusted and foreign."""
+
+    def __init__(
+        self,
+        config: WebConfig,
+        clock: Clock,
+        *,
+        resolve: Resolver | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """`resolve`, `context`: as in Fetcher. Raises ValueError for settings that cannot be read."""
+        self._config = config
+        self._clock = clock
+        self._fetcher = Fetcher(config, resolve=resolve, context=context)
+        self._reading = asyncio.Semaphore(READ_AT_ONCE)
+
+    def become(self, config: WebConfig) -> None:
+        """Calls that begin from now on go by that. Returns at once. Raises ValueError as at the start."""
+        self._fetcher.become(config)
+        self._config = config
+
+    @property
+    def hands(self) -> tuple[Hand, ...]:
+        """All of them."""
+        time_s = self._config.timeout + LATE_S
+        return (
+            Hand.of(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap"),
+            Hand.of(WEB_SEARCH, WebSearch, self.search, MEMBERS, time_s=time_s, cost="dear"),
+        )
+
+    async def fetch(self, asked: WebFetch, _: Whereabouts) -> Given:
+        """What a page says, behind a line on what it is. Raises Refused."""
+        return await self._in_time(self._fetched(asked.url))
+
+    async def search(self, asked: WebSearch, _: Whereabouts) -> Given:
+        """What a search service finds. Raises Refused."""
+        return await self._in_time(self._searched(asked))
+
+    async def aclose(self) -> None:
+        """Calls under way are the caller's to cancel."""
+        self._fetcher.close()
+
+    async def _fetched(self, url: str) -> Given:
+        answer = await self._fetcher.get(url, readable)
+        head, text = _kind(answer), ""
+        if not readable(answer.kind) or (not answer.kind and b"\0" in answer.body[:1000]):
+            size = f", {answer.size} bytes" if answer.size is not None else ""
+            text = f"This is no text but {answer.kind or 'of an unknown kind'}{size}; its content cannot be read here."
+        elif answer.body:
+            async with self._reading:
+                page = await extract(
+                    answer.body, kind=answer.kind, charset=answer.charset, url=answer.target.url, cut=answer.cut
+                )
+            head += f": {page.title}" if page.title else ""
+            text = page.text or "It has no text; perhaps scripts would write it, and those are not run."
+            if answer.cut or page.cut:
+                text += "\n\n(There is more of it than is read of one page.)"
+        return Given(
+            text=f"{head}\n{answer.target.url}\n\n{text or 'It is empty.'}",
+            kind="page",
+            origin=answer.target.url,
+            untrusted=True,
+            foreign=True,
+        )
+
+    async def _searched(self, asked: WebSearch) -> Given:
+        config = self._config.search
+        answer = await self._fetcher.ask(websearch.ask(config, asked.query, asked.count))
+        text = websearch.told(config, answer, asked.count)
+        return Given(text=text, kind="search", origin=config.provider, untrusted=True, foreign=True)
+
+    async def _in_time(self, work: Coroutine[Any, Any, Got]) -> Got:
+        time_s = self._config.timeout
+        try:
+            return await within(self._clock, time_s, work)
+        except TimeoutError:
+            raise Refused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
+
+
+def _kind(answer: Answer) -> str:
+    """In our words: what the server says there is anybody's."""
+    try:
+        phrase = f" {HTTPStatus(answer.status).phrase}"
+    except ValueError:
+        phrase = ""
+    return f"{answer.status}{phrase}, {answer.kind[:100] or 'of no stated kind'}"

@@ -1,0 +1,34 @@
+"""What is asked of a web server, and what it says. Pure."""
+
+from dataclasses import dataclass, field
+
+from gateway.tools.addresses import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What to ask a server for."""
+
+    target: Target
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names in lower case. May hold a key."""
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a server said."""
+
+    target: Target
+    """Where it was, after all redirects."""
+    status: int
+    kind: str
+    """The media type, in lower case and without parameters. Empty: the server did not say."""
+    charset: str
+    size: int | None
+    """Of the body in bytes, as the server said. None: it did not."""
+    body: bytes
+    """Unpacked. Empty if its kind is not to be read."""
+    cut: bool
+    """There was more of it."""
