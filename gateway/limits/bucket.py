@@ -1,0 +1,98 @@
+"""Token buckets: so many at once, then so many a minute. Pure: times are handed in.
+
+https://en.wikipedia.org/wiki/Token_bucket. All is counted in whole numbers (nanoseconds, millionths of one a minute),
+so nothing drifts, however long and in however many steps a bucket fills.
+"""
+
+from typing import Final
+
+from gateway.limits.most import Rate
+from gateway.limits.recent import MOST, Recent
+
+_NANO: Final = 1_000_000_000
+_MICRO: Final = 1_000_000
+_ONE: Final = 60 * _NANO * _MICRO
+"""One of what a bucket holds: in nanoseconds, at a millionth a minute."""
+
+
+class _Bucket:
+    """What is left at a moment."""
+
+    __slots__ = ("at_ns", "full_ns", "level")
+
+    def __init__(self, level: int, at_ns: int) -> None:
+        self.level = level
+        self.at_ns = at_ns
+        self.full_ns = at_ns
+        """When it was last known to be full."""
+
+
+class Buckets:
+    """A bucket for each of those who are remembered. The others' are full."""
+
+    def __init__(self, rate: Rate, most: int = MOST) -> None:
+        self.rate = rate
+        self._whole = _whole(rate)
+        self._pace = _pace(rate)
+        """Millionths a minute."""
+        self._buckets = Recent[str, _Bucket](most)
+
+    def become(self, rate: Rate) -> None:
+        """Go by that from now on: what was taken stays taken, and comes back at the new pace."""
+        more = _whole(rate) - self._whole
+        for whose in self._buckets:
+            bucket = self._buckets[whose]
+            bucket.level = max(0, bucket.level + more)
+        self.rate, self._whole, self._pace = rate, _whole(rate), _pace(rate)
+
+    def free(self, whose: str, now_s: float) -> bool:
+        """Whether one more may be taken at this monotonic time, which is not before any that was told earlier."""
+        if not self.rate.limits or whose not in self._buckets:
+            return True
+        return self._fill(self._buckets[whose], now_s).level >= _ONE
+
+    def take(self, whose: str, now_s: float) -> bool:
+        """Take one if it is there; whether it was."""
+        if not self.rate.limits:
+            return True
+        bucket = self._buckets.get(whose)
+        bucket = _Bucket(self._whole, _ns(now_s)) if bucket is None else self._fill(bucket, now_s)
+        if bucket.level < _ONE:
+            return False
+        bucket.level -= _ONE
+        self._buckets.keep(whose, bucket)
+        return True
+
+    def give_back(self, whose: str, taken_s: float, now_s: float) -> None:
+        """One that was taken then was not used. Never gives more than there would be if it had not been taken."""
+        bucket = self._buckets.get(whose)
+        if bucket is not None:
+            self._fill(bucket, now_s)
+            # While one was missing the bucket may have filled where else it would have been full already.
+            gone = max(0, bucket.at_ns - _ns(taken_s)) * self._pace
+            bucket.level = min(self._whole, bucket.level + max(0, _ONE - gone))
+
+    def full_since(self, whose: str, since_s: float) -> bool:
+        """Whether it was full at any moment after that one, as far as it was looked at since."""
+        bucket = self._buckets.get(whose)
+        return bucket is None or bucket.full_ns > _ns(since_s)
+
+    def _fill(self, bucket: _Bucket, now_s: float) -> _Bucket:
+        now_ns = max(bucket.at_ns, _ns(now_s))
+        bucket.level += (now_ns - bucket.at_ns) * self._pace
+        bucket.at_ns = now_ns
+        if bucket.level >= self._whole:
+            bucket.level, bucket.full_ns = self._whole, now_ns
+        return bucket
+
+
+def _whole(rate: Rate) -> int:
+    return max(1, rate.burst) * _ONE
+
+
+def _pace(rate: Rate) -> int:
+    return round(rate.per_minute * _MICRO)
+
+
+def _ns(at_s: float) -> int:
+    return round(at_s * _NANO)

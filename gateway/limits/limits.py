@@ -1,0 +1,249 @@
+"""Whether a message that is said to an agent may start a turn: rates and budgets, of senders, rooms and agents.
+
+What is refused stays in the log as context. Where it was said, that is told once (`silence`), and owners are told.
+
+Owners and admins are always answered, where they are that. What they say takes from the agent's own bucket as far as
+something is in it, so that others get less while they are busy with it; senders' and rooms' buckets it leaves alone.
+Accounts that are linked are one person: one bucket, one sum; so are all masks of one host, for nicks are changed at
+once. A repeat of what is in the log already costs nothing.
+
+Budgets are of what was spent when a message comes in: turns that run by then are not in it, so a day may cost more than
+its budget by what these cost. A request without a known price counts as free. A room's sum holds all that was spent in
+it, whoever asked; a sender's is their share (`gateway.store.spending`).
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from gateway.changes import Change, Made
+from gateway.clock import Clock
+from gateway.events import Address, ConversationId, Message, Post, PostKey, Sender
+from gateway.limits import words
+from gateway.limits.bucket import Buckets
+from gateway.limits.costs import Costs
+from gateway.limits.most import Most, Rate
+from gateway.limits.recent import Recent
+from gateway.limits.silence import QUIET_S, Silence
+from gateway.limits.words import Bite, Whose
+from gateway.ops.limit_stats import LimitStats
+from gateway.records import AMBIENT, URGENT, Judged, Limited, Queued, TurnEnded, key_of
+from gateway.standing import ADMINS, Policy, folded, person, source
+from gateway.store import Appended, Entry, Reader
+from gateway.store.spending import NANO, spent
+
+LOOK_BACK: Final = 1_000
+"""So many of the last limits that were reached are read at a start: what was told today is not told again."""
+NOTICES: Final = Rate(30, 10.0)
+"""On each channel. Beyond these, whoever comes is not even told: a raid in direct chats would else become ours."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a message."""
+
+    judged: Judged
+    post: Post | None = None
+    """To be said there. None: nothing."""
+    change: Change | None = None
+    """To be written down with it, and settled then, as a command's."""
+
+
+class _Taken(NamedTuple):
+    """What one that is to be answered took."""
+
+    at_s: float
+    buckets: Sequence[tuple[Buckets, str]]
+
+
+class Limits:
+    """One for all channels. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        most: Most,
+        clock: Clock,
+        who: Policy,
+        *,
+        tell: Callable[[str, str], None] = lambda _key, _text: None,
+        stats: LimitStats | None = None,
+    ) -> None:
+        """`tell`: a text for owners, with the name of what it is about (`Owners.tell`). Returns at once."""
+        self._clock = clock
+        self._who = who
+        self._tell = tell
+        self.stats = stats or LimitStats()
+        rates: dict[Whose, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
+        self._rates: Mapping[Whose, Buckets] = {whose: Buckets(rate) for whose, rate in rates.items()}
+        self._usd: Mapping[Whose, float | None] = {"room": most.room_usd, "sender": most.sender_usd}
+        self._costs: Mapping[Whose, Costs] = {"room": Costs(), "sender": Costs()}
+        self._notices = Buckets(NOTICES)
+        self._silence = Silence()
+        self._reported = Recent[str, None]()
+        """Limits that owners were told of, by name and day."""
+        self._taken = Recent[str, _Taken]()
+        """By messages that are not in the log yet."""
+
+    def become(self, most: Most) -> None:
+        """Go by these limits from now on; what was spent and taken stays so. Returns at once."""
+        for whose, buckets in self._rates.items():
+            buckets.become(getattr(most, whose))
+        self._usd = {"room": most.room_usd, "sender": most.sender_usd}
+
+    async def begin(self, reader: Reader) -> None:
+        """Learn from the log what was spent and told today. Call it once, before anything comes in."""
+        now, day = self._clock.now(), self._day()
+        for one in await reader.newest(LOOK_BACK, kinds=["limited"]):
+            fact = one.fact
+            if not isinstance(fact, Limited) or one.conversation is None:
+                continue
+            bite = Bite(fact.limit, fact.whose, fact.subject, fact.rule)
+            age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
+            if then == day:
+                self._reported.keep(_daily(bite, day), None)
+            if age_s < QUIET_S or then == day:
+                room = _room(Address.parse(one.conversation))
+                self._silence.begin(room, bite.name(then), self._clock.monotonic() - age_s)
+        rooms = {one.key: one.cost_usd for one in await reader.spending("room", since=day)}
+        people = dict[str, float]()
+        for share in await reader.spending("sender", since=day):
+            whose = source(folded(share.key))
+            people[whose] = people.get(whose, 0.0) + share.cost_usd
+        self._costs["room"].begin(day, {key: round(usd * NANO) for key, usd in rooms.items()})
+        self._costs["sender"].begin(day, {key: round(usd * NANO) for key, usd in people.items()})
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log: turns are paid for, notices are said, repeats get back what they took."""
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, TurnEnded) and done.fresh:
+                self._pay(entry, entry.fact)
+            elif isinstance(entry.fact, Limited) and done.fresh:
+                posted = any(isinstance(one.fact, Queued) and one.cause is entry.cause for one in entries)
+                self._reached(entry, entry.fact, told=posted)
+            elif isinstance(entry.fact, Message) and entry.key is not None:
+                self._took(entry.key, back=not done.fresh)
+
+    def check(self, message: Message, judged: Judged, agent: str) -> Verdict:
+        """Whether this message may start a turn of that agent; what is not to start one passes.
+
+        `judged`: by access and attention. What the verdict changes is to be written down before the next message there
+        is checked.
+        """
+        key = key_of(message)
+        if judged.fate != "due" or judged.urgency < URGENT:
+            return Verdict(judged)
+        self._took(key, back=True)  # it could not be written down the last time, or comes twice at once
+        taken = self._take(message.at, message.sender, judged.role, agent)
+        if isinstance(taken, Bite):
+            return self._refuse(message, judged, taken)
+        self._taken.keep(key, taken)
+        return Verdict(judged)
+
+    def over(self, at: Address, sender: Sender, role: str, agent: str) -> str:
+        """Why this person may not have that agent think there now, for people. Empty: they may, and it counts."""
+        taken = self._take(at, sender, role, agent)
+        return words.notice(taken) if isinstance(taken, Bite) else ""
+
+    def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_Taken | Bite":
+        """What is taken for one that is to be answered, or what is in the way."""
+        now_s, room, same = self._clock.monotonic(), _room(at), self._same(at, sender)
+        asks: dict[Whose, str] = {"agent": agent, "room": room, "sender": same[0]}
+        if role in ADMINS:
+            asks = {"agent": agent}
+        elif bite := self._spent_up(room, same) or self._too_fast(asks, now_s):
+            return bite
+        return _Taken(
+            now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
+        )
+
+    def _took(self, key: str, *, back: bool) -> None:
+        """What that message took is settled."""
+        taken = self._taken.pop(key, None)
+        if taken is not None and back:
+            for buckets, whose in taken.buckets:
+                buckets.give_back(whose, taken.at_s, self._clock.monotonic())
+
+    def _same(self, at: Address, sender: Sender) -> Sequence[str]:
+        """All accounts of whoever this is, in an order that is the same for each of them."""
+        own = source(person(at.channel, sender.id))
+        linked = self._who.known().links.get(own, ()) if sender.verified else ()
+        return sorted({own, *linked}) if linked else (own,)
+
+    def _spent_up(self, room: str, same: Sequence[str]) -> Bite | None:
+        whose: Whose
+        subjects: dict[Whose, Sequence[str]] = {"room": (room,), "sender": same}
+        for whose, ones in subjects.items():
+            usd = self._usd[whose]
+            if usd is not None and self._costs[whose].of(self._day(), ones) >= usd * NANO:
+                return Bite("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${usd:g} a day")
+        return None
+
+    def _too_fast(self, asks: Mapping[Whose, str], now_s: float) -> Bite | None:
+        """The widest limit that bites: in a raid that is the room's, and not one of each raider."""
+        for whose, one in asks.items():
+            if not self._rates[whose].free(one, now_s):
+                return Bite("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
+        return None
+
+    def _refuse(self, message: Message, judged: Judged, bite: Bite) -> Verdict:
+        """What comes beyond a limit is context. Bots are told nothing: they might answer."""
+        self.stats.limited(bite.limit, bite.whose)
+        judged = replace(judged, fate="context", urgency=AMBIENT, rule=bite.rule)
+        now_s, room, day = self._clock.monotonic(), _room(message.at), self._day()
+        name = bite.name(day)
+        over = self._silence.over(room, name, now_s, lambda since_s: self._free_since(bite, since_s))
+        told = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
+        if not told and _daily(bite, day) in self._reported:
+            return Verdict(judged)
+        if told:
+            self._silence.begin(room, name, now_s)
+
+        def settle(asked: Appended | None) -> None:
+            if told and (asked is None or not asked.fresh):  # if it is written down all the same, `wrote` is told
+                self._silence.forget(room, name)
+                self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
+
+        fact = Limited(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
+        post = _notice(message, bite) if told else None
+        return Verdict(judged, post, Change(words="", facts=(Made(fact),), settle=settle))
+
+    def _reached(self, entry: Entry, fact: Limited, *, told: bool) -> None:
+        """It is written down that somebody has reached a limit."""
+        bite, day = Bite(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
+        place = entry.conversation or ConversationId("")
+        if told:
+            self.stats.noticed()
+            self._silence.begin(_room(Address.parse(place)), bite.name(day), self._clock.monotonic())
+        if _daily(bite, day) not in self._reported:
+            self._reported.keep(_daily(bite, day), None)
+            self._tell(_daily(bite, day), words.report(bite, place))
+
+    def _free_since(self, bite: Bite, since_s: float) -> bool:
+        """Whether it did not bite at all in between. What was to be spent on a day stays spent."""
+        return bite.limit == "rate" and self._rates[bite.whose].full_since(bite.subject, since_s)
+
+    def _pay(self, entry: Entry, turn: TurnEnded) -> None:
+        if entry.conversation is None:
+            return
+        at, day = Address.parse(entry.conversation), entry.at.date().isoformat()
+        for one in spent(turn):
+            self._costs["room"].add(day, _room(at), one.cost_nano_usd)
+            self._costs["sender"].add(day, source(person(at.channel, one.sender)), one.cost_nano_usd)
+
+    def _day(self) -> str:
+        return self._clock.now().date().isoformat()
+
+
+def _room(at: Address) -> str:
+    """The room that a thread is of."""
+    return at.conversation if at.thread is None else Address(channel=at.channel, room=at.room).conversation
+
+
+def _daily(bite: Bite, day: str) -> str:
+    return f"limit:{bite.limit}:{bite.whose}:{bite.subject}:{day}"
+
+
+def _notice(message: Message, bite: Bite) -> Post:
+    """Always the same for the same message."""
+    key = PostKey(hashlib.sha256(f"limited:{key_of(message)}".encode()).hexdigest()[:26])
+    return Post(key=key, to=message.at, text=words.notice(bite), reply_to=message.id, style="notice")

@@ -1,0 +1,230 @@
+"""What strangers are told: how to be let in, and how a room is opened. One code each, and then nothing for an hour."""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from gateway.access import Decision, Policy
+from gateway.changes import Change, Made
+from gateway.clock import Clock
+from gateway.events import (
+    Address,
+    ChannelName,
+    Command,
+    Membership,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Sender,
+)
+from gateway.records import CodeGiven, address_of, key_of
+from gateway.roster import words
+from gateway.roster.codes import LIFE, MOST_PENDING
+from gateway.roster.linking import Claim, Linking
+from gateway.roster.manners import Manners
+from gateway.roster.minting import mint
+from gateway.roster.pairing import expired
+from gateway.roster.roster import Roster
+from gateway.standing import ADMINS, MASK, administered, person
+from gateway.store import Appended
+from gateway.tools.consent import code as quoted
+
+logger = logging.getLogger("reverie.roster")
+
+MOST_NOTICES: Final = 10
+"""In an hour on one channel, to people of whom nobody knows who they are: each may have any number of names."""
+_PATTERN: Final = frozenset("*?")
+"""A mask with one of these would stand for others, too."""
+_LINK: Final = frozenset({"start", "list", "remove"})
+"""Behind `link`: no code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What whoever was refused is told."""
+
+    post: Post
+    change: Change | None = None
+    """What becomes durable with it, and is to be settled then. None: nothing."""
+
+
+class Greeter:
+    """For all channels. Decides nothing about who is heard."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        policy: Policy,
+        clock: Clock,
+        *,
+        linking: Linking,
+        manners: Manners,
+        reach: Callable[[Address, Sender], Address] = lambda at, _: at,
+    ) -> None:
+        """`reach`: where to write to somebody who invites to a room: the room itself where we are in it already."""
+        self._roster = roster
+        self._policy = policy
+        self._clock = clock
+        self._linking = linking
+        self._manners = manners
+        self._reach = reach
+        self._told: dict[str, tuple[datetime, str]] = {}
+        """Who was told something, or in which room: until when nothing more is said, and by which event."""
+        self._under_way: Counter[ChannelName] = Counter()
+        """Codes of each channel that are being written down."""
+        self._warned = False
+
+    def greet(self, event: Notification, decision: Decision) -> Greeting | None:
+        """What to tell, and to write down with the event; None: nothing. Returns at once. To be settled in any case.
+
+        Raises StoreError before the log was read.
+        """
+        place, sender = address_of(event), getattr(event, "sender", None)
+        if not decision.asks or place is None or not isinstance(sender, Sender) or sender.is_bot:
+            return None
+        if decision.asks == "room":
+            return self._room(event, place, sender)
+        code = self._code(event)
+        return self._linked(event, place, sender, decision, code) if code else self._pair(event, place, sender)
+
+    def _code(self, event: Notification) -> str:
+        """The code that shows who a stranger is to us elsewhere; empty: it is none."""
+        if not isinstance(event, Command) or event.name != "link":
+            return ""
+        first, _, rest = event.args.strip().partition(" ")
+        if first.lower() == "code":
+            return rest.strip()
+        return "" if first.lower() in _LINK else event.args.strip()
+
+    def _linked(
+        self, event: Notification, place: Address, sender: Sender, decision: Decision, code: str
+    ) -> Greeting | None:
+        who = person(place.channel, sender.id)
+        if not sender.verified:
+            return self._unsure(event, place, who)
+        claim = Claim(who, sender.name, place, sender.verified, decision.role)
+        outcome = self._linking.handed(claim, code)
+        if outcome.words == words.TRY_LATER:
+            return None
+        settle = self._roster.hold(outcome.about)
+        if settle is None:
+            return Greeting(post=_post(event, place, words.UNDER_WAY))
+        change = Change(words=outcome.words, facts=outcome.facts, settle=settle)
+        return Greeting(post=_post(event, place, outcome.words), change=change)
+
+    def _pair(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
+        who = person(place.channel, sender.id)
+        named = self._policy.masks and sender.id.startswith(MASK) and not _PATTERN.intersection(sender.id)
+        if not (sender.verified or named):
+            return self._unsure(event, place, who)
+        if any(one.person == who for one in self._roster.pending("pair")) or not self._may(event, place, who):
+            return None
+        minted = mint(self._roster.names)
+        text = words.pairing(minted.code, self._manners.of(place.channel))
+        given = CodeGiven(
+            request=minted.request,
+            what="pair",
+            person=who,
+            name=sender.name,
+            at=place,
+            salt=minted.salt,
+            digest=minted.digest,
+            until=self._clock.now() + LIFE,
+        )
+        return self._given(event, given, text)
+
+    def _room(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
+        room = Address(channel=place.channel, room=place.room)
+        if any(one.room == room for one in self._roster.pending("room")) or not self._may(
+            event, place, room.conversation
+        ):
+            return None
+        minted, prefix = mint(self._roster.names), self._manners.of(place.channel)
+        invited = isinstance(event, Membership)
+        to = self._reach(place, sender) if invited else place
+        about = event.text or "" if isinstance(event, Membership) else ""
+        if to == place:
+            text = words.opening(minted.code, prefix, quoted(sender.name, words.NAME_CHARS))
+        else:
+            text = words.inviting(minted.code, prefix, quoted(room.room, words.NAME_CHARS))
+        given = CodeGiven(
+            request=minted.request,
+            what="room",
+            person=person(place.channel, sender.id),
+            name=sender.name,
+            at=to,
+            room=room,
+            about=about,
+            salt=minted.salt,
+            digest=minted.digest,
+            until=self._clock.now() + LIFE,
+        )
+        return self._given(event, given, text)
+
+    def _may(self, event: Notification, place: Address, whom: str) -> bool:
+        """Whether a code may be shown there: nobody gets two in an hour, and few may wait."""
+        now, key = self._clock.now(), key_of(event)
+        self._told = {one: told for one, told in self._told.items() if now < told[0]}
+        if whom in self._told and self._told[whom][1] != key:
+            return False
+        waiting = [one for one in self._roster.pending("pair", "room") if one.at.channel == place.channel]
+        if len(waiting) + self._under_way[place.channel] >= MOST_PENDING:
+            logger.info("no code for %s: %d wait on that channel already", place.channel, len(waiting))
+            return False
+        return True
+
+    def _given(self, event: Notification, given: CodeGiven, text: str) -> Greeting:
+        self._warn()
+        subject = given.person if given.room is None else given.room.conversation
+        self._told[subject] = (given.until, key_of(event))
+        channel = given.at.channel
+        self._under_way[channel] += 1
+
+        def settle(asked: Appended | None) -> None:
+            self._under_way[channel] -= 1
+            if asked is None:  # nobody is shown it
+                self._told.pop(subject, None)
+
+        facts = (
+            *expired(self._roster.expired(channel)),
+            Made(given, given.at.conversation, f"code:{key_of(event)}"),
+        )
+        return Greeting(post=_post(event, given.at, text), change=Change(words=text, facts=facts, settle=settle))
+
+    def _unsure(self, event: Notification, place: Address, who: str) -> Greeting | None:
+        now, key = self._clock.now(), key_of(event)
+        self._told = {one: told for one, told in self._told.items() if now < told[0]}
+        mine = f"unsure:{place.channel}:"
+        told = self._told.get(f"{mine}{who}")
+        if told is None and sum(one.startswith(mine) for one in self._told) >= MOST_NOTICES:
+            return None
+        if told is not None and told[1] != key:
+            return None
+        self._told[f"{mine}{who}"] = (now + LIFE, key)
+        return Greeting(post=_post(event, place, words.unsure(place.channel, self._manners.platform(place.channel))))
+
+    def _warn(self) -> None:
+        """Once, if nobody can do what the code is for."""
+        if self._warned or administered(self._policy) or any(one.role in ADMINS for one in self._policy.mapped):
+            return
+        self._warned = True
+        logger.warning("nobody is an owner or admin: only `reverie pair` can let people in and open rooms")
+
+
+def _post(event: Notification, to: Address, text: str) -> Post:
+    key = PostKey(hashlib.sha256(f"greeting:{key_of(event)}".encode()).hexdigest()[:26])
+    said = isinstance(event, Message | Command) and event.at == to
+    style: Literal["message", "notice"] = "notice"
+    return Post(
+        key=key,
+        to=to,
+        text=text,
+        reply_to=MessageId(event.id) if said else None,
+        style=style,
+    )

@@ -1,0 +1,24 @@
+"""How channels are spoken of, and how commands are written there. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.events import ChannelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """Of all channels of the gateway."""
+
+    prefix: Mapping[ChannelName, str]
+    """What stands in front of a command's name there."""
+    platforms: Mapping[ChannelName, str]
+    """As `Capabilities.platform`. Its keys are all the channels that there are."""
+
+    def of(self, channel: ChannelName) -> str:
+        """In front of a command there."""
+        return self.prefix.get(channel, "")
+
+    def platform(self, channel: ChannelName) -> str:
+        """What it is, for people."""
+        return self.platforms.get(channel, "this platform")

@@ -1,0 +1,37 @@
+"""New codes, by the system's own chance."""
+
+import secrets
+from collections.abc import Container
+from dataclasses import dataclass
+
+from gateway.roster.codes import ALPHABET, LENGTH, digest
+
+REQUEST_CHARS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minted:
+    """A code, and what the log keeps of it."""
+
+    code: str
+    """To be shown once: it stands in that post, and nowhere else."""
+    request: str
+    """What people call it who may not see it."""
+    salt: str
+    digest: str
+
+    def __repr__(self) -> str:
+        """Without the code."""
+        return f"Minted({self.request})"
+
+
+def mint(taken: Container[str]) -> Minted:
+    """A new one. `taken`: names that are in use."""
+    code, salt, request = _word(LENGTH), secrets.token_hex(16), _word(REQUEST_CHARS).lower()
+    while request in taken:
+        request = _word(REQUEST_CHARS).lower()
+    return Minted(code=code, request=request, salt=salt, digest=digest(salt, code))
+
+
+def _word(chars: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(chars))

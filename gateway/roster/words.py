@@ -1,0 +1,104 @@
+"""What is said about people, codes and rooms. Pure. Names and ids are others' words, and stand in code."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.events import ChannelName, ConversationId
+from gateway.ops.report import clock_time
+from gateway.records import CodeGiven
+from gateway.roster.codes import LIFE, spelled
+from gateway.roster.groups import vouched
+from gateway.tools.consent import code
+
+ID_CHARS: Final = 160
+"""An IRC mask: nick, user and a host of 63 characters. A person is shown whole, or who they are is not shown."""
+NAME_CHARS: Final = 64
+
+NO_CODE: Final = "No code like that is waiting. Codes hold for an hour, and each is good once."
+TRY_LATER: Final = "Too many wrong codes. Try again in ten minutes."
+UNDER_WAY: Final = "Somebody else is deciding about that in this moment."
+
+
+def named(person: str, name: str = "") -> str:
+    """Somebody, by id and by what they call themselves."""
+    shown = code(person, ID_CHARS)
+    return f"{shown} ({code(name, NAME_CHARS)})" if name.strip() and not person.endswith(f":{name}") else shown
+
+
+def place(conversation: ConversationId | str, about: str = "") -> str:
+    """A room, by id and by what it calls itself."""
+    shown = code(conversation, ID_CHARS)
+    return f"{shown} ({code(about, NAME_CHARS)})" if about.strip() else shown
+
+
+def sure(person: str, platforms: Mapping[ChannelName, str]) -> str:
+    """Whether a platform vouches for that id, and which."""
+    channel = ChannelName(person.partition(":")[0])
+    platform = platforms.get(channel, "its platform")
+    return f"vouched for by {platform}" if vouched(person) else f"a mask on {platform}: tomorrow anybody may have it"
+
+
+def pairing(minted: str, prefix: str) -> str:
+    """To a stranger who is shown a code."""
+    return (
+        "I am a bot, and answer here only whom my operator has let in. If you want that, give them this code: "
+        f"`{spelled(minted)}`. What lets you in is `{prefix}pair approve {spelled(minted)}`, said to me by one of my "
+        f"admins. It holds for an hour. If I know you on another platform, say `{prefix}link` to me there instead."
+    )
+
+
+def unsure(channel: str, platform: str) -> str:
+    """To a stranger of whom nobody knows who it is."""
+    login = " (with most networks: `/msg NickServ IDENTIFY` and your password)" if platform.lower() == "irc" else ""
+    return (
+        f"I am a bot, and answer here only people whom I can tell from others. On {code(channel)} that takes an "
+        f"account: log in to the network's services{login}, then write to me again."
+    )
+
+
+def opening(minted: str, prefix: str, asker: str) -> str:
+    """In a room that is not open, or to who invites there."""
+    return (
+        f"I am a bot, and this room is not open for me yet; {asker} asked for it. One of my admins opens it with "
+        f"`{prefix}room approve {spelled(minted)}`, said to me anywhere. It holds for an hour."
+    )
+
+
+def inviting(minted: str, prefix: str, room: str) -> str:
+    """To who invites into a room where we are not."""
+    return (
+        f"I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with "
+        f"`{prefix}room approve {spelled(minted)}`, said to me anywhere. It holds for an hour."
+    )
+
+
+def linking(minted: str, prefix: str) -> str:
+    """To who begins to link."""
+    return (
+        f"Your code is `{spelled(minted)}`. Say `{prefix}link {spelled(minted)}` to me where you are known by another "
+        "name. I show you a second code there, and you hand that in here. Give neither to anybody: whoever is linked "
+        "with you may do what you may do. It holds for an hour."
+    )
+
+
+def confirming(minted: str, prefix: str, other: str, role: str) -> str:
+    """To who handed the first code in: who that would be."""
+    return (
+        f"{other} would be the same person as you: whoever uses that account then may do here whatever you may "
+        f"(you are {role}). **Somebody who asked you to write that code wants to be you: then stop here, and nothing "
+        f"happens.** If both are yours, say `{prefix}link {spelled(minted)}` to me there. It holds for an hour."
+    )
+
+
+def waiting(request: CodeGiven) -> str:
+    """A code that somebody was shown, without the code."""
+    who = named(request.person, request.name)
+    where = f" for {place(request.room.conversation, request.about)}" if request.room is not None else ""
+    since = clock_time(request.until - LIFE)
+    return f"`{request.request}`: {who}{where}, since {since}, until {clock_time(request.until)}"
+
+
+def wanted(request: CodeGiven) -> str:
+    """For owners: somebody was shown a code."""
+    what = "to speak to me alone" if request.room is None else "to have a room opened for me"
+    return f"Somebody asks {what}, and has a code that an admin may hand to me: {waiting(request)}."

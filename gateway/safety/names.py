@@ -1,0 +1,96 @@
+"""Names that only look like another's. Pure.
+
+Two names look alike if they have the same skeleton (https://www.unicode.org/reports/tr39/#Confusable_Detection). The
+table is that of Unicode 15.0, as ICU 72 has it (`tests/checks/confusables.py` writes it).
+"""
+
+import gzip
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from gateway.events import Sender
+from gateway.safety.marks import unhidden
+
+FILE: Final = Path(__file__).with_name("confusables.gz")
+"""Lines of a character and what it looks like."""
+_ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
+"""Their letters look like each other's; of others a word may have two, as Japanese has three."""
+_REMEMBERED: Final = 4_000
+
+
+class Doubt(NamedTuple):
+    """What is to be known of somebody's name."""
+
+    why: Literal["alike", "same", "perhaps", "mixed"]
+    """alike: it looks like another's; same: another has it, too; perhaps: somebody had it whom the platform knew, and
+    it does not say that this is the same person; mixed: its letters are of several alphabets."""
+    other: str
+    """The other's name, untrusted; mixed: which alphabets."""
+
+
+def doubt(sender: Sender, others: Iterable[Sender]) -> Doubt | None:
+    """Whether this person may be taken for one of the others, or was meant to be for somebody. None: no reason to.
+
+    `others` may hold the person themselves, and those who had the name before.
+    """
+    looks = _looks(sender.name)
+    for other in others:
+        if other.id == sender.id or looks.isdisjoint(_looks(other.name)):
+            continue
+        if other.name.casefold() != sender.name.casefold():
+            return Doubt("alike", other.name)
+        if other.verified:  # without that a name is all there is: it may be one person twice
+            return Doubt("same" if sender.verified else "perhaps", other.name)
+    found = alphabets(sender.name)
+    return Doubt("mixed", " and ".join(found)) if found else None
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether people may take one for the other."""
+    return not _looks(one).isdisjoint(_looks(other))
+
+
+def said(doubted: Doubt, other: str) -> str:
+    """In words; `other`: its name, as it may be shown there."""
+    match doubted.why:
+        case "alike":
+            return f"not {other}: the name only looks alike"
+        case "same":
+            return f"not the other {other}: only the name is the same"
+        case "perhaps":
+            return f"not known to be the {other} of before"
+        case "mixed":
+            return f"the name mixes {doubted.other} letters"
+
+
+def alphabets(name: str) -> tuple[str, ...]:
+    """The alphabets whose letters are mixed in one word of a name; empty: none are."""
+    if name.isascii():
+        return ()
+    for word in "".join(char if char.isalpha() or unicodedata.combining(char) else " " for char in name).split():
+        found = {unicodedata.name(char, "").split(" ")[0] for char in word}
+        mixed = [alphabet for alphabet in _ALPHABETS if alphabet in found]
+        if len(mixed) > 1:
+            return tuple(alphabet.capitalize() for alphabet in mixed)
+    return ()
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _looks(name: str) -> frozenset[str]:
+    """What a name looks like, as it is written and in small letters."""
+    bare = " ".join(unhidden(name).split())
+    return frozenset({_skeleton(bare), _skeleton(bare.casefold())} - {""})
+
+
+def _skeleton(text: str) -> str:
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).translate(_table()))
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[int, str]:
+    """1 MB and 15 ms, so it is read when it is first needed."""
+    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+        return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
