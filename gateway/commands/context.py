@@ -2,13 +2,16 @@
 
 from gateway.commands.world import Answer, Ask, World
 from gateway.events import MessageId
-from gateway.rewinding import MOST_EXCHANGES, What, counted
+from gateway.rewinding import BUSY, MOST_EXCHANGES, What, counted
 from gateway.rewinds import Wish
 
 
 async def new(ask: Ask, world: World) -> Answer:
     """Nothing of what was said there until now is in view any more."""
-    return await _change("new", ask, world)
+    answer = await _change("new", ask, world)
+    if world.deciding is not None and answer.text != BUSY:
+        world.deciding.afresh(ask.command.at.conversation)
+    return answer
 
 
 async def retry(ask: Ask, world: World) -> Answer:
@@ -18,7 +21,7 @@ async def retry(ask: Ask, world: World) -> Answer:
 
 async def rewind(ask: Ask, world: World) -> Answer:
     """The newest exchanges there are taken back."""
-    count = counted(ask.command.args)
+    count = counted(ask.given.get("n", ""))
     if count is None:
         return Answer(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
     return await _change("rewind", ask, world, count)

@@ -8,18 +8,24 @@ changes something once.
 import asyncio
 import hashlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from gateway import access, attention
+from gateway.access import Decision
 from gateway.attention import Listen
-from gateway.commands import handlers, parse
+from gateway.changes import Change
+from gateway.commands import handlers, help, parse  # noqa: A004 - it is what it is
+from gateway.commands.audit import Audit, Redact
 from gateway.commands.handlers import HANDLERS
 from gateway.commands.pace import Pace
-from gateway.commands.table import BY_NAME
-from gateway.commands.world import Answer, Ask, World
-from gateway.events import Command, Message, MessageId, Post, PostKey
+from gateway.commands.table import BY_NAME, Row
+from gateway.commands.words import Unfit, typed
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import ChannelName, Command, Message, MessageId, Post, PostKey
 from gateway.records import LOW, Judged, key_of
-from gateway.rewinds import Change
+from gateway.settings_operator import CommandsConfig
+from gateway.standing import ADMINS, person, source
 
 logger = logging.getLogger("reverie.commands")
 
@@ -41,19 +47,41 @@ class Handled:
 class Desk:
     """Where commands are handed in."""
 
-    def __init__(self, world: World, access_policy: access.Policy, prefix: str, per_minute: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        access_policy: access.Policy,
+        said: Callable[[], CommandsConfig],
+        *,
+        answers: Mapping[str, Handler] = HANDLERS,
+        ours: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
+        redact: Redact = str,
+    ) -> None:
+        """`said`: what the operator says of commands by now.
+
+        `redact` is given every answer, and what is written down of administration.
+
+        `answers`: what answers, by `name` or `name sub`, as `handlers.complete` wants it. `ours`: as for `parse.read`.
+        """
         self._world = world
         self._access = access_policy
-        self._prefix = prefix
-        self._pace = Pace(per_minute)
+        self._said = said
+        self._pace = Pace()
+        self._answers = answers
+        self._ours = ours
+        self._redact = redact
+        self._audit = Audit(access_policy, redact)
 
     async def command(self, message: Message, listen: Listen) -> Command | None:
         """The command that a message is; None: it is an ordinary one. Where nothing is listened to, none is."""
         if listen == "off":
             return None
-        read = parse.read(message, self._prefix, BY_NAME)
+        read = parse.read(message, self._said().prefix, BY_NAME, self._ours(message.at.channel))
         if read is None or (read.only_if_more and not await self._has_more(read.command)):
             return None
+        if read.only_if_allowed:
+            alone = BY_NAME[read.command.name].direct_only and not read.command.direct
+            return None if alone or self._refusal(read.command) else read.command
         return read.command
 
     async def _has_more(self, command: Command) -> bool:
@@ -61,7 +89,7 @@ class Desk:
             return False
         try:
             async with asyncio.timeout(ANSWER_S):
-                page = await handlers.next_page(self._world, command.at.conversation, look_back=1)
+                page = await handlers.next_page(self._world, command, look_back=1)
         except Exception:  # as for a handler: the word is then an ordinary one
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False
@@ -72,48 +100,88 @@ class Desk:
 
         What comes with a `change` must be written down before anything else is handled, and then be settled.
         """
+        command = replace(command, args=self._redact(command.args))  # an answer quotes words without what told of them
         decision = access.decide(self._access, command)
         row = BY_NAME.get(command.name)
-        name = row.name if row else command.name
-        refusal = None if decision.allowed else decision.rule
-        if decision.allowed and command.sender.is_bot:
-            refusal = "bots give no commands"
-        elif decision.allowed and row is not None and not row.open_to(decision.role, direct=command.direct):
-            refusal = f"command {name} is for {row.role} and above"
-        if refusal is not None:
-            return Handled(judged=_judged(command, decision.role, refusal, refused=True))
+        now_s = self._world.clock.monotonic()
+        refusal = self._refusal(command)
+        if refusal:
+            facts = self._audit.refused(row, command, decision, refusal, now_s) if row is not None else ()
+            change = Change(words="", facts=facts) if facts else None
+            return Handled(judged=_judged(command, decision.role, refusal, refused=True), change=change)
         if row is None and not command.direct:
             return Handled(judged=_judged(command, decision.role, "no such command"))
-        if row is not None and row.direct_only and not command.direct:
-            return Handled(judged=_judged(command, decision.role, f"command {name} is for direct chats"))
-        if not self._pace.admits(f"{command.at.channel}:{command.sender.id}", self._world.clock.monotonic()):
+        trusted = decision.role in ADMINS  # who administers says much in a minute
+        who, most = source(person(command.at.channel, command.sender.id)), self._said().per_minute
+        if not trusted and not self._pace.admits(who, now_s, most):
             return Handled(judged=_judged(command, decision.role, "commands.per_minute"))
-        ask = Ask(command=command, role=decision.role, rule=decision.rule)
-        key = answer_key(command)
-        answer = await self._answer(name if row else None, ask, key)
+        answer = await self._answer(row, command, decision)
+        change = answer.change
+        if row is not None and (facts := self._audit.used(row, command, answer.text, ok=answer.ok)):
+            change = replace(change or Change(words=""), facts=(*(change.facts if change else ()), *facts))
+        private = row is None or (row.private if answer.private is None else answer.private)
+        aside = private and row is not None and row.administrative and not command.direct
+        to = self._world.alone(command) if aside else command.at
         post = Post(
-            key=key,
-            to=command.at,
-            text=answer.text,
-            reply_to=MessageId(command.id),
-            private=row.private if row else True,
+            key=answer_key(command),
+            to=to,
+            text=self._redact(answer.text),
+            reply_to=MessageId(command.id) if to == command.at else None,
+            style="message" if to == command.at else "notice",
+            private=private,
             page=answer.page,
         )
-        judged = _judged(command, decision.role, f"command {name}" if row else "no such command")
-        return Handled(judged=judged, post=post, change=answer.change)
+        judged = _judged(command, decision.role, f"command {row.name}" if row else "no such command")
+        return Handled(judged=judged, post=post, change=change)
 
-    async def _answer(self, name: str | None, ask: Ask, key: PostKey) -> Answer:
-        if name is None:
-            prefix = self._world.prefix[ask.command.at.channel]
-            return Answer(text=handlers.unknown(ask, ask.command.name, prefix))
+    def regret(self, command: Command) -> Post | None:
+        """What is said to whoever may not, where the platform shows them that they are waiting. None: nothing."""
+        waits = command.origin == "native" and command.at.channel in self._world.awaits
+        decision, row = access.decide(self._access, command), BY_NAME.get(command.name)
+        if not waits or decision.role == "blocked" or command.sender.is_bot:
+            return None
+        where = " everywhere" if row is not None and row.wide else ""
+        text = (
+            f"That is for {row.role}s{where} and above." if decision.allowed and row else "I may not answer you here."
+        )
+        return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id))
+
+    def _refusal(self, command: Command) -> str:
+        """Why this person may not. Empty: they may."""
+        decision, row = access.decide(self._access, command), BY_NAME.get(command.name)
+        if not decision.allowed:
+            return decision.rule
+        if command.sender.is_bot:
+            return "bots give no commands"
+        if row is None:
+            return ""
+        sub = typed(row, command.args).sub
+        if row.open_to(decision.role, direct=command.direct, everywhere=decision.everywhere, sub=sub):
+            return ""
+        places = " in all places" if row.wide and decision.role != decision.everywhere else ""
+        return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
+
+    async def _answer(self, row: Row | None, command: Command, decision: Decision) -> Answer:
+        prefix = self._world.prefix[command.at.channel]
+        ask = Ask(command=command, role=decision.role, rule=decision.rule, everywhere=decision.everywhere)
+        if row is None:
+            return Answer(text=handlers.unknown(ask, command.name, prefix), ok=False)
+        if row.direct_only and not command.direct:
+            return Answer(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
+        use = typed(row, command.args)
+        if isinstance(use, Unfit):
+            return Answer(text=help.unfit(row, use, prefix), ok=False)
+        sub = use.sub.name if use.sub is not None else ""
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await HANDLERS[name](ask, self._world)
+                handler = self._answers.get(f"{row.name} {sub}") or self._answers[row.name]
+                answer = await handler(replace(ask, sub=sub, given=use.given), self._world)
             return answer if isinstance(answer, Answer) else Answer(text=answer)
         except Exception:  # a bug, or a store that cannot be read: the stream goes on, and the asker is told
-            reference = key[:8]
-            logger.exception("command %s broke (reference %s)", name, reference)
-            return Answer(text=f"That did not work (reference {reference}). The operator can look it up in the log.")
+            reference = answer_key(command)[:8]
+            logger.exception("command %s broke (reference %s)", row.name, reference)
+            text = f"That did not work (reference {reference}). The operator can look it up in the log."
+            return Answer(text=text, ok=False)
 
 
 def answer_key(command: Command) -> PostKey:

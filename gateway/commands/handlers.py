@@ -4,50 +4,59 @@ A handler may fail with any exception: the desk answers for it. It changes nothi
 hands the facts over (`Answer.change`), to be written down with its answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 
 from gateway import ledger
-from gateway.commands import context
+from gateway.commands import approve, context, help  # noqa: A004 - it is what it is
 from gateway.commands.parse import nearest
-from gateway.commands.table import BY_NAME, RANKS, Row
+from gateway.commands.table import BY_NAME, TABLE
 from gateway.commands.world import Answer, Ask, Handler, World
-from gateway.events import Address, ConversationId, Post
+from gateway.events import Address, Command, ConversationId, Post, SenderId
 from gateway.ops.report import clock_time, span, told
+from gateway.standing import ADMINS, RANKS
 from gateway.store import Spending
 from gateway.why import why
 
 SHOWN_POSTS = 10
 """So far back is looked for a long answer that has a next page."""
-MAX_SEQ_DIGITS = 18
 RECENT = 50
 """Requests of a conversation among which a miss is looked for."""
 MONTH_DAYS = 30
 DEAREST = 5
 """Rooms that are told by name."""
 
+Named = Callable[[list[ConversationId]], Awaitable[list[ConversationId]]]
+"""Those of some conversations that may be named."""
+
+
+async def unnamed(_places: list[ConversationId]) -> list[ConversationId]:
+    """None of them."""
+    return []
+
 
 async def help_(ask: Ask, world: World) -> str:
-    """All that this person may use, or one command in full."""
+    """All that this person may use, or one command in full, or one thing that it can do."""
     prefix = world.prefix[ask.command.at.channel]
-    wanted = ask.command.args.split(maxsplit=1)
+    wanted = ask.given.get("command", "").removeprefix(prefix).lower()
     if not wanted:
-        return "\n".join(f"- {_usage(row, prefix)}: {row.summary}" for row in ask.listed())
-    row = BY_NAME.get(wanted[0].removeprefix(prefix).lower())
+        return help.listing(ask.listed(), prefix)
+    row = BY_NAME.get(wanted)
     if row is None or row not in ask.listed():
-        return unknown(ask, wanted[0].removeprefix(prefix), prefix)
-    return f"{_usage(row, prefix)}: {row.summary}"
+        return unknown(ask, wanted, prefix)
+    named = ask.given.get("sub", "")
+    sub = row.sub(named.lower())
+    return help.no_sub(row, named, prefix) if named and sub is None else help.one(row, prefix, sub)
 
 
 def unknown(ask: Ask, name: str, prefix: str) -> str:
-    """There is no such command: the nearest ones."""
-    meant = " or ".join(f"`{prefix}{near}`" for near in nearest(name, [row.name for row in ask.listed()]))
-    return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
+    """There is no such command: the nearest ones that this person may use."""
+    return help.unknown(nearest(name, [row.name for row in ask.listed()]), prefix)
 
 
 async def about(ask: Ask, world: World) -> str:
     """The truth about what is speaking."""
-    contact = world.contacts.get(ask.command.at.channel)
+    contact = world.contact(ask.command.at.channel)
     lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {world.model()}."]
     lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
     if prefix := world.prefix[ask.command.at.channel]:
@@ -71,6 +80,7 @@ async def status(ask: Ask, world: World) -> str:
     shown = [one for one in snapshot.channels if everything or one.channel == ask.command.at.channel]
     running = span((now - snapshot.started).total_seconds())
     lines = [f"Running for {running} with {world.model()}; the agent is {world.mode()}."]
+    lines += [f"Under way here: {one}." for one in world.tools(ask.command.at).doing]
     return "\n".join(lines + [f"- {one.channel}: {one.state} since {clock_time(one.since)}" for one in shown])
 
 
@@ -86,15 +96,18 @@ async def version(_ask: Ask, world: World) -> str:
 
 
 async def why_(ask: Ask, world: World) -> str:
-    """The story of one log entry. What was said elsewhere is only told in a direct chat."""
-    number = ask.command.args.strip()
-    if not (number.isascii() and number.isdigit() and len(number) <= MAX_SEQ_DIGITS):
-        return "Write the number of a log entry behind it, as `reverie log tail` shows them."
-    entry = await world.reader.entry(int(number))
-    if entry is not None and not ask.command.direct and entry.conversation != ask.command.at.conversation:
+    """The story of one log entry of this conversation. Of others tells `gateway.commands.elsewhere`."""
+    number = int(ask.given["entry"])
+    entry = await world.reader.entry(number)
+    if entry is not None and entry.conversation != ask.command.at.conversation:
         return f"Entry {number} is not of this conversation: ask me in a direct chat."
-    story = await why(world.reader, int(number))
-    return f"There is no entry {number}." if story is None else "```\n" + _code("\n".join(story)) + "\n```"
+    return await story(world, number)
+
+
+async def story(world: World, number: int) -> str:
+    """What happened to that entry, wherever it is."""
+    found = await why(world.reader, number)
+    return f"There is no entry {number}." if found is None else "```\n" + _code("\n".join(found)) + "\n```"
 
 
 async def cache(ask: Ask, world: World) -> str:
@@ -114,12 +127,12 @@ async def cache(ask: Ask, world: World) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-async def usage(ask: Ask, world: World) -> str:
-    """What was spent in this room, threads included; elsewhere, only to admins and only in a direct chat."""
+async def usage(ask: Ask, world: World, named: Named = unnamed) -> str:
+    """What was spent in this room, threads included; elsewhere, only to admins of all, and only in a direct chat."""
     at, day = ask.command.at, _day(world)
     room = Address(channel=at.channel, room=at.room).conversation
     lines = [_spent("Here today", await world.reader.spending("all", since=day, conversation=room, threads=True))]
-    if RANKS.index(ask.role) >= RANKS.index("admin"):
+    if ask.everywhere in ADMINS:
         if not ask.command.direct:
             return f"- {lines[0]}\n- Of all rooms I tell you in a direct chat."
         month = _day(world, MONTH_DAYS - 1)
@@ -127,26 +140,51 @@ async def usage(ask: Ask, world: World) -> str:
         lines.append(_spent(f"Everywhere in {MONTH_DAYS} days", await world.reader.spending("all", since=month)))
         rooms = await world.reader.spending("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
-        lines += [f"`{_code(one.key)}` today: {ledger.summed(one)}" for one in dearest[:DEAREST]]
+        shown = await named([ConversationId(one.key) for one in dearest])
+        told = [one for one in dearest if one.key in shown]
+        lines += [f"`{_code(one.key)}` today: {ledger.summed(one)}" for one in told[:DEAREST]]
     return "\n".join(f"- {line}" for line in lines)
+
+
+async def tools_(ask: Ask, world: World) -> str:
+    """What the agent there could do, by family."""
+    return world.tools(ask.command.at).told()
 
 
 async def more(ask: Ask, world: World) -> str | Answer:
     """The next page of the last long answer there."""
-    post = await next_page(world, ask.command.at.conversation)
-    return Answer(text=post.text, page=post.page + 1) if post else "There is nothing more to show."
+    post = await next_page(world, ask.command)
+    if post is None:
+        return "There is nothing more to show."
+    return Answer(text=post.text, page=post.page + 1, private=post.private)
 
 
-async def next_page(world: World, conversation: ConversationId, *, look_back: int = SHOWN_POSTS) -> Post | None:
+async def next_page(world: World, command: Command, *, look_back: int = SHOWN_POSTS) -> Post | None:
     """The last long answer among the newest posts there, if not all of it has been shown.
 
-    Private answers do not count, and are not shown to others.
+    Private answers are not shown to others than who asked; in a direct chat there is nobody else.
     """
-    posts = [post for post in await world.reader.posts(conversation, newest=SHOWN_POSTS) if not post.private]
-    for post in reversed(posts[-look_back:]):
+    posts = list[Post]()
+    for post in reversed(await world.reader.posts(command.at.conversation, newest=SHOWN_POSTS)):
+        if not post.private or command.direct or await _asked_by(world, post, command.sender.id):
+            posts.append(post)
+        if len(posts) == look_back:
+            break
+    for post in posts:
         if (pages := world.pages(post)) > 1:
             return post if post.page < pages else None
     return None
+
+
+async def _asked_by(world: World, post: Post, sender: SenderId) -> bool:
+    """Whether that answers a command of theirs."""
+    if post.reply_to is None:
+        return False
+    for family in ("message", "command"):  # as `records.key_of` has them
+        entry = await world.reader.by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
+        if entry is not None and isinstance(entry.fact, Command):
+            return entry.fact.sender.id == sender
+    return False
 
 
 HANDLERS: dict[str, Handler] = {
@@ -164,11 +202,25 @@ HANDLERS: dict[str, Handler] = {
     "retry": context.retry,
     "rewind": context.rewind,
     "compact": context.compact,
+    "approve": approve.approve,
+    "deny": approve.deny,
+    "revoke": approve.revoke,
+    "tools": tools_,
 }
 
 
-def _usage(row: Row, prefix: str) -> str:
-    return f"`{prefix}{row.name}{f' {row.argument}' if row.argument else ''}`"
+def complete(handlers: Mapping[str, Handler]) -> list[str]:
+    """What is wrong with these handlers: each command has one, or each of its subs; and none is for nothing."""
+    known = {row.name for row in TABLE} | {f"{row.name} {sub.name}" for row in TABLE for sub in row.subs}
+    wrong = [f"{name}: there is no such command" for name in handlers if name not in known]
+    for row in TABLE:
+        subs = [f"{row.name} {sub.name}" for sub in row.subs]
+        missing = [name for name in subs or [row.name] if name not in handlers]
+        if row.name not in handlers:
+            wrong += [f"{name}: nothing answers" for name in missing]
+        elif subs and not missing:
+            wrong.append(f"{row.name}: each of its subs has a handler of its own")
+    return sorted(wrong)
 
 
 def _day(world: World, ago: int = 0) -> str:

@@ -10,19 +10,18 @@ PEOPLE = 10_000
 class Pace:
     """A sliding window per person."""
 
-    def __init__(self, per_minute: int) -> None:
-        self._limit = per_minute
+    def __init__(self) -> None:
         self._answered: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def admits(self, person: str, now_s: float) -> bool:
-        """Whether one more is answered at this monotonic time; it counts if so."""
+    def admits(self, person: str, now_s: float, per_minute: int) -> bool:
+        """Whether one more is answered at this monotonic time, of so many in a minute; it counts if so."""
         times = self._answered.setdefault(person, deque())
         self._answered.move_to_end(person)
         if len(self._answered) > PEOPLE:
             self._answered.popitem(last=False)
         while times and times[0] <= now_s - WINDOW_S:
             times.popleft()
-        if len(times) >= self._limit:
+        if len(times) >= per_minute:
             return False
         times.append(now_s)
         return True

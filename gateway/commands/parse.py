@@ -1,18 +1,20 @@
-"""Is a message meant for the gateway itself? Pure.
+"""Is a message meant for the gateway itself, and what is meant? Pure.
 
-A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own
-name in it. Two things are understood without a prefix when they are said to the bot and nothing else is:
-`more`, and the question whether it is a person.
+A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own name in it.
+Some things are understood without a prefix when they are said to the bot and nothing else is: `more`, the question
+whether it is a person, and what is word for word a command of the table (`reverie: dmn pause`).
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from gateway.commands.table import Row
+from gateway.commands.words import plainly
 from gateway.events import Command, EventId, Message
 
-_CALLED = re.compile(r"(?:@\S{1,64}|\S{1,64}[:,])\s+(?=\S)")
+_CALLED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
 """`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 _MORE = re.compile(r"more[.!?…]*", re.IGNORECASE)
@@ -54,30 +56,57 @@ class Read:
     command: Command
     only_if_more: bool = False
     """It is one only if a next page is there to be shown; else an ordinary message."""
+    only_if_allowed: bool = False
+    """It is one only if whoever wrote it may use it; else an ordinary message."""
 
 
-def read(message: Message, prefix: str, names: Collection[str]) -> Read | None:
-    """The command that a message is; None: it is an ordinary one. `names`: all that are known.
+def read(message: Message, prefix: str, rows: Mapping[str, Row], ours: Collection[str] | None = None) -> Read | None:
+    """The command that a message is; None: it is an ordinary one. `rows`: by every name that is known.
 
     An empty `prefix`: there are no prefixed commands. An unknown name is a command only in a direct chat,
-    where nobody else can be meant.
+    where nobody else can be meant. `ours`: what we are called there, folded by `str.casefold`; None: nothing is a
+    command there without its prefix.
     """
     if message.sender.is_bot:
         return None
     text = message.text.strip()
     addressed = message.kind != "room"
-    said = _CALLED.sub("", text, count=1) if message.kind == "mention" and _CALLED.match(text) else text
+    called = _CALLED.match(text)
+    said = text[called.end() :] if message.kind == "mention" and called else text
     found = _NAME.fullmatch(said[len(prefix) :]) if prefix and said.startswith(prefix) else None
     if found is not None:
         name = found[1].lower()
-        if name in names or message.kind == "direct":
+        if name in rows or message.kind == "direct":
             return Read(command=_command(message, name, (found[2] or "").strip()))
     if addressed and _MORE.fullmatch(said):
         return Read(command=_command(message, "more", ""), only_if_more=True)
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(said):
         return Read(command=_command(message, "about", ""))
+    if prefix and ours is not None and not message.attachments:
+        return _bare(message, text, called, rows, ours)
     return None
+
+
+def _bare(
+    message: Message, text: str, called: re.Match[str] | None, rows: Mapping[str, Row], ours: Collection[str]
+) -> Read | None:
+    """What is said to us and is word for word a command.
+
+    In a room our name may be anywhere in the text (`bob: join #reverie`), so whoever is called must be us; where we go
+    by another name than is known, nothing else can be meant only if there is nothing else in it.
+    """
+    if message.kind not in ("mention", "direct") or (message.kind == "mention" and called is None):
+        return None
+    us = called is not None and (called[1] or called[2]).casefold() in ours
+    found = _NAME.fullmatch(text[called.end() :] if called and (us or message.kind == "mention") else text)
+    row = rows.get(found[1].lower()) if found else None
+    if found is None or row is None or row.name != found[1].lower():
+        return None
+    args = (found[2] or "").strip()
+    if not plainly(row, args, rows) or (args and message.kind == "mention" and not us):
+        return None
+    return Read(command=_command(message, row.name, args), only_if_allowed=True)
 
 
 def asks_for_disclosure(text: str) -> bool:

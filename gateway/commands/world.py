@@ -1,15 +1,18 @@
 """What commands are asked with, what they may look at, and what they answer."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
-from gateway.access import Role
+from gateway.changes import Change
 from gateway.clock import Clock
 from gateway.commands.table import TABLE, Row
-from gateway.events import ChannelName, Command, Post
+from gateway.events import Address, ChannelName, Command, Post
 from gateway.ops.stats import Stats
-from gateway.rewinds import Change, Rewinds
+from gateway.rewinds import Rewinds
+from gateway.standing import Role, person
 from gateway.store import Reader
+from gateway.tools.deciding import Deciding
+from gateway.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +27,22 @@ class World:
     """What answers people, by name."""
     mode: Callable[[], str]
     """What the agent is doing, in a word."""
-    contacts: Mapping[ChannelName, str]
-    """Who runs this bot, as each channel says it."""
     prefix: Mapping[ChannelName, str]
     """What stands in front of a command's name there. Empty: none can be given there."""
     rewinds: Rewinds
     """What changes the view of a conversation."""
     pages: Callable[[Post], int]
     """How many pages a post has where it goes; 1 where there are no pages."""
+    contact: Callable[[ChannelName], str | None] = lambda _: None
+    """Who runs this bot, as that channel says it."""
+    deciding: Deciding | None = None
+    """What calls of tools wait for an admin's word. None: no tool does."""
+    tools: Callable[[Address], Toolbox] = lambda _: Toolbox()
+    """What tools whoever answers there has."""
+    awaits: Collection[ChannelName] = ()
+    """As `Capabilities.awaits`: there who may not use a command is told so."""
+    alone: Callable[[Command], Address] = lambda command: command.at
+    """Where somebody is told what is not for the room's eyes: there, where the platform can tell them alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +53,26 @@ class Ask:
     role: Role
     rule: str
     """Why this person is heard here."""
+    everywhere: Role = "guest"
+    """The role that this person has in all places."""
+    sub: str = ""
+    """Which of the things that the command can do is meant. Empty: it has none."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Its arguments by name, those that were given; they fit the table."""
+
+    @property
+    def person(self) -> str:
+        """Who asks, as `gateway.standing.person` writes them."""
+        return person(self.command.at.channel, self.command.sender.id)
 
     def listed(self) -> list[Row]:
         """The commands that this person may use here."""
         direct = self.command.direct
-        return [row for row in TABLE if row.open_to(self.role, direct=direct) and (direct or not row.direct_only)]
+        return [
+            row
+            for row in TABLE
+            if row.open_to(self.role, direct=direct, everywhere=self.everywhere) and (direct or not row.direct_only)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +83,10 @@ class Answer:
     page: int = 1
     change: Change | None = None
     """What becomes durable with it. None: it only tells."""
+    private: bool | None = None
+    """Whether it concerns nobody but who asked. None: as the table says."""
+    ok: bool = True
+    """False: what was wanted is not done. For the audit."""
 
 
 Handler = Callable[[Ask, World], Awaitable[str | Answer]]

@@ -1,0 +1,78 @@
+"""Help, written from the table. Pure.
+
+The list names commands by what they are about, a line each, so that it fits a page of IRC.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from gateway.commands.table import GROUPS, Row, Sub, written
+from gateway.commands.words import Unfit, code
+
+
+def listing(rows: Sequence[Row], prefix: str) -> str:
+    """These commands."""
+    lines = []
+    for group in GROUPS:
+        names = [f"`{prefix}{row.name}`" for row in rows if row.group == group]
+        if names:
+            lines.append(f"- {group[0].upper()}{group[1:]}: {', '.join(names)}")
+    return "\n".join([*lines, f"`{prefix}help` and one of these tells more of it."])
+
+
+def one(row: Row, prefix: str, sub: Sub | None = None) -> str:
+    """A command in full, or one thing that it can do."""
+    if sub is not None:
+        return "\n".join([f"{usage(row, prefix, sub)}: {sub.summary}{_who(row, sub)}", *_args(sub)])
+    if not row.subs:
+        return "\n".join([f"{usage(row, prefix)}: {row.summary}{_who(row)}", *_args(row)])
+    lines = [f"`{prefix}{row.name}`: {row.summary}{_who(row)}"]
+    for each in row.subs:
+        own = _who(row, each) if each.role not in (None, row.role) else ""
+        lines.append(f"- {usage(row, prefix, each)}: {each.summary}{own}")
+    return "\n".join(lines)
+
+
+def usage(row: Row, prefix: str, sub: Sub | None = None) -> str:
+    """How it is written, as code."""
+    args = row.args if sub is None else sub.args
+    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(written, args)]
+    return f"`{' '.join(words)}`"
+
+
+def unfit(row: Row, wrong: Unfit, prefix: str) -> str:
+    """What is wrong with how a command was used, and what would be right."""
+    if wrong.sub is not None or not row.subs:
+        summary = wrong.sub.summary if wrong.sub is not None else row.summary
+        return f"{wrong.reason} Write {usage(row, prefix, wrong.sub)}: {summary}"
+    if wrong.nearest:
+        meant = " or ".join(f"`{prefix}{row.name} {name}`" for name in wrong.nearest)
+        return f"{wrong.reason} Did you mean {meant}? `{prefix}help {row.name}` tells all it can do."
+    return f"{wrong.reason} Write `{prefix}{row.name}` and one of {', '.join(f'`{sub.name}`' for sub in row.subs)}."
+
+
+def unknown(near: Sequence[str], prefix: str) -> str:
+    """There is no such command: the nearest ones."""
+    meant = " or ".join(f"`{prefix}{one}`" for one in near)
+    return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
+
+
+def no_sub(row: Row, name: str, prefix: str) -> str:
+    """A command cannot do that."""
+    return unfit(row, Unfit(reason=f"There is no `{row.name} {code(name)}`."), prefix)
+
+
+def _who(row: Row, sub: Sub | None = None) -> str:
+    """Who may use it. Empty: anybody, anywhere."""
+    needs = (sub.role if sub is not None else None) or row.role
+    told = []
+    if needs != "guest":
+        told.append(f"For {needs} and above{' in all places' if row.wide else ''}")
+        if row.own:
+            told[-1] += ", and for anybody in their own direct chat"
+    if row.direct_only:
+        told.append("Only in a direct chat")
+    return "".join(f" {sentence}." for sentence in told)
+
+
+def _args(of: Row | Sub) -> Iterator[str]:
+    return (f"- `{arg.name}`: {arg.summary}" for arg in of.args)

@@ -1,0 +1,33 @@
+"""What is told of a command after its answer, because it took long or went wrong."""
+
+import hashlib
+from collections.abc import Callable
+
+from gateway.clock import Clock
+from gateway.events import Command, MessageId, Post, PostKey
+from gateway.records import Queued, Seq, key_of
+from gateway.store import Entry, OutboxPost, Store
+
+
+class Later:
+    """Says it where the command was given."""
+
+    def __init__(self, store: Store, clock: Clock, post: Callable[[OutboxPost], None]) -> None:
+        """`post` is called with what is said, after it is durable."""
+        self._store, self._clock, self._post = store, clock, post
+
+    async def tell(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
+        """Say it as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
+        post = Post(
+            key=key(command, "later"), to=command.at, text=words, reply_to=MessageId(command.id), private=private
+        )
+        now, place = self._clock.now(), command.at.conversation
+        entry = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
+        (queued,) = await self._store.append([entry])
+        if queued.fresh:
+            self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+
+
+def key(command: Command, what: str) -> PostKey:
+    """Of a post that a command makes besides its answer: always the same, as long as a ULID."""
+    return PostKey(hashlib.sha256(f"{what}:{key_of(command)}".encode()).hexdigest()[:26])

@@ -1,0 +1,228 @@
+"""The commands about what an agent wrote down: its journal, and what it remembers for good."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from agent.journal import flat
+from channels.base import CommandTyped
+from gateway.changes import Change, Made
+from gateway.commands.sight import matching, place_of, sees_all
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import Address, Command, ConversationId
+from gateway.forgetting import Forgetting, seq_of
+from gateway.hands import Whereabouts
+from gateway.hits import ByHand, Hit, Hits, by_hand, scope_of_hit
+from gateway.records import Forgotten, Noted, Seq, TurnId
+from gateway.redaction import Redact, Redactor
+from gateway.scopes import PUBLIC, Sight
+from gateway.standing import ADMINS
+from gateway.store import Appended, Reader, Stored
+from gateway.tools.consent import code, visible
+
+logger = logging.getLogger("reverie.commands")
+
+ENTRIES: Final = 5
+"""Of the journal, if nobody says how many."""
+MOST: Final = 20
+"""Notes in one answer."""
+NOTE_CHARS: Final = 300
+"""Of a note in one answer."""
+MEMORY_CHARS: Final = 6_000
+"""Of MEMORY.md in one answer."""
+_PAGE: Final = 200
+_PAGES: Final = 10
+"""So many notes are looked at: what may not be told here must not hide what may."""
+
+
+class Homes(Protocol):
+    """Who knows places: `gateway.places.Places`."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Whose what is said there is."""
+
+
+class _Shown(NamedTuple):
+    """A note that may be told."""
+
+    handle: str
+    """Empty: it has none."""
+    hit: Hit
+    lasting: bool
+
+
+class NotesCommands:
+    """`journal` and `memory`: of the agent whose conversation it is.
+
+    A room is told what is public and its own; a direct chat its own alone, an administrator there also what is public,
+    and an owner everything.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        places: Homes,
+        forgetting: Forgetting,
+        *,
+        memory: Callable[[str], Awaitable[str]],
+        by_hand: ByHand,
+        agent_of: Callable[[Address], str],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tell: Callable[[Command, Seq, str], Awaitable[None]],
+        redact: Redact | None = None,
+    ) -> None:
+        """`memory`: an agent's MEMORY.md; may raise OSError. `spawn` starts a task whose failure stops the gateway.
+
+        `tell` says something in a post of its own, where the command (whose entry is named) was given. `redact` is
+        given notes before they are cut.
+        """
+        self._reader = reader
+        self._places = places
+        self._forgetting = forgetting
+        self._hits = Hits(reader, places, redact)
+        self._redact = redact or Redactor()
+        self._memory = memory
+        self._by_hand = by_hand
+        self._agent_of = agent_of
+        self._spawn = spawn
+        self._tell = tell
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """By name and sub."""
+        return {"journal": self.journal, "memory show": self.show, "memory forget": self.forget}
+
+    async def journal(self, ask: Ask, _world: World) -> Answer:
+        """The newest entries, also what people wrote there, the newest first."""
+        count = ask.given.get("n", str(ENTRIES)).strip()
+        if not (count.isascii() and count.isdigit() and len(count) <= len(str(MOST)) and 1 <= int(count) <= MOST):
+            return Answer(text=f"Write how many entries: a number from 1 to {MOST}.", ok=False)
+        where = await self._where(ask)
+        found = [*await self._noted(ask, where, int(count)), *await self._written(ask, where)]
+        found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
+        lines = [_line(one, ask) for one in found[: int(count)]]
+        return Answer(text="\n".join(lines) if lines else "There is nothing in my journal that may be told here.")
+
+    async def show(self, ask: Ask, _world: World) -> str:
+        """What was to be remembered for good; to an owner alone, MEMORY.md too, which is made of all places."""
+        where = await self._where(ask)
+        lines = [_line(one, ask) for one in await self._noted(ask, where, MOST, lasting=True)]
+        told = ["To be remembered, the newest first:", *lines] if lines else []
+        if where.sight.everything:
+            told = [*await self._file(where.agent), *told]
+        return "\n".join(told) if told else "There is nothing that I remember for good and may tell here."
+
+    async def forget(self, ask: Ask, _world: World) -> Answer:
+        """Tell nobody of a note any more."""
+        seq, where = seq_of(ask.given["note"]), await self._where(ask)
+        if seq is None:
+            return Answer(text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False)
+        found = [one for one, hit in await self._forgetting.named(seq, where) if _told(hit.scope, ask, where)]
+        if not found:
+            return Answer(text=f"There is no note `n{seq}` that may be told here.", ok=False)
+        if not _may(found[0], ask):
+            return Answer(text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False)
+        words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
+        made = Made(Forgotten(agent=where.agent, note=seq, by=f"{ask.person} ({ask.role})"), key=f"forgotten:{seq}")
+        settle = partial(self._forgotten, ask, where.agent, seq)
+        return Answer(text=words, change=Change(words=words, facts=(made,), settle=settle))
+
+    async def numbers(self, typed: CommandTyped) -> list[str]:
+        """To suggest: notes that were written down in that place, the newest first."""
+        agent, place = self._agent_of(typed.at), typed.at.conversation
+        page = await self._reader.newest(_PAGE, kinds=["noted"], conversation=place)
+        gone = await self._reader.forgotten([one.seq for one in page])
+        left = [one for one in reversed(page) if one.seq not in gone]
+        names = [f"n{one.seq}" for one in left if isinstance(one.fact, Noted) and one.fact.agent == agent]
+        return matching(names, typed.begun)
+
+    def _forgotten(self, ask: Ask, agent: str, seq: Seq, asked: Appended | None) -> None:
+        if asked is not None and asked.fresh:
+            self._spawn(self._settle(ask, agent, seq, asked.seq))
+
+    async def _settle(self, ask: Ask, agent: str, seq: Seq, asked: Seq) -> None:
+        trusted = [seq] if ask.everywhere in ADMINS else []
+        if not await self._forgetting.settle(agent, trusted=trusted):
+            words = f"My files could not be written: note `n{seq}` leaves them at the next start."
+            await self._tell(ask.command, asked, words)
+
+    async def _where(self, ask: Ask) -> Whereabouts:
+        """As a turn there would stand."""
+        at = ask.command.at
+        scope = at.conversation if ask.command.direct else await self._places.scope(at.conversation)
+        sight = Sight(scope=scope, everything=sees_all(ask))
+        return Whereabouts(turn=TurnId(""), agent=self._agent_of(at), at=at, sight=sight, autonomous=False)
+
+    async def _noted(self, ask: Ask, where: Whereabouts, most: int, *, lasting: bool = False) -> list[_Shown]:
+        """Notes of the log that may be told there, the newest first."""
+        found, before = list[_Shown](), None
+        for _ in range(_PAGES):
+            page = await self._reader.newest(_PAGE, before=before, kinds=["noted"])
+            for one in reversed(page):
+                if not isinstance(one.fact, Noted) or (lasting and not one.fact.lasting):
+                    continue
+                if not _told(one.fact.scope, ask, where):
+                    continue
+                hit = await self._hits.of(one, "", where)
+                if hit is not None:
+                    found.append(_Shown(hit.handle, hit, one.fact.lasting))
+                if len(found) == most:
+                    return found
+            if len(page) < _PAGE:
+                break
+            before = page[0].seq
+        return found
+
+    async def _written(self, ask: Ask, where: Whereabouts) -> list[_Shown]:
+        """By people, in the journal."""
+        try:
+            entries = await self._by_hand(where.agent)
+        except OSError as error:
+            logger.warning("the journal of %s cannot be read: %s", where.agent, error)
+            return []
+        hits = [replace(hit, text=self._redact(hit.text)) for hit in map(by_hand, entries)]
+        return [_Shown("", hit, lasting=False) for hit in hits if _told(scope_of_hit(hit), ask, where)]
+
+    async def _file(self, agent: str) -> list[str]:
+        try:
+            text = self._redact((await self._memory(agent)).strip())
+        except OSError as error:
+            logger.warning("the memory of %s cannot be read: %s", agent, error)
+            return ["MEMORY.md cannot be read; my log says why."]
+        if not text:
+            return []
+        cut = text if len(text) <= MEMORY_CHARS else text[:MEMORY_CHARS].rpartition("\n")[0] or text[:MEMORY_CHARS]
+        more = [f"(and {len(text) - len(cut)} more characters)"] if cut != text else []
+        return ["MEMORY.md:", "```", *(visible(line) for line in cut.split("\n")), "```", *more]
+
+
+def _told(scope: str, ask: Ask, where: Whereabouts) -> bool:
+    """Whether a note of that scope may be told to whoever asks."""
+    if ask.command.direct and ask.role not in ADMINS:
+        return scope == where.sight.scope
+    return where.sight.sees(scope)
+
+
+def _may(note: Stored, ask: Ask) -> bool:
+    """Whether who asks may have a note forgotten that they may be told."""
+    here = ask.command.at.conversation
+    own = isinstance(note.fact, Noted) and note.fact.scope == here
+    return ask.everywhere in ADMINS or note.conversation == here or (ask.command.direct and own)
+
+
+def _line(one: _Shown, ask: Ask) -> str:
+    hit = one.hit
+    name = f"`{one.handle}` " if one.handle else ""
+    where = "" if hit.scope == ask.command.at.conversation else f", {_home(hit.scope)}"
+    how = ", to remember" if one.lasting else ", by hand" if not one.handle else ""
+    text = code(flat(hit.text, len(hit.text)), NOTE_CHARS)
+    return f"- {name}{hit.at:%Y-%m-%d %H:%M} UTC{where}{how}: {text}"
+
+
+def _home(scope: str) -> str:
+    if scope == PUBLIC:
+        return PUBLIC
+    return place_of(ConversationId(scope)) if scope else "for the owner"

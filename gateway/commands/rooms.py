@@ -1,0 +1,161 @@
+"""The commands about rooms: where the agent is, and going into rooms and out of them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gateway import access
+from gateway.attention import Listen
+from gateway.bindings import Bindings
+from gateway.changes import Change
+from gateway.clock import Clock
+from gateway.commands.finding import NoRoom, find
+from gateway.commands.later import Later
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import Address, ChannelName
+from gateway.records import CodeGiven, RoomOpened
+from gateway.store import Appended, Reader
+from gateway.tools.consent import PLACE_CHARS, code
+from gateway.travels import Travels, Way
+
+MOST_ROOMS = 200
+"""Told of by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """A line of the table."""
+
+    at: Address
+    how: str
+    """Why it is open, or that it is not yet."""
+    about: str = ""
+    """What it calls itself. Untrusted."""
+
+
+class RoomCommands:
+    """`rooms`, `join` and `part`."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        clock: Clock,
+        who: access.Policy,
+        bindings: Bindings,
+        channels: Collection[ChannelName],
+        travels: Travels,
+        later: Later,
+    ) -> None:
+        """`channels`: all that there are."""
+        self._reader, self._clock, self._who, self._bindings = reader, clock, who, bindings
+        self._channels, self._travels, self._later = channels, travels, later
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """By the names of the table."""
+        return {"rooms": self.rooms, "join": self.join, "part": self.part}
+
+    async def rooms(self, _ask: Ask, _world: World) -> Answer:
+        """Every room that is open, or waits to be opened."""
+        found = await self._all()
+        lines = [self._told(room) for room in found[:MOST_ROOMS]]
+        lines += [f"- {code(name)}: any room is open." for name in self._any()]
+        lines += [f"- and {len(found) - MOST_ROOMS} more."] if len(found) > MOST_ROOMS else []
+        return Answer(text="\n".join(lines) or "No room is open to me, and none waits to be opened.")
+
+    async def join(self, ask: Ask, world: World) -> Answer:
+        """Enter a room that is open."""
+        prefix = world.prefix[ask.command.at.channel]
+        try:
+            at = await self._meant(ask.given["room"], ask)
+        except NoRoom as no:
+            return Answer(text=str(no), ok=False)
+        name = code(at.conversation, PLACE_CHARS)
+        if not self._travels.can_join(at.channel):
+            text = f"People add a bot to rooms there: add me to it, and `{prefix}room approve` opens it."
+            return Answer(text=text, ok=False)
+        if not access.listed(self._who, at):
+            text = f"{name} is not open to me. An admin opens it by `{prefix}room approve`, or the operator lists it."
+            return Answer(text=text, ok=False)
+        if self._travels.inside(at) and not self._travels.stays_out(at):
+            return Answer(text=f"I am in {name} already.")
+        words = f"I enter {name}. If I cannot, I say so here."
+        return Answer(text=words, change=Change(words=words, settle=lambda asked: self._go(ask, at, "enter", asked)))
+
+    async def part(self, ask: Ask, world: World) -> Answer:
+        """Leave a room, and stay out of it."""
+        command, prefix = ask.command, world.prefix[ask.command.at.channel]
+        written = ask.given.get("room", "")
+        if not written and command.direct:
+            return Answer(text="We are alone here: name the room that I am to leave.", ok=False)
+        try:
+            at = await self._meant(written, ask) if written else command.at
+        except NoRoom as no:
+            return Answer(text=str(no), ok=False)
+        name = code(at.conversation, PLACE_CHARS)
+        if not self._travels.can_leave(at.channel):
+            return Answer(text="Rooms are not left there.", ok=False)
+        if self._travels.inside(at) is False and self._travels.stays_out(at):
+            return Answer(text=f"I am not in {name}.")
+        words = f"I leave {name}, and stay out until `{prefix}join` or until I am started anew."
+        return Answer(text=words, change=Change(words=words, settle=lambda asked: self._go(ask, at, "leave", asked)))
+
+    def _go(self, ask: Ask, at: Address, way: Way, asked: Appended | None) -> None:
+        if asked is None or not asked.fresh:
+            return
+
+        async def told(reason: str) -> None:
+            words = f"I cannot {way} {code(at.conversation, PLACE_CHARS)}: {code(reason, PLACE_CHARS)}."
+            await self._later.tell(ask.command, asked.seq, words, private=False)
+
+        self._travels.begin(way, at, told)
+
+    async def _meant(self, written: str, ask: Ask) -> Address:
+        """Raises `NoRoom`."""
+        return find(written, ask.command.at.channel, self._channels, await self.places())
+
+    async def places(self) -> list[Address]:
+        """Every room that is known by name, in the order of their names."""
+        return [room.at for room in await self._all()]
+
+    async def _all(self) -> list[_Room]:
+        """The configured ones, the approved ones, and those that wait for it; each once, by name."""
+        found: dict[Address, _Room] = {}
+        for channel, rooms in self._who.rooms.items():
+            for name in rooms - {access.ANY_ROOM}:
+                at = Address(channel=channel, room=name)
+                found[at] = _Room(at, "configured")
+        about = {
+            one.fact.room: one.fact
+            for one in await self._reader.holds("room_opened")
+            if isinstance(one.fact, RoomOpened)
+        }
+        for conversation in self._who.known().rooms:
+            at = Address.parse(conversation)
+            told = about.get(at)
+            found.setdefault(at, _Room(at, "approved", told.about if told else ""))
+        now = self._clock.now()
+        for one in await self._reader.holds("code_given"):
+            if isinstance(one.fact, CodeGiven) and one.fact.room is not None and one.fact.until > now:
+                found.setdefault(one.fact.room, _Room(one.fact.room, "waits to be approved", one.fact.about))
+        return sorted(found.values(), key=lambda room: room.at.conversation)
+
+    def _any(self) -> list[ChannelName]:
+        return sorted(channel for channel, rooms in self._who.rooms.items() if access.ANY_ROOM in rooms)
+
+    def _told(self, room: _Room) -> str:
+        at, bound = room.at, self._bindings.of(room.at)
+        inside = "stays out" if self._travels.stays_out(at) else _INSIDE[self._travels.inside(at)]
+        agent = f"agent {code(bound.agent)}" if bound.agent else "nobody's"
+        words = [room.how, inside, _LISTENS[bound.listen], agent, "private" if bound.private else ""]
+        title = f" ({code(room.about)})" if room.about else ""
+        return f"- {code(at.conversation, PLACE_CHARS)}{title}: {', '.join(filter(None, words))}"
+
+
+_LISTENS: Mapping[Listen, str] = {
+    "off": "listens to nothing",
+    "mention": "listens to mentions",
+    "ambient": "listens to mentions, and reads the rest",
+    "all": "listens to all",
+}
+_INSIDE = {True: "in it", False: "not in it", None: ""}

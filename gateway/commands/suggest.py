@@ -1,0 +1,86 @@
+"""What may stand in a command that somebody is still writing.
+
+Whoever may use a command is shown what fits; a guest, and whoever may not, nothing. What there is comes from sources,
+by argument, which the gateway hands in.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from channels.base import CommandTyped
+from gateway import access
+from gateway.access import Decision
+from gateway.commands.table import BY_NAME, TABLE, Row
+from gateway.events import Command, EventId
+
+MOST: Final = 25
+CHARS: Final = 100
+"""https://discord.com/developers/docs/interactions/application-commands#application-command-object-application-command-option-choice-structure"""
+
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Who may be heard does not depend on it."""
+
+Source = Callable[[CommandTyped], Awaitable[Sequence[str]]]
+"""What may be meant there, the likeliest first; it may be asked with each key that is pressed."""
+
+
+class Suggestions:
+    """A `channels.base.Suggest`."""
+
+    def __init__(self, policy: access.Policy, sources: Mapping[str, Source]) -> None:
+        """`sources`: by `command sub argument`, else `command argument`, else `argument`.
+
+        The choices of the table, and the commands themselves, are known without.
+        """
+        self._policy, self._sources = policy, sources
+
+    async def __call__(self, typed: CommandTyped) -> Sequence[str]:
+        """At most 25, each at most 100 characters. Raises what a source raises."""
+        decision, row = self._decision(typed), BY_NAME.get(typed.name)
+        if row is None or not decision.allowed or decision.role == "guest" or not _may(row, typed, decision):
+            return ()
+        sub = row.sub(typed.sub)
+        arg = next((one for one in (sub.args if sub else row.args) if one.name == typed.arg), None)
+        if arg is None:
+            return ()
+        if arg.choices:
+            return fitting(arg.choices, typed.begun)
+        if row.name == "help":
+            return fitting([one.name for one in TABLE if _may(one, typed, decision)], typed.begun)
+        keys = (" ".join(filter(None, (row.name, typed.sub, arg.name))), f"{row.name} {arg.name}", arg.name)
+        source = next((self._sources[key] for key in keys if key in self._sources), None)
+        return fitting(await source(typed), typed.begun) if arg.suggests and source is not None else ()
+
+    def _decision(self, typed: CommandTyped) -> Decision:
+        """As if it had been given."""
+        command = Command(
+            id=EventId("typed"),
+            at=typed.at,
+            sender=typed.sender,
+            name=typed.name,
+            args="",
+            sent=_NEVER,
+            origin="native",
+            direct=typed.direct,
+        )
+        return access.decide(self._policy, command)
+
+
+def fitting(found: Iterable[str], begun: str) -> list[str]:
+    """Those that go on as what was begun, then those that have it in them."""
+    wanted = begun.casefold().strip()
+    usable = [one for one in dict.fromkeys(found) if 0 < len(one) <= CHARS and one.isprintable()]
+    first = [one for one in usable if one.casefold().startswith(wanted)]
+    others = [one for one in usable if wanted in one.casefold() and one not in first]
+    return [*first, *others][:MOST]
+
+
+def _may(row: Row, typed: CommandTyped, decision: Decision) -> bool:
+    able = row.open_to(
+        decision.role,
+        direct=typed.direct,
+        everywhere=decision.everywhere,
+        sub=row.sub(typed.sub) if row.name == typed.name else None,
+    )
+    return able and not typed.sender.is_bot and (typed.direct or not row.direct_only)

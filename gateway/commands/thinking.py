@@ -1,0 +1,87 @@
+"""The commands about what the agent thinks with, and that have it leave off: `/stop` and `/model`."""
+
+from collections.abc import Mapping
+
+from gateway.choice import Listed, Wish
+from gateway.choosing import Choosing
+from gateway.commands.parse import nearest
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import MessageId
+from gateway.stopping import NOTHING, Stopping
+
+MOST_CHARS = 60
+"""Of a name that is not there, which are shown."""
+MOST_NEAR = 3
+"""Names that are shown where none is near."""
+
+
+class ThinkingCommands:
+    """The handlers."""
+
+    def __init__(self, stopping: Stopping, choosing: Choosing) -> None:
+        self._stopping = stopping
+        self._choosing = choosing
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """By the command's name, and its sub."""
+        return {"stop": self.stop, "model list": self.list, "model switch": self.switch, "model reset": self.reset}
+
+    async def stop(self, ask: Ask, _world: World) -> Answer:
+        """Leave off what is done here."""
+        change = await self._stopping.ask(ask.command.at, ask.person)
+        return Answer(text=change.words, change=change, ok=change.words != NOTHING)
+
+    async def list(self, _ask: Ask, _world: World) -> str:
+        """Every model that is configured."""
+        return "\n".join(f"- {_told(one)}" for one in self._choosing.listed())
+
+    async def switch(self, ask: Ask, _world: World) -> Answer:
+        """Think with another one."""
+        name, known = ask.given["name"].strip(), {one.name: one for one in self._choosing.listed()}
+        if name not in known:
+            meant = nearest(name, list(known)) or list(known)[:MOST_NEAR]
+            there = " or ".join(f"`{_code(one)}`" for one in meant)
+            text = f"There is no model `{_code(name[:MOST_CHARS])}`. Did you mean {there}? `model list` shows all."
+            return Answer(text=text, ok=False)
+        return self._choose(ask, name)
+
+    async def reset(self, ask: Ask, _world: World) -> Answer:
+        """Think with what the configuration says."""
+        return self._choose(ask, "")
+
+    def _choose(self, ask: Ask, name: str) -> Answer:
+        command, before = ask.command, self._choosing.wanted(self._choosing.agent(ask.command.at.conversation))
+        wish = Wish(
+            name=name,
+            at=command.at,
+            by=ask.person,
+            reply_to=MessageId(command.id) if command.origin == "text" else None,
+        )
+        change = self._choosing.choose(wish)
+        known = {one.name: one for one in self._choosing.listed()}
+        more = ""
+        if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
+            more = f" Its window is smaller, {known[name].context_tokens:,} tokens: what does not fit is folded."
+        return Answer(text=change.words + more, change=change)
+
+
+def _told(one: Listed) -> str:
+    called = f" `{_code(one.called)}`" if one.called else ""
+    told = [
+        f"`{_code(one.name)}`: {one.kind}{called}",
+        f"a window of {one.context_tokens:,} tokens, answers up to {one.max_output_tokens:,}",
+        "price known" if one.priced else "price not known",
+    ]
+    if one.sees:
+        told.append("sees images")
+    if one.fallbacks:
+        told.append(f"falls back to {', '.join(f'`{_code(name)}`' for name in one.fallbacks)}")
+    if one.used:
+        told.append(f"in use by {', '.join(f'`{_code(agent)}`' for agent in one.used)}")
+    return "; ".join(told)
+
+
+def _code(text: str) -> str:
+    """Text that cannot end the code it stands in."""
+    return " ".join(text.split()).replace("`", "'")

@@ -1,0 +1,156 @@
+"""What stands behind a command's name, by the table. Pure.
+
+The same text everywhere: as it is written on IRC, and as native options are put into a row (channels/discord).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+from channels.base import CommandArg
+from gateway.commands.table import Row, Sub
+
+SHOWN_CHARS: Final = 40
+"""Of what somebody wrote, as much is told back."""
+HIDDEN: Final = "***"
+"""Stands for a secret."""
+_WORD: Final = re.compile(
+    r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""", re.DOTALL
+)
+"""A word: in quotes it may have spaces and be empty, which stands for one that is not given; phones write their own
+quotes. Ids are shown as code, and may come back so."""
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_PLAIN: Final[Mapping[str, re.Pattern[str]]] = {
+    "number": _NUMBER,
+    "id": re.compile(r"(?=[^ ]*[0-9])[A-Za-z0-9]{2,26}"),
+    "word": re.compile(r"(?=\S*[-_./:0-9])[\w./:@*-]{1,100}"),
+    "room": re.compile(r"[#&+][^\s,]{1,100}|[\w.-]{1,64}/[^\s/]{1,100}(?:/[^\s/]{1,100})?|-?[0-9]{5,20}"),
+    "person": re.compile(r"[\w.-]{1,64}:[^\s]{1,200}"),
+    "time": re.compile(r"(?:[0-9]{1,4}\s?(?:s|m|h|d|min|hours?|minutes?|days?)\s?){1,3}|[0-9]{1,2}:[0-9]{2}"),
+}
+"""What nobody writes in passing, by `CommandArg.form`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """A right use of a command."""
+
+    sub: Sub | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    """By argument; what was not given is not there."""
+    named: bool = False
+    """Its sub was named, and not only meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """Something that does not fit the table."""
+
+    reason: str
+    """A sentence of Markdown."""
+    sub: Sub | None = None
+    """Which one it would have been. None: none, or it has none."""
+    nearest: tuple[str, ...] = ()
+    """Subs that may have been meant."""
+
+
+def typed(row: Row, text: str) -> Typed | Unfit:
+    """What `text` says to this command."""
+    if not row.subs:
+        given = _given(row.args, text)
+        return Unfit(reason=given) if isinstance(given, str) else Typed(given=given)
+    first = next(_words(text), ("", 0))
+    sub = row.sub(first[0].lower()) if first[0] else row.subs[0]
+    named = sub is not None and bool(first[0])
+    rest = text[first[1] :] if named else text
+    if sub is None:
+        sub = row.sub(row.otherwise)
+    if sub is None:
+        near = get_close_matches(first[0].lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
+        return Unfit(reason=f"There is no `{row.name} {code(first[0])}`.", nearest=tuple(near))
+    given = _given(sub.args, rest)
+    return Unfit(reason=given, sub=sub) if isinstance(given, str) else Typed(sub=sub, given=given, named=named)
+
+
+def plainly(row: Row, text: str, rows: Mapping[str, Row]) -> bool:
+    """Whether this can be meant as nothing but that command, though no prefix stands before it."""
+    use = typed(row, text)
+    if isinstance(use, Unfit) or (row.subs and text.strip() and not use.named):
+        return False
+    args = {arg.name: arg for arg in (use.sub.args if use.sub is not None else row.args)}
+    if row.name == "help" and use.given:
+        about = rows.get(use.given.get("command", "").lower())
+        return about is not None and ("sub" not in use.given or about.sub(use.given["sub"].lower()) is not None)
+    return all(_is_plain(args[name], value) for name, value in use.given.items())
+
+
+def masked(row: Row, text: str) -> str:
+    """The same without secrets, for records. What cannot be understood has none left if it could have had one."""
+    use = typed(row, text)
+    everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
+    if isinstance(use, Typed):
+        args = use.sub.args if use.sub is not None else row.args
+        shown = [HIDDEN if arg.secret else use.given[arg.name] for arg in args if arg.name in use.given]
+        return " ".join([use.sub.name, *shown] if use.sub is not None else shown)
+    if not any(arg.secret for arg in everything):
+        return " ".join(text.split())
+    return f"{use.sub.name} {HIDDEN}" if use.sub is not None else HIDDEN
+
+
+def code(text: str, most: int = SHOWN_CHARS) -> str:
+    """Somebody's words, to stand between backticks: they cannot end them, and are one short line."""
+    line = " ".join(text.split()).replace("`", "'")
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _words(text: str) -> Iterator[tuple[str, int]]:
+    """Each word, and where it ends."""
+    for found in _WORD.finditer(text):
+        quoted, curly, coded, bare = found.groups()
+        word = _ESCAPED.sub(r"\1", quoted) if quoted is not None else curly if curly is not None else coded or bare
+        yield " ".join(word.split()), found.end()
+
+
+def _given(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
+    """The arguments by name, or what is wrong with them."""
+    given = dict[str, str]()
+    words, end = _words(text), 0
+    for arg in args:
+        if arg.rest:
+            value, end = text[end:].strip(), len(text)
+        else:
+            value, end = next(words, ("", end))
+        if wrong := _wrong(arg, value):
+            return wrong
+        if value:
+            given[arg.name] = value.lower() if arg.choices else value
+    if left := text[end:].split():
+        return f"`{code(left[0])}` is more than it takes."
+    return given
+
+
+def _wrong(arg: CommandArg, value: str) -> str:
+    if not value:
+        return f"`{arg.name}` is missing." if arg.required else ""
+    if arg.choices and value.lower() not in arg.choices:
+        return f"`{code(value)}` is not {_either(arg.choices)}."
+    if arg.form == "number" and not _NUMBER.fullmatch(value):
+        return f"`{arg.name}` is a number, and `{code(value)}` is none."
+    return ""
+
+
+def _either(choices: Sequence[str]) -> str:
+    shown = [f"`{choice}`" for choice in choices]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
+
+
+def _is_plain(arg: CommandArg, value: str) -> bool:
+    if arg.choices:
+        return True
+    if not arg.form:
+        return arg.rest  # behind a room or a type, which nobody names in passing
+    pattern = _PLAIN.get(arg.form)
+    return pattern is not None and pattern.fullmatch(value) is not None
