@@ -63,7 +63,8 @@ async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event) -> 
 def _write(file: Path, text: bytes, now_s: float) -> None:
     """Whole or not at all for whoever reads it meanwhile."""
     fresh = file.with_name(f"{file.name}.new")
-    fresh.write_bytes(text)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as opened:
+        opened.write(text)
     os.utime(fresh, (now_s, now_s))
     fresh.replace(file)
 

@@ -4,9 +4,10 @@ https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -60,9 +61,16 @@ class Histogram:
         yield Sample(labels, sum(self._counts), "_count")
 
 
-def render(snapshot: Snapshot, now: datetime, version: str, more: Iterable[Family] = ()) -> str:
-    """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants."""
-    return "".join(f"{line}\n" for family in (*_families(snapshot, now, version), *more) for line in _lines(family))
+def render(
+    snapshot: Snapshot, now: datetime, version: str, more: Iterable[Family] = (), redact: Callable[[str], str] = str
+) -> str:
+    """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants.
+
+    `redact` is given each value of a label: models and servers chose some of them.
+    """
+    clean = cache(redact)  # the same few stand in most lines
+    families = (*_families(snapshot, now, version), *more)
+    return "".join(f"{line}\n" for family in families for line in _lines(family, clean))
 
 
 def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Family]:
@@ -114,11 +122,11 @@ def _family(name: str, kind: Literal["counter", "gauge"], told: str, samples: li
     return Family(name=name, kind=kind, told=told, samples=[Sample(*sample) for sample in samples])
 
 
-def _lines(family: Family) -> Iterator[str]:
+def _lines(family: Family, redact: Callable[[str], str]) -> Iterator[str]:
     yield f"# HELP {family.name} {family.told}"
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value, suffix in family.samples:
-        written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        written = ",".join(f'{label}="{_escaped(redact(text))}"' for label, text in labels.items())
         name = f"{family.name}{suffix}"
         yield f"{name}{{{written}}} {value:.17g}" if written else f"{name} {value:.17g}"
 

@@ -5,19 +5,33 @@ from http import HTTPStatus
 
 from gateway.clock import Clock
 from gateway.ops import metrics
+from gateway.ops.http import Page
+from gateway.ops.limit_stats import LimitStats
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
-from gateway.ops.server import Page, Pages
-from gateway.ops.stats import Stats
+from gateway.ops.site import Pages
+from gateway.ops.stats import ChannelStats, Stats
+from gateway.ops.tool_stats import ToolStats
+from gateway.redaction import Redact, Redactor
 
 
 def pages(
-    stats: Stats, clock: Clock, version: str, llm: LlmStats | None = None, minds: MindStats | None = None
+    stats: Stats,
+    clock: Clock,
+    version: str,
+    llm: LlmStats | None = None,
+    minds: MindStats | None = None,
+    *,
+    tools: ToolStats | None = None,
+    limits: LimitStats | None = None,
+    redact: Redact | None = None,
 ) -> Pages:
     """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus.
 
-    `llm`, `minds`: what the metrics of models and agents are taken from; None: there are none.
+    `llm`, `minds`, `tools`, `limits`: what the metrics of models, agents, tools and of limits that were reached are
+    taken from; None: there are none. `redact` is given the labels of metrics.
     """
+    clean = redact or Redactor()
 
     def health() -> Page:
         started = stats.snapshot().started
@@ -27,15 +41,22 @@ def pages(
     def ready() -> Page:
         now = stats.snapshot()
         states = {one.channel: one.state for one in now.channels}
+        reasons = [clean(_reason(one)) for one in now.channels if one.state != "up"]
         return Page(
-            body=json.dumps({"ready": now.ready, "channels": states}) + "\n",
+            body=json.dumps({"ready": now.ready, "channels": states, "reasons": reasons}) + "\n",
             status=HTTPStatus.OK if now.ready else HTTPStatus.SERVICE_UNAVAILABLE,
             content_type="application/json",
         )
 
     def metric() -> Page:
-        more = [family for source in (llm, minds) if source is not None for family in source.families()]
-        text = metrics.render(stats.snapshot(), clock.now(), version, more)
+        more = [family for source in (llm, minds, tools, limits) if source is not None for family in source.families()]
+        text = metrics.render(stats.snapshot(), clock.now(), version, more, clean)
         return Page(body=text, content_type=metrics.CONTENT_TYPE)
 
     return {"/health": health, "/ready": ready, "/metrics": metric}
+
+
+def _reason(one: ChannelStats) -> str:
+    """Why a channel is not up, in one line. Untrusted: perhaps the platform's words."""
+    why = " ".join(one.reason.split())
+    return f"{one.channel} is {one.state}{f': {why}' if why else ''}"

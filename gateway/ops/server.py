@@ -1,50 +1,60 @@
-"""The operator's HTTP server: `/health`, `/ready` and `/metrics`, for whoever reaches its port.
+"""The operator's HTTP server: carries requests to a `Site` and its answers back, for whoever reaches the port.
 
-Small and suspicious: one request per connection, GET and HEAD only, bounded in size, time and number.
-h11 reads what comes in, so nothing here parses HTTP.
+Small and suspicious: one request per connection, bounded in size, time and number. h11 reads what comes in, so nothing
+here parses HTTP. An answer that flows on is no request any more: it is bounded in number alone, and dropped when its
+reader does not read.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 
 import h11
 
+from gateway.ops.http import Flow, Head, Headers, Page, Refused, Site, head_of, problem
+
 logger = logging.getLogger("reverie.ops")
 
 MAX_HEAD_BYTES = 16_384
+MAX_BODY_BYTES = 65_536
 REQUEST_S = 5.0
-"""From the connection to the end of the answer: a scrape takes milliseconds."""
+"""For a client to say what it wants, and again for it to take the answer: programs do that in milliseconds."""
+ANSWER_S = 20.0
+"""For the gateway to make one; orders wait for what they do."""
+STALLED_S = 30.0
+"""Whoever takes nothing of a flow for so long is gone."""
+LINGER_S, LINGER_BYTES = 1.0, 4_194_304
+"""For a client that still sends what is refused."""
 MAX_CONNECTIONS = 32
+MAX_FLOWS = 16
+"""Beside these."""
 _CHUNK = 4_096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """An answer."""
-
-    body: str
-    status: HTTPStatus = HTTPStatus.OK
-    content_type: str = "text/plain; charset=utf-8"
-
-
-Pages = Mapping[str, Callable[[], Page]]
-"""By path. Each is made anew for every request, on the event loop."""
+_BUFFER_BYTES = 65_536
+"""Of a flow, what is handed over before its reader has taken it."""
+_ALWAYS: Headers = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("X-Frame-Options", "DENY"),
+    ("Connection", "close"),
+)
+_CSP = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 
 
 class OpsServer:
-    """Serves `pages` on one port."""
+    """Serves a site on one port."""
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(self, host: str, port: int, site: Site) -> None:
         """`port` 0: any free one; `port` then tells which."""
         self._host = host
         self.port = port
-        self._pages = pages
+        self._site = site
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._flows: set[asyncio.Task[None]] = set()
 
     async def start(self) -> bool:
         """Begin to serve; False after a warning that says what to change, for the gateway can do without."""
@@ -69,9 +79,10 @@ class OpsServer:
         if self._server is None:
             return
         self._server.close()
-        for task in self._connections:
+        ending = (*self._connections, *self._flows)
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,9 +90,13 @@ class OpsServer:
         assert task is not None
         self._connections.add(task)
         try:
-            async with asyncio.timeout(REQUEST_S):
-                if len(self._connections) <= MAX_CONNECTIONS:
-                    await self._exchange(reader, writer)
+            if len(self._connections) <= MAX_CONNECTIONS:
+                http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+                flow = await self._exchange(http, reader, writer)
+                if flow is not None:
+                    self._connections.discard(task)
+                    self._flows.add(task)
+                    await _pour(http, flow, reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()  # nobody waits for an answer, or nobody will get one
         except Exception:
@@ -89,42 +104,124 @@ class OpsServer:
             writer.transport.abort()
         finally:
             self._connections.discard(task)
+            self._flows.discard(task)
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+    async def _exchange(
+        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> AsyncGenerator[bytes] | None:
+        """Hear a request and answer it. What is returned flows on."""
+        bare, answer = False, None
         try:
-            while (event := http.next_event()) is h11.NEED_DATA:
-                http.receive_data(await reader.read(_CHUNK))
+            async with asyncio.timeout(REQUEST_S):
+                request = await _next(http, reader)
+            if not isinstance(request, h11.Request):
+                return None  # closed without a request
+            bare = request.method == b"HEAD"
+            answer = await self._answer(http, reader, _head(request))
         except h11.RemoteProtocolError as error:
-            page, head_only = Page(body="bad request\n", status=HTTPStatus(error.error_status_hint)), False
-        else:
-            if not isinstance(event, h11.Request):
-                return  # closed without a request
-            page, head_only = self._page(event), event.method == b"HEAD"
-        body = page.body.encode()
-        headers = [
-            ("Content-Type", page.content_type),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Connection", "close"),
-        ]
-        if page.status is HTTPStatus.METHOD_NOT_ALLOWED:
-            headers.append(("Allow", "GET, HEAD"))
-        answer = h11.Response(status_code=page.status, headers=headers, reason=page.status.phrase)
-        writer.write(http.send(answer) or b"")
-        if not head_only:
-            writer.write(body)
-        await writer.drain()
+            answer = problem(HTTPStatus(error.error_status_hint), "that is no HTTP request that can be understood")
+        except Refused as refused:
+            answer = refused.page
+        if isinstance(answer, Flow) and len(self._flows) >= MAX_FLOWS:
+            answer = problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_FLOWS} others listen already: end one of them")
+        async with asyncio.timeout(REQUEST_S):
+            writer.write(_written(http, answer, bare=bare))
+            await writer.drain()
+            if http.their_state is h11.SEND_BODY:
+                await _linger(reader, writer)
+        return answer.chunks() if isinstance(answer, Flow) and not bare else None
 
-    def _page(self, request: h11.Request) -> Page:
-        if request.method not in (b"GET", b"HEAD"):
-            return Page(body="only GET and HEAD\n", status=HTTPStatus.METHOD_NOT_ALLOWED)
-        path = request.target.decode("ascii", "replace").partition("?")[0]
-        make = self._pages.get(path)
-        if make is None:
-            return Page(body=f"there is {', '.join(self._pages)}\n", status=HTTPStatus.NOT_FOUND)
-        return make()
+    async def _answer(self, http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> Page | Flow:
+        async with asyncio.timeout(ANSWER_S):
+            refused = await self._site.admit(head)
+        if refused is not None:
+            return refused
+        async with asyncio.timeout(REQUEST_S):
+            body = await _body(http, reader, head)
+        async with asyncio.timeout(ANSWER_S):
+            return await self._site.answer(head, body)
+
+
+async def _next(http: h11.Connection, reader: asyncio.StreamReader) -> object:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(await reader.read(_CHUNK))
+    return event
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Let who still sends see the answer: closed with something unread, a connection takes it back (RFC 9112, 9.6)."""
+    writer.write_eof()
+    left = LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while left > 0 and (data := await reader.read(_CHUNK)):
+                left -= len(data)
+
+
+def _head(request: h11.Request) -> Head:
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+    try:
+        return head_of(request.method, request.target, headers)
+    except ValueError:
+        raise Refused(problem(HTTPStatus.BAD_REQUEST, "the query cannot be read")) from None
+
+
+async def _body(http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> bytes:
+    """All of it. Nothing of one that says that it is too long is read. Raises Refused."""
+    long = Refused(problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY_BYTES} bytes are taken"))
+    said = head.headers.get("content-length", "0")
+    if len(said) > len(str(MAX_BODY_BYTES)) or int(said) > MAX_BODY_BYTES:
+        raise long
+    found = bytearray()
+    while isinstance(event := await _next(http, reader), h11.Data):
+        found += event.data
+        if len(found) > MAX_BODY_BYTES:
+            raise long
+    return bytes(found)
+
+
+def _written(http: h11.Connection, answer: Page | Flow, *, bare: bool) -> bytes:
+    """The answer as it goes over the wire; of a flow its beginning. `bare`: without its body."""
+    body = b"" if isinstance(answer, Flow) else answer.body.encode() if isinstance(answer.body, str) else answer.body
+    length: Headers = () if isinstance(answer, Flow) else (("Content-Length", str(len(body))),)
+    own = () if isinstance(answer, Flow) else answer.headers
+    csp = () if any(name == _CSP[0] for name, _ in own) else (_CSP,)
+    always = [one for one in _ALWAYS if one[0] not in {name for name, _ in own}]
+    headers = [("Content-Type", answer.content_type), *length, *always, *csp, *own]
+    status = HTTPStatus.OK if isinstance(answer, Flow) else answer.status
+    head = http.send(h11.Response(status_code=status, headers=headers, reason=status.phrase)) or b""
+    return head if bare else head + body
+
+
+async def _pour(
+    http: h11.Connection,
+    chunks: AsyncGenerator[bytes],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Write them until there are no more, or nobody reads them. Returns soon after the reader has gone."""
+    writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+    gone = asyncio.ensure_future(reader.read(1))  # who listens says nothing more: whatever comes is the end
+    coming: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(chunks, None))
+            await asyncio.wait({coming, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                return
+            chunk = coming.result()
+            data = http.send(h11.EndOfMessage() if chunk is None else h11.Data(data=chunk))
+            writer.write(data or b"")
+            async with asyncio.timeout(STALLED_S):
+                await writer.drain()
+            if chunk is None:
+                return
+    finally:
+        for one in (gone, coming):
+            if one is not None:
+                one.cancel()
+                await asyncio.wait({one})
+        await chunks.aclose()

@@ -39,6 +39,12 @@ class Snapshot:
 
     started: datetime
     channels: tuple[ChannelStats, ...]
+    read: datetime | None = None
+    """When the configuration was last read again and taken. None: at the start."""
+    later: tuple[str, ...] = ()
+    """Keys of it that say something else by now and count after a restart only."""
+    broken: bool = False
+    """It was written since and could not be taken."""
 
     @property
     def ready(self) -> bool:
@@ -57,6 +63,9 @@ class Stats:
     def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
         """`platforms`: every channel and what it is called."""
         self._started = started
+        self._read: datetime | None = None
+        self._later: tuple[str, ...] = ()
+        self._broken = False
         self._channels = {
             name: ChannelStats(channel=name, platform=platform, state="connecting", since=started)
             for name, platform in platforms.items()
@@ -66,8 +75,33 @@ class Stats:
         self.changed: Callable[[], None] = lambda: None
         """Called after each change of a state."""
 
+    def put(self, channel: ChannelName, platform: str, now: datetime) -> None:
+        """There is this channel from now on; or it is another one of that name, and what it did still counts."""
+        new = ChannelStats(channel=channel, platform=platform, state="connecting", since=now)
+        if (before := self._channels.get(channel)) is not None:
+            new = replace(before, platform=platform, state="connecting", since=now, reason="")
+        self._channels[channel] = new
+        self._counts.setdefault(channel, Counter())
+        self.changed()
+
+    def drop(self, channel: ChannelName) -> None:
+        """There is no such channel any more."""
+        self._channels.pop(channel, None)
+        self._counts.pop(channel, None)
+        self._was_up.discard(channel)
+        self.changed()
+
+    def reloaded(self, later: Iterable[str], now: datetime, *, broken: bool) -> None:
+        """The configuration was read again. `broken`: it could not be taken; then `later` says nothing."""
+        self._broken = broken
+        if not broken:
+            self._read, self._later = now, tuple(later)
+        self.changed()
+
     def took(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
-        """These came in and were new."""
+        """These came in and were new. What comes from elsewhere is not counted."""
+        if channel not in self._channels:
+            return
         for event in events:
             self._counts[channel][event.kind] += 1
             if isinstance(event, Link):
@@ -100,4 +134,6 @@ class Stats:
         channels = tuple(
             replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
         )
-        return Snapshot(started=self._started, channels=channels)
+        return Snapshot(
+            started=self._started, channels=channels, read=self._read, later=self._later, broken=self._broken
+        )

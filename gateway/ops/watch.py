@@ -1,15 +1,27 @@
 """What shows the outside that the gateway lives: signs of life beside the store, and the HTTP server."""
 
 import asyncio
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from gateway.clock import Clock
 from gateway.ops.health import beat
+from gateway.ops.limit_stats import LimitStats
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
+from gateway.ops.onlookers import Onlookers
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
+from gateway.ops.site import OpsSite
 from gateway.ops.stats import Stats
+from gateway.ops.stream import Stream
+from gateway.ops.tool_stats import ToolStats
+from gateway.redaction import Redact
 from gateway.store import Store
+
+if TYPE_CHECKING:
+    from gateway.ops.api.door import Door
+    from gateway.ops.api.house import House
 
 
 class Watch:
@@ -26,16 +38,38 @@ class Watch:
         version: str,
         llm: LlmStats | None = None,
         minds: MindStats | None = None,
+        tools: ToolStats | None = None,
+        limits: LimitStats | None = None,
+        redact: Redact | None = None,
+        names: Collection[str] = (),
+        token: str | None = None,
+        house: "Callable[[], House] | None" = None,
+        onlookers: Onlookers | None = None,
     ) -> None:
-        """`llm`, `minds`: None: there are no metrics of models, or of agents. `minds` is told what the store writes."""
+        """`llm`, `minds`, `tools`, `limits`: None: there are no metrics of models, agents, tools or limits.
+
+        `minds` and `tools` are told what the store writes. `redact` is given what metrics are labelled with. `names`,
+        `token`: as `OpsSite` has them. `house`: what the API shows, asked for when somebody first asks it.
+        """
         self._store = store
         self._clock = clock
         self._stats = stats
-        self._server = OpsServer(host, port, pages(stats, clock, version, llm, minds))
+        self._house = house
+        self.stream = Stream(clock, onlookers or Onlookers(clock), lambda: self._site.door().teller())
+        self._site = OpsSite(
+            pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
+            host=host,
+            names=names,
+            token=token,
+            door=self._door if house is not None else None,
+            stream=self.stream,
+            clock=clock,
+        )
+        self._server = OpsServer(host, port, self._site)
         self._news = asyncio.Event()
-        stats.changed = self._news.set
-        if minds is not None:
-            store.appended = minds.wrote
+        stats.changed = self._changed
+        for hear in (self.stream.wrote, *(source.wrote for source in (minds, tools) if source is not None)):
+            store.hear(hear)
 
     async def run(self) -> None:
         """Until cancelled. A port that is taken is only a warning."""
@@ -44,3 +78,15 @@ class Watch:
             await beat(self._store.path, self._clock, self._stats, self._news)
         finally:
             await self._server.close()
+            await self.stream.close()
+            await self._site.close()
+
+    def _door(self) -> "Door":
+        from gateway.ops.api.door import Door  # noqa: PLC0415 - loaded when somebody first asks
+
+        assert self._house is not None
+        return Door(self._house())
+
+    def _changed(self) -> None:
+        self._news.set()
+        self.stream.changed()

@@ -1,0 +1,149 @@
+"""What is told of a running gateway as it happens: one model for each kind of event. Pure.
+
+The name of an event is its class's in `EVENTS`. `at` is when it happened, UTC.
+"""
+
+from typing import Final, Literal
+
+from gateway.events import Time
+from gateway.ops.api.shapes import Channel, Shape, Tokens, Urgency
+from gateway.orders import MindSeen
+
+
+class Event(Shape):
+    """Something happened."""
+
+    at: Time
+
+
+class NotificationEvent(Event):
+    """Something was noticed."""
+
+    seq: int
+    type: str
+    kind: str
+    conversation: str | None
+    who: str
+    text: str
+    urgency: Urgency
+
+
+class FateEvent(Event):
+    """What became of it, by now."""
+
+    seq: int
+    """Of the notification."""
+    conversation: str | None
+    fate: str
+    rule: str
+
+
+class TurnEvent(Event, Tokens):
+    """A turn began (then nothing is known of what it costs) or ended."""
+
+    turn: str
+    agent: str
+    conversation: str
+    state: Literal["started", "ended"]
+    autonomous: bool
+    cause: str
+    outcome: str
+    """Empty: it has only begun, or it ended without a trace."""
+    model: str
+
+
+class _InTurn(Event):
+    turn: str
+    agent: str
+    conversation: str
+
+
+class TextEvent(_InTurn):
+    """The answer has grown."""
+
+    autonomous: bool
+    delta: str
+    begins: bool
+    """What was told of this turn before is over: another answer begins, or the same one anew."""
+
+
+class ThinkingEvent(_InTurn):
+    """So much more was thought."""
+
+    autonomous: bool
+    delta: str
+
+
+class ToolEvent(_InTurn):
+    """A tool is carried out."""
+
+    call: str
+    name: str
+    state: Literal["started", "ended"]
+    arguments: str
+    result: str
+    error: bool
+
+
+class PostEvent(Event):
+    """Something is to be said."""
+
+    seq: int
+    conversation: str
+    text: str
+
+
+class DeliveryEvent(Event):
+    """How a post ended."""
+
+    seq: int
+    conversation: str
+    outcome: Literal["sent", "uncertain", "failed"]
+    reason: str
+
+
+class DmnEvent(Event, MindSeen):
+    """An agent's network has changed."""
+
+
+class ChannelEvent(Event, Channel):
+    """A connection has changed."""
+
+
+class ReloadedEvent(Event):
+    """The configuration was read again. Keys, never values."""
+
+    taken: tuple[str, ...]
+    later: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+class LogEvent(Event):
+    """A warning, or worse."""
+
+    level: str
+    logger: str
+    message: str
+
+
+class LostEvent(Event):
+    """So many events were not told: there were too many for whoever reads."""
+
+    count: int
+
+
+EVENTS: Final[dict[type[Event], str]] = {
+    NotificationEvent: "notification",
+    FateEvent: "fate",
+    TurnEvent: "turn",
+    TextEvent: "text",
+    ThinkingEvent: "thinking",
+    ToolEvent: "tool",
+    PostEvent: "post",
+    DeliveryEvent: "delivery",
+    DmnEvent: "dmn",
+    ChannelEvent: "channel",
+    ReloadedEvent: "reloaded",
+    LogEvent: "log",
+    LostEvent: "lost",
+}

@@ -1,0 +1,85 @@
+"""What the gateway is doing just now: its standing, its channels, the agents' networks."""
+
+from dataclasses import asdict
+from datetime import UTC, timedelta
+
+from gateway.events import Usage
+from gateway.ledger import read_share
+from gateway.ops.api.asks import Hours, Query
+from gateway.ops.api.reading import Desk
+from gateway.ops.api.shapes import (
+    Active,
+    Channel,
+    Channels,
+    History,
+    Minds,
+    ModeAt,
+    Status,
+    Sums,
+)
+
+MOST_MODES = 2_000
+"""Of one answer, the newest."""
+
+
+def tokens(usage: Usage, cost_usd: float) -> dict[str, float]:
+    """As `Tokens` has them."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "read_tokens": usage.cache_read_tokens,
+        "written_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": cost_usd,
+    }
+
+
+async def status(desk: Desk, _query: Query) -> Status:
+    """The gateway as a whole."""
+    house, now = desk.house, desk.house.clock.now().astimezone(UTC)
+    seen = house.stats.snapshot()
+    spent = await (await desk.reader()).spending("all", since=now.date().isoformat())
+    usage = sum((one.usage for one in spent), Usage())
+    return Status(
+        version=house.version,
+        started=seen.started,
+        now=now,
+        ready=seen.ready,
+        model=house.model(),
+        agents=tuple(house.minds()),
+        today=Sums(
+            requests=sum(one.requests for one in spent),
+            read_share=read_share(usage),
+            **tokens(usage, sum(one.cost_usd for one in spent)),
+        ),
+        activity=tuple(
+            Active(
+                turn=one.turn,
+                agent=one.agent,
+                conversation=one.conversation,
+                since=one.since,
+                tool=next(reversed(one.tools.values()), ""),
+            )
+            for one in house.onlookers.running
+        ),
+    )
+
+
+async def channels(desk: Desk, _query: Query) -> Channels:
+    """Every account's connection."""
+    return Channels(channels=tuple(Channel(**asdict(one)) for one in desk.house.stats.snapshot().channels))
+
+
+async def minds(desk: Desk, _query: Query) -> Minds:
+    """Each agent's Default Mode Network."""
+    return Minds(agents=tuple(desk.house.minds()))
+
+
+async def history(desk: Desk, query: Hours) -> History:
+    """When which agent entered which mode."""
+    since = desk.house.clock.now() - timedelta(hours=query.hours)
+    modes, states = dict[str, str](), list[ModeAt]()
+    for at, agent, mode in await (await desk.reader()).modes(since):
+        if modes.get(agent) != mode:
+            states.append(ModeAt(at=at, agent=agent, mode=mode))
+        modes[agent] = mode
+    return History(states=tuple(states[-MOST_MODES:]))

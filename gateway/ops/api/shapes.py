@@ -1,0 +1,337 @@
+"""What the API answers: one model for each answer, and of what it is made. Pure.
+
+Texts in them are redacted and cut where they are written out (`gateway.ops.api.written`), not here. Times are UTC.
+"""
+# size: the answers are read as one page, and most of it is what each field means
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.events import Lifetime, Time
+from gateway.ops.stats import State
+from gateway.orders import MindSeen
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Urgency = Literal[0, 1, 2, 3]
+"""Ambient, low, normal, urgent."""
+
+
+class Shape(BaseModel):
+    """Part of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tokens(Shape):
+    """What model requests were billed as. The three kinds of input do not overlap."""
+
+    input_tokens: int
+    """Neither read from a cache nor written to one."""
+    read_tokens: int
+    written_tokens: int
+    output_tokens: int
+    cost_usd: float
+    """Of what has a known price."""
+
+
+class Sums(Tokens):
+    """The same of many."""
+
+    requests: int
+    read_share: Share | None
+    """Of all input, what was read from the cache. None: there was no input."""
+
+
+class Active(Shape):
+    """A turn under way."""
+
+    turn: str
+    agent: str
+    conversation: str
+    since: Time
+    tool: str
+    """What is carried out just now. Empty: nothing."""
+
+
+class Status(Shape):
+    """Of the gateway as a whole."""
+
+    version: str
+    started: Time
+    now: Time
+    ready: bool
+    """Every channel that may be connected is."""
+    model: str
+    """What the agents think with, for people."""
+    agents: tuple[MindSeen, ...]
+    today: Sums
+    """Since midnight UTC."""
+    activity: tuple[Active, ...]
+
+
+class Channel(Shape):
+    """One account's connection."""
+
+    channel: str
+    platform: str
+    state: State
+    since: Time
+    reason: str
+    last_event: Time | None
+    """None: nothing has come since the start."""
+    events: dict[str, int]
+    """How many came, by kind."""
+    reconnects: int
+
+
+class Channels(Shape):
+    """All of them."""
+
+    channels: tuple[Channel, ...]
+
+
+class Conversation(Shape):
+    """A place where something was said."""
+
+    conversation: str
+    agent: str
+    platform: str
+    """Empty: it has no channel any more."""
+    last_at: Time
+    last_seq: int
+    last_text: str
+    last_who: str
+    """Empty: we did."""
+    unread: int
+    running: bool
+    """A turn is under way there."""
+
+
+class Conversations(Shape):
+    """Those with the newest words, the newest first."""
+
+    conversations: tuple[Conversation, ...]
+
+
+class Said(Shape):
+    """Something that was said, by us or to us."""
+
+    seq: int
+    at: Time
+    who: str
+    ours: bool
+    text: str
+    kind: str
+    """Of a message its own kind; `post` for ours."""
+    fate: str
+    """Of theirs as in notifications; of ours `sent`, `uncertain`, `failed` or `waiting`."""
+
+
+class PromptBlock(Shape):
+    """A piece of a request that changes as a whole."""
+
+    name: str
+    lifetime: Lifetime | None
+    """Of the mark behind it. None: what it writes is written by none."""
+    marked: bool
+    """A cache mark stands at its end, or in it."""
+    tokens: int
+    read_tokens: int
+    """Expected to be read from the cache."""
+    written_tokens: int
+    """Expected to be written to it."""
+    text: str
+
+
+class Bill(Tokens):
+    """What a request turned out to cost."""
+
+    missed: str
+    """What was expected to be read from the cache and was not, and why. Empty: nothing."""
+
+
+class Prompt(Shape):
+    """The last request of a conversation, as the model was sent it, and how it was billed."""
+
+    at: Time
+    model: str
+    blocks: tuple[PromptBlock, ...]
+    """In the order of the request."""
+    tools: tuple[str, ...]
+    marks: int
+    """Cache marks in it."""
+    bill: Bill | None
+
+
+class ConversationSeen(Shape):
+    """One conversation."""
+
+    conversation: str
+    agent: str
+    messages: tuple[Said, ...]
+    """The newest, oldest first."""
+    prompt: Prompt | None
+    """None: the model was not asked there since the start."""
+
+
+class Noticed(Shape):
+    """A notification, and what became of it."""
+
+    seq: int
+    at: Time
+    type: str
+    """Dotted, e.g. `irc.libera.mention.#python`."""
+    kind: str
+    conversation: str | None
+    who: str
+    text: str
+    urgency: Urgency
+    fate: str
+    """See `gateway.fates`."""
+    rule: str
+    """Which one decided."""
+
+
+class Notifications(Shape):
+    """A page of them, the newest first; with `after` the oldest first."""
+
+    notifications: tuple[Noticed, ...]
+    next: int | None
+    """To be given as `before` (or `after`) for the next page. None: there is none."""
+
+
+class Turn(Tokens):
+    """A turn that has ended."""
+
+    seq: int
+    at: Time
+    turn: str
+    agent: str
+    conversation: str
+    cause: str
+    outcome: str
+    model: str
+    requests: int
+    tools: tuple[str, ...]
+    """That it used, in their order."""
+    seconds: float | None
+    """From its beginning. None: that is not known."""
+
+
+class Turns(Shape):
+    """A page of them, the newest first."""
+
+    turns: tuple[Turn, ...]
+    next: int | None
+
+
+class Bucket(Tokens):
+    """What was spent in one stretch of time."""
+
+    at: Time
+    """Its beginning."""
+    key: str
+    read_share: Share | None
+
+
+class Total(Tokens):
+    """The same over the whole time."""
+
+    key: str
+    requests: int
+    read_share: Share | None
+
+
+class Cache(Shape):
+    """What requests cost, and what the cache spared."""
+
+    by: str
+    buckets: tuple[Bucket, ...]
+    """By time, oldest first; those in which nothing was asked are left out."""
+    totals: tuple[Total, ...]
+    """The dearest first."""
+
+
+class Minds(Shape):
+    """The agents' Default Mode Networks as they stand."""
+
+    agents: tuple[MindSeen, ...]
+
+
+class ModeAt(Shape):
+    """An agent entered a mode."""
+
+    at: Time
+    agent: str
+    mode: str
+
+
+class History(Shape):
+    """When which agent entered which mode, oldest first."""
+
+    states: tuple[ModeAt, ...]
+
+
+class WaitingPart(Shape):
+    """A part of a post."""
+
+    index: int
+    state: str
+    attempts: int
+    reason: str
+
+
+class Waiting(Shape):
+    """A post whose delivery has not ended."""
+
+    seq: int
+    at: Time
+    to: str
+    text: str
+    parts: tuple[WaitingPart, ...]
+
+
+class Delivered(Shape):
+    """How a post ended."""
+
+    seq: int
+    at: Time
+    to: str
+    outcome: Literal["sent", "uncertain", "failed"]
+    reason: str
+
+
+class Outbox(Shape):
+    """What is to be delivered, and what was lately, the newest first."""
+
+    waiting: tuple[Waiting, ...]
+    deliveries: tuple[Delivered, ...]
+
+
+class Act(Shape):
+    """An act of administration."""
+
+    seq: int
+    at: Time
+    actor: str
+    place: str
+    """Empty: on the command line, or over the API."""
+    command: str
+    arguments: str
+    result: str
+    ok: bool
+    """False: it was refused or did not work."""
+
+
+class Audit(Shape):
+    """A page of them, the newest first."""
+
+    audit: tuple[Act, ...]
+    next: int | None
+
+
+class Heard(Shape):
+    """What the operator said is durable."""
+
+    seq: int

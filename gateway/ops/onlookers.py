@@ -1,0 +1,127 @@
+"""What goes on just now, for whoever looks on: turns and their tools, noted where they happen.
+
+Nothing here waits, fails or costs more than a few microseconds a turn; what only somebody who looks on needs (words as
+they grow) is not even looked at while nobody does.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from gateway.clock import Clock
+from gateway.events import ConversationId
+from gateway.records import TurnId
+from gateway.turn import Begun
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A turn under way."""
+
+    turn: TurnId
+    agent: str
+    conversation: ConversationId
+    autonomous: bool
+    cause: str
+    since: datetime
+    tools: dict[str, str] = field(default_factory=dict)
+    """By call: the names of those that are carried out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A call of a tool."""
+
+    call: str
+    name: str
+    arguments: str
+    state: Literal["started", "ended"]
+    result: str = ""
+    error: bool = False
+
+
+class Onlooker(Protocol):
+    """Somebody who is told as it happens. Each call returns at once."""
+
+    def turned(self, running: Running, state: Literal["started", "ended"]) -> None:
+        """A turn began or is over."""
+
+    def said(self, running: Running, text: str) -> None:
+        """An answer has grown to this."""
+
+    def thought(self, running: Running, text: str) -> None:
+        """So much more was thought."""
+
+    def used(self, running: Running, tool: Tool) -> None:
+        """A tool began or ended."""
+
+
+class Onlookers:
+    """Where turns note what they do. One for all agents."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: dict[TurnId, Running] = {}
+        self.onlooker: Onlooker | None = None
+        """None: nobody looks on."""
+
+    @property
+    def running(self) -> list[Running]:
+        """The turns under way, the oldest first."""
+        return [*self._running.values()]
+
+    @contextlib.contextmanager
+    def turn(self, begun: Begun, agent: str) -> Iterator[Running]:
+        """For as long as a turn runs."""
+        turn = begun.turn
+        running = Running(
+            turn=turn,
+            agent=agent,
+            conversation=begun.place.conversation,
+            autonomous=begun.autonomous,
+            cause=begun.cause,
+            since=self._clock.now(),
+        )
+        self._running[turn] = running
+        if self.onlooker is not None:
+            self.onlooker.turned(running, "started")
+        try:
+            yield running
+        finally:
+            del self._running[turn]
+            if self.onlooker is not None:
+                self.onlooker.turned(running, "ended")
+
+    def glimpse(self, running: Running, also: Callable[[str], None] | None) -> Callable[[str], None]:
+        """What is to be called with the text so far of a growing answer. `also`: so is this."""
+
+        def seen(text: str) -> None:
+            if also is not None:
+                also(text)
+            if self.onlooker is not None:
+                self.onlooker.said(running, text)
+
+        return seen
+
+    def thinks(self, running: Running) -> Callable[[str], None]:
+        """What is to be called with each piece of thinking."""
+
+        def seen(text: str) -> None:
+            if self.onlooker is not None:
+                self.onlooker.thought(running, text)
+
+        return seen
+
+    def used(self, turn: TurnId, tool: Tool) -> None:
+        """A tool began or ended in that turn."""
+        running = self._running.get(turn)
+        if running is None:
+            return
+        if tool.state == "started":
+            running.tools[tool.call] = tool.name
+        else:
+            running.tools.pop(tool.call, None)
+        if self.onlooker is not None:
+            self.onlooker.used(running, tool)

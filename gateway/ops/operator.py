@@ -1,0 +1,52 @@
+"""The operator's own channel: what whoever bears `ops.token` says to the agents, and to the gateway.
+
+Nobody else is there, so who speaks needs no proof but that. It leads nowhere, so it is up while the gateway runs.
+"""
+
+import re
+from typing import Final
+
+from channels.console import ConsoleChannel
+from gateway.clock import Clock
+from gateway.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.ids import new_id
+from gateway.records import OPERATOR, Seq, key_of
+from gateway.store import Store
+
+WHO: Final = "operator"
+_COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
+
+
+class OperatorChannel(ConsoleChannel):
+    """What is posted to it is in the log, and told from there."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(OPERATOR, lambda _part: None, now=clock.now)
+
+    async def hear(self, text: str, store: Store) -> Seq:
+        """Take in what the operator says; where it stands in the log. Returns once it is durable."""
+        await self._up.wait()
+        assert self._emit is not None
+        event = self._said(text)
+        await self._emit([event])
+        found = await store.by_key(key_of(event))
+        assert found is not None
+        return found.seq
+
+    def _said(self, text: str) -> Message | Command:
+        now, name = self._now(), new_id(self._now())
+        at = Address(channel=self.name, room=RoomId(WHO))
+        sender = Sender(id=SenderId(WHO), name=WHO, verified=True)
+        command = _COMMAND.fullmatch(text.strip())
+        if command is not None:
+            return Command(
+                id=EventId(name),
+                at=at,
+                sender=sender,
+                name=command[1].lower(),
+                args=(command[2] or "").strip(),
+                sent=now,
+                origin="native",
+                direct=True,
+            )
+        return Message(id=MessageId(name), at=at, sender=sender, text=text, sent=now, kind="direct")

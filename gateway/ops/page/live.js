@@ -1,0 +1,195 @@
+/** The stream of notifications, each with what became of it. Newest first; at most `MOST` are kept. */
+
+import { get } from "./api.js";
+import { h, roving, show } from "./dom.js";
+import { channelOf, plural } from "./format.js";
+import { Row } from "./row.js";
+
+export const MOST = 500;
+const PAGE = 200;
+/** Rows of the DOM are changed at most so often. */
+const EVERY_MS = 100;
+export class Live {
+  /** `fields`: `{list, count, pause, channel, conversation, fate, text}`, elements. */
+  constructor(fields) {
+    Object.assign(this, fields, { rows: new Map(), pending: [], paused: false, timer: null, end: false, lost: 0 });
+    this.roving = roving(this.list, "summary, button.more");
+    for (const one of [this.channel, this.conversation, this.fate]) one.addEventListener("change", () => this.filter());
+    this.text.addEventListener("input", () => this.filter());
+    this.text.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      this.text.value = "";
+      this.filter();
+      this.text.blur();
+    });
+    this.pause.addEventListener("click", () => this.hold(!this.paused));
+    this.more = h(
+      "li",
+      { class: "foot" },
+      h("button", { type: "button", class: "more", tabindex: -1, on: { click: () => this.older() } }, "Show older"),
+    );
+    this.seen = { channel: new Set(), conversation: new Set(), fate: new Set() };
+  }
+
+  /** Begin with what the log has. Gives back the newest position in it, or null. */
+  async load() {
+    const { notifications, next } = await get("/api/notifications", { limit: PAGE });
+    this.rows.clear();
+    this.list.replaceChildren();
+    this.pending = [];
+    this.end = next === null || next === undefined;
+    this.insert(notifications.map((note) => new Row(note)));
+    this.settle();
+    return this.rows.size ? Math.max(...this.rows.keys()) : null;
+  }
+
+  /** What the stream says: a notification, or a fate. Shown within `EVERY_MS`. */
+  take(type, body) {
+    this.pending.push([type, body]);
+    if (this.pending.length > 4 * MOST) this.pending.splice(0, this.pending.length - 3 * MOST);
+    if (this.paused) this.counted();
+    else this.timer ??= setTimeout(() => requestAnimationFrame(() => this.flush()), EVERY_MS);
+  }
+
+  flush() {
+    this.timer = null;
+    if (this.paused) return;
+    const pending = this.pending;
+    this.pending = [];
+    const fates = new Map();
+    const fresh = new Map();
+    for (const [type, body] of pending) {
+      if (type === "fate") fates.set(body.seq, body);
+      else if (!this.rows.has(body.seq)) fresh.set(body.seq, body);
+    }
+    const notes = [...fresh.values()].slice(-MOST);
+    for (const note of notes) {
+      const fate = fates.get(note.seq);
+      if (fate) Object.assign(note, { fate: fate.fate, rule: fate.rule || note.rule });
+    }
+    for (const [seq, { fate, rule }] of fates) {
+      const row = this.rows.get(seq);
+      if (!row) continue;
+      Object.assign(row.note, { fate, rule: rule || row.note.rule });
+      row.decided();
+      row.element.hidden = !this.fits(row.note);
+      this.learn("fate", fate);
+    }
+    this.insert(notes.map((note) => new Row(note)));
+    this.settle();
+  }
+
+  /** Rows in the order of the log, newest first. */
+  insert(rows) {
+    if (!rows.length) return;
+    const sorted = rows.sort((a, b) => b.note.seq - a.note.seq);
+    const newest = this.rows.size ? Math.max(...this.rows.keys()) : 0;
+    for (const row of sorted) {
+      this.rows.set(row.note.seq, row);
+      row.element.hidden = !this.fits(row.note);
+      this.learn("channel", channelOf(row.note));
+      this.learn("conversation", row.note.conversation);
+      this.learn("fate", row.note.fate);
+    }
+    const elements = sorted.map((row) => row.element);
+    if (sorted.at(-1).note.seq > newest) this.list.prepend(...elements);
+    else this.list.replaceChildren(...this.ordered().map((row) => row.element));
+    this.cap();
+  }
+
+  ordered = () => [...this.rows.values()].sort((a, b) => b.note.seq - a.note.seq);
+
+  cap() {
+    if (this.rows.size <= MOST) return;
+    for (const row of this.ordered().slice(MOST)) {
+      row.element.remove();
+      this.rows.delete(row.note.seq);
+    }
+    this.end = false;
+  }
+
+  settle() {
+    const shown = [...this.rows.values()].filter((row) => !row.element.hidden).length;
+    if (!this.rows.size)
+      show(
+        this.list,
+        h(
+          "li",
+          { class: "empty" },
+          "Nothing has come in yet. What people and platforms say appears here as it comes, with its fate and the rule that decided.",
+        ),
+      );
+    else {
+      this.list.querySelector(":scope > .empty")?.remove();
+      if (!shown)
+        this.list.prepend(
+          h("li", { class: "empty" }, "None of these fits the filter. What comes in and fits will appear here."),
+        );
+      if (this.end) this.more.remove();
+      else this.list.append(this.more);
+    }
+    this.counted(shown);
+    this.roving.settle();
+  }
+
+  counted(shown = null) {
+    this.shown = shown ?? this.shown ?? 0;
+    const words = this.shown === this.rows.size ? String(this.rows.size) : `${this.shown} of ${this.rows.size}`;
+    const waits = this.pending.filter(([type]) => type === "notification").length;
+    this.count.textContent = this.paused ? `${words} · paused, ${waits} new` : words;
+  }
+
+  hold(paused) {
+    this.paused = paused;
+    this.pause.setAttribute("aria-pressed", String(paused));
+    this.pause.textContent = paused ? "Go on" : "Pause";
+    if (paused) this.counted();
+    else this.flush();
+  }
+
+  /** What a filter can choose. */
+  learn(name, value) {
+    if (!value || this.seen[name].has(value) || this.seen[name].size >= MOST) return;
+    this.seen[name].add(value);
+    const option = h("option", { value }, value);
+    const field = this[name];
+    const after = [...field.options].slice(1).find((one) => one.value.localeCompare(value) > 0);
+    field.insertBefore(option, after ?? null);
+  }
+
+  fits(note) {
+    const words = this.text.value.trim().toLowerCase();
+    return (
+      (!this.channel.value || channelOf(note) === this.channel.value) &&
+      (!this.conversation.value || note.conversation === this.conversation.value) &&
+      (!this.fate.value || note.fate === this.fate.value) &&
+      (!words || `${note.text}\n${note.who}`.toLowerCase().includes(words))
+    );
+  }
+
+  filter() {
+    for (const row of this.rows.values()) row.element.hidden = !this.fits(row.note);
+    this.settle();
+  }
+
+  /** What lies further back. The stream waits meanwhile, or the newest would push it out again. */
+  async older() {
+    const before = Math.min(...this.rows.keys());
+    const { notifications, next } = await get("/api/notifications", {
+      before,
+      limit: 100,
+      conversation: this.conversation.value,
+    });
+    if (this.rows.size + notifications.length > MOST) {
+      this.hold(true);
+      for (const row of this.ordered().slice(0, this.rows.size + notifications.length - MOST)) {
+        row.element.remove();
+        this.rows.delete(row.note.seq);
+      }
+    }
+    this.end = next === null || next === undefined;
+    this.insert(notifications.map((note) => new Row(note)));
+    this.settle();
+    if (!notifications.length) this.count.textContent = `${this.count.textContent} · ${plural(0, "older one")}`;
+  }
+}

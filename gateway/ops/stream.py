@@ -1,0 +1,150 @@
+"""Events as they happen, for everybody who listens: written in batches, serialised once for all.
+
+While nobody listens nothing is kept and nothing is looked at. Each listener has a bounded buffer; what does not fit is
+counted, and the listener is told how much that was.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final, Literal
+
+from gateway.clock import Clock
+from gateway.ops.happening import Changed, Frame, Grew, Happened, Logged, Reread, Teller, Turned, Used, Wrote
+from gateway.ops.listening import UNTOLD, Ear, Listener
+from gateway.ops.onlookers import Onlookers, Running, Tool
+from gateway.records import TurnId
+from gateway.store import Appended, Entry
+
+logger = logging.getLogger("reverie.ops")
+
+EVERY_S: Final = 0.1
+"""Between two batches."""
+QUIET_S: Final = 15.0
+"""So often something is written while nothing happens, so that whoever has gone is found out."""
+MOST_PENDING: Final = 5_000
+"""Things that happen within one batch."""
+BEGIN: Final = b"retry: 2000\n\n"
+QUIET: Final = b": nothing happens\n\n"
+
+
+class Stream:
+    """Where it all comes together. Implements `gateway.ops.onlookers.Onlooker`, and hears the store."""
+
+    def __init__(self, clock: Clock, onlookers: Onlookers, teller: Callable[[], Teller]) -> None:
+        """`teller` is made anew whenever somebody begins to listen while nobody did."""
+        self._clock, self._onlookers, self._make = clock, onlookers, teller
+        self._teller: Teller | None = None
+        self._listeners: set[Listener] = set()
+        self._pending: list[Happened] = []
+        self._growing: dict[TurnId, Grew] = {}
+        """What of `pending` goes on growing."""
+        self._passed_over = 0
+        self._news = asyncio.Event()
+        self._flushing: asyncio.Task[None] | None = None
+        self._hearing = Ear(self.logged)
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """For `Store.hear`."""
+        if self._listeners:
+            self._note(Wrote(entries, written))
+
+    def turned(self, running: Running, state: Literal["started", "ended"]) -> None:
+        self._growing.pop(running.turn, None)
+        self._note(Turned(running, state, self._clock.now()))
+
+    def said(self, running: Running, text: str) -> None:
+        self._grew(running).text = text
+
+    def thought(self, running: Running, text: str) -> None:
+        self._grew(running).thought += text
+
+    def used(self, running: Running, tool: Tool) -> None:
+        self._growing.pop(running.turn, None)
+        self._note(Used(running, tool, self._clock.now()))
+
+    def changed(self) -> None:
+        """A connection has changed."""
+        if self._listeners:
+            self._note(Changed())
+
+    def reread(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
+        """The configuration was read again."""
+        if self._listeners:
+            self._note(Reread(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
+
+    def logged(self, level: str, name: str, message: str) -> None:
+        """Something was logged."""
+        if self._listeners:
+            self._note(Logged(self._clock.now(), level, name, message))
+
+    async def listen(self, after: int | None = None) -> AsyncGenerator[bytes]:
+        """All that happens from now on, or what stands in the log behind `after` first."""
+        listener = Listener()
+        self._listeners.add(listener)
+        teller = self._begin()
+        try:
+            yield BEGIN
+            if after is not None:
+                listener.behind, frames = await teller.before(after)
+                for frame in frames:
+                    yield frame.data
+            while True:
+                data = await listener.next(teller, QUIET_S)
+                yield data or QUIET
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self._end()
+
+    async def close(self) -> None:
+        """Tell nothing more."""
+        self._end()
+
+    def _begin(self) -> Teller:
+        if self._teller is None:
+            self._teller = self._make()
+        if self._flushing is None:
+            self._onlookers.onlooker = self
+            self._hearing.begin()
+            self._flushing = asyncio.create_task(self._flush(self._teller))
+        return self._teller
+
+    def _end(self) -> None:
+        self._onlookers.onlooker = None
+        self._hearing.end()
+        if self._flushing is not None:
+            self._flushing.cancel()
+        self._flushing, self._teller = None, None
+        self._pending.clear()
+        self._growing.clear()
+
+    def _note(self, happened: Happened) -> None:
+        if len(self._pending) < MOST_PENDING:
+            self._pending.append(happened)
+        else:
+            self._passed_over += 1
+        self._news.set()
+
+    def _grew(self, running: Running) -> Grew:
+        found = self._growing.get(running.turn)
+        if found is None:
+            found = self._growing[running.turn] = Grew(running, self._clock.now())
+            self._note(found)
+        return found
+
+    async def _flush(self, teller: Teller) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            happened, self._pending, lost, self._passed_over = self._pending, [], self._passed_over, 0
+            self._growing.clear()
+            frames = list[Frame]()
+            try:
+                frames = await teller.tell(happened)
+            except Exception:  # a bug, or a store that cannot be read just now: who listens is told that it is missing
+                logger.exception(UNTOLD)
+                lost += len(happened)
+            for listener in self._listeners:
+                listener.give(frames, lost)
+            await asyncio.sleep(EVERY_S)
