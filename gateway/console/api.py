@@ -1,0 +1,180 @@
+"""A running gateway's API, asked: plain HTTP to this machine, or HTTPS.
+
+ApiError
+├── Away     wait: nobody answers there, or the answer broke off
+├── Denied   tell: it answers, and wants another token
+└── Refused  tell: it was asked, and said no
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from agent.models.sse import Parser, TooLarge
+from gateway.console.events import Answered, Past, Places, Seen, Status, read
+from gateway.ops.guard import is_loopback
+
+if TYPE_CHECKING:
+    import httpx
+
+Shape = TypeVar("Shape", bound=Seen)
+ASK_S = 10.0
+SILENCE_S = 40.0
+"""A stream says something each 15 s (a comment, if nothing else)."""
+_NO, _UNAUTHORIZED, _FORBIDDEN, _BROKEN = 400, 401, 403, 500
+
+
+class ApiError(Exception):
+    """It was not answered. The message is one sentence for a person."""
+
+
+class Away(ApiError):
+    """Nobody answers there just now."""
+
+
+class Denied(ApiError):
+    """Whoever answers there does not take the token."""
+
+
+class Refused(ApiError):
+    """It was not done."""
+
+
+class Stream:
+    """Events as they come, from one connection."""
+
+    def __init__(self, response: "httpx.Response") -> None:
+        self._response = response
+
+    async def batches(self) -> AsyncGenerator[tuple[str, list[Seen]]]:
+        """What came at once: the last position of the log in it (empty: none), and events. Raises Away at its end."""
+        import httpx  # noqa: PLC0415 - as below
+
+        parser = Parser()
+        try:
+            async for data in self._response.aiter_bytes():
+                found = parser.feed(data)
+                seen = [event for one in found if (event := read(one.name, one.data)) is not None]
+                yield next((one.id for one in reversed(found) if one.id), ""), seen
+        except (httpx.HTTPError, TooLarge) as error:
+            raise Away(f"the connection broke: {_why(error)}") from error
+        raise Away("the gateway closed the connection")
+
+
+class Api:
+    """One gateway."""
+
+    def __init__(self, url: str, token: str) -> None:
+        """Raises ValueError for an address or a token that cannot be used."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url} is no address: write http://127.0.0.1:9090")
+        if parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise ValueError(f"http://{parts.hostname} is not this machine, and all on the way would read the token")
+        if not (token.isascii() and token.isprintable() and token.strip()):
+            raise ValueError("the token is empty, or holds what no header can")
+        self.where = parts.netloc.rpartition("@")[2]
+        """For people: host and port."""
+        self._url = f"{parts.scheme}://{self.where}"
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._client: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def status(self) -> Status:
+        """Where everything stands."""
+        return await self._get("/api/status", Status)
+
+    async def past(self, conversation: str, limit: int = 100) -> Past:
+        """The newest messages of a conversation, the oldest first."""
+        return await self._get("/api/conversation", Past, {"id": conversation, "limit": str(limit)})
+
+    async def places(self, limit: int = 50) -> Places:
+        """Conversations, those with the newest words first."""
+        return await self._get("/api/conversations", Places, {"limit": str(limit)})
+
+    async def say(self, said: str) -> None:
+        """Said by the operator; returns when it is durable."""
+        await self._ask("POST", "/api/say", body={"text": said})
+
+    async def order(self, kind: str, conversation: str, by: str) -> Answered:
+        """`stop` or `kill` what runs in a conversation."""
+        body = {"kind": kind, "conversation": conversation, "by": by}
+        return _parsed(Answered, await self._ask("POST", "/api/orders", body=body))
+
+    @asynccontextmanager
+    async def stream(self, last: str) -> AsyncGenerator[Stream]:
+        """All events from now on; `last`: from behind that position of the log on."""
+        import httpx  # noqa: PLC0415 - as below
+
+        headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
+        limits = httpx.Timeout(ASK_S, read=SILENCE_S)
+        try:
+            async with self._open().stream("GET", "/api/events", headers=headers, timeout=limits) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                    _check(response)
+                yield Stream(response)
+        except httpx.HTTPError as error:
+            raise Away(_why(error)) from error
+
+    def _open(self) -> "httpx.AsyncClient":
+        if self._client is None:
+            import httpx  # noqa: PLC0415 - it takes 200 ms, which `reverie --help` need not
+
+            self._client = httpx.AsyncClient(
+                base_url=self._url, headers=self._headers, timeout=ASK_S, trust_env=False, follow_redirects=False
+            )
+        return self._client
+
+    async def _get(self, path: str, shape: type[Shape], query: Mapping[str, str] | None = None) -> Shape:
+        return _parsed(shape, await self._ask("GET", path, query=query))
+
+    async def _ask(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, str] | None = None
+    ) -> bytes:
+        import httpx  # noqa: PLC0415 - as above
+
+        try:
+            response = await self._open().request(method, path, params=query, json=body)
+        except httpx.HTTPError as error:
+            raise Away(_why(error)) from error
+        _check(response)
+        return response.content
+
+
+def _check(response: "httpx.Response") -> None:
+    """Raise what the status says, with the sentence that came with it."""
+    status = response.status_code
+    if status < _NO:
+        return
+    try:
+        said = json.loads(response.content)
+    except ValueError:
+        said = response.text
+    if isinstance(said, dict):
+        said = said.get("detail") or ""
+    sentence = f"{str(said).strip()[:500] or response.reason_phrase} ({status})"
+    if status in (_UNAUTHORIZED, _FORBIDDEN):
+        raise Denied(sentence)
+    raise (Away if status >= _BROKEN else Refused)(sentence)
+
+
+def _parsed(shape: type[Shape], data: bytes) -> Shape:
+    try:
+        return shape.model_validate_json(data)
+    except ValidationError as error:
+        raise Refused("the gateway's answer is not one: it is of another version, or no gateway") from error
+
+
+def _why(error: Exception) -> str:
+    name = type(error).__name__
+    words = {"ConnectError": "nobody answers there", "ReadTimeout": "nothing came for too long"}
+    return words.get(name) or str(error) or name

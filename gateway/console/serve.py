@@ -1,0 +1,100 @@
+"""The gateway that a console runs: `reverie run` in a process of its own, with an API for that console.
+
+Reads one line of JSON from standard input: a port and a token. Ends as on SIGTERM when standard input ends, for then
+whoever runs it is gone.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from gateway import app
+from gateway.adapters import Unavailable
+from gateway.config_files import ConfigFiles
+from gateway.known_secrets import known_secrets
+from gateway.live import Live
+from gateway.logs import start_logging
+from gateway.price_table import BadPrices
+from gateway.redaction import Redactor
+from gateway.settings import Settings
+from gateway.settings_load import BadConfig, Read, check, referenced
+from gateway.store import StoreError
+
+logger = logging.getLogger("reverie")
+
+
+def main() -> int:
+    """Exit codes as of `reverie run`."""
+    parser = argparse.ArgumentParser(prog="python -m gateway.console.serve")
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR")
+    directory: Path = parser.parse_args().config
+    said = json.loads(sys.stdin.buffer.readline())
+    try:
+        settings, warnings = check(directory, os.environ)
+        redact = Redactor([*known_secrets(settings, referenced(directory, os.environ)), said["token"]])
+    except BadConfig as error:
+        sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
+        return 2
+    start_logging(logging.INFO, redact, form="text")
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return asyncio.run(_serve(settings, directory, redact, said["port"], said["token"]))
+
+
+async def _serve(settings: Settings, directory: Path, redact: Redactor, port: int, token: str) -> int:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ended = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
+    watching = asyncio.create_task(_until(ended, stop))
+    files = _Files(directory, port, token)
+    settings = files.ours(settings)
+    live = Live(settings, directory, os.environ)
+    live.files = files
+    try:
+        await app.run(settings, stop, live=live, redact=redact)
+    except (Unavailable, BadPrices) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        return 2
+    except (StoreError, app.NothingLeft) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the same
+        return 1
+    finally:
+        watching.cancel()
+        pipe.close()
+    return 0
+
+
+class _Files(ConfigFiles):
+    """What is written, but for where the API is and who may use it: that is this console's, also when it is reread."""
+
+    def __init__(self, directory: Path, port: int, token: str) -> None:
+        super().__init__(directory, os.environ)
+        self._ops = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
+
+    def ours(self, settings: Settings) -> Settings:
+        """As it counts here."""
+        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops)})
+
+    def read(self) -> Read:
+        """As `ConfigFiles.read`."""
+        found = super().read()
+        return replace(found, settings=self.ours(found.settings))
+
+
+async def _until(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    await ended.read()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Which gateway a console is for: one that runs, or one that it runs itself. Looks, and starts nothing."""
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gateway.console.api import Api, ApiError, Away, Denied
+from gateway.ops.health import STALE_S, last_sign
+from gateway.settings import Settings
+
+TOKEN: Final = "REVERIE_TOKEN"  # noqa: S105 - the name of a variable
+FIX: Final = 'add `ops: {{token: "${{REVERIE_TOKEN}}"}}` to {place}, set that variable, and start the gateway again'
+
+
+class Unfit(Exception):
+    """No console can be opened. The message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The gateway that is meant."""
+
+    url: str
+    token: str = field(repr=False)
+    own: bool
+    """The console runs it."""
+    port: int = 0
+    """Of one's own."""
+
+
+async def choose(
+    settings: Settings | None, directory: Path | None, env: Mapping[str, str], now: datetime, *, url: str, run: bool
+) -> Target:
+    """`url`: the one that is meant. Empty: the one with the store of `settings`, if one runs. Raises Unfit."""
+    said = settings.ops.token.get_secret_value() if settings is not None and settings.ops.token is not None else ""
+    if url:
+        return await _found(Target(url=url, token=env.get(TOKEN) or said, own=False), settings, directory)
+    if settings is None or directory is None:
+        raise Unfit("name a configuration with --config, or a gateway with --url")
+    sign = last_sign(settings.store.path, now)
+    running = sign is not None and sign.age_s < STALE_S
+    if running and run:
+        raise Unfit(f"a gateway runs with the store {settings.store.path}: leave out --run to attach to it")
+    if running and not settings.ops.port:
+        raise Unfit("a gateway runs, but ops.port is 0 (any free one): set a port, or name its address with --url")
+    if running:
+        host = "127.0.0.1" if settings.ops.host in ("0.0.0.0", "::") else settings.ops.host  # noqa: S104 - it is compared
+        there = f"[{host}]" if ":" in host else host
+        with contextlib.suppress(_Nobody):
+            target = Target(url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN, ""), own=False)
+            return await _found(target, settings, directory)
+    port = _free(settings.ops.port)
+    return Target(url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), own=True, port=port)
+
+
+class _Nobody(Unfit):
+    """Nobody answers there."""
+
+
+async def _found(target: Target, settings: Settings | None, directory: Path | None) -> Target:
+    """The same, if it answers. Raises Unfit."""
+    place = str(directory) if directory is not None else "its configuration"
+    if not target.token:
+        has = "has no ops.token" if settings is not None else f"is not known to us: there is no {TOKEN}"
+        why = f"the gateway at {target.url} {has}, and without one its API answers nobody"
+        raise Unfit(f"{why}: {FIX.format(place=place)}")
+    try:
+        api = Api(target.url, target.token)
+    except ValueError as error:
+        raise Unfit(str(error)) from error
+    try:
+        await api.status()
+    except Denied as error:
+        fix = FIX.format(place=place)
+        raise Unfit(f"the gateway at {target.url} does not take this token: {error}; {fix}") from error
+    except Away as error:
+        raise _Nobody(
+            f"no gateway answers at {target.url}: {error}; start it, or leave out --url to run one"
+        ) from error
+    except ApiError as error:
+        raise Unfit(f"what answers at {target.url} is no gateway of this version: {error}") from error
+    finally:
+        await api.close()
+    return target
+
+
+def _free(port: int) -> int:
+    """This one if nobody has it, else any."""
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError), socket.socket() as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            made.bind(("127.0.0.1", wanted))
+            return int(made.getsockname()[1])
+    raise Unfit("no port on 127.0.0.1 is free")

@@ -1,0 +1,107 @@
+"""The two rows at the bottom: the connection, the minds and what goes on; the model and what was used today. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from gateway.console import say, text
+from gateway.console.line import Row, Span, Tone
+from gateway.console.model import Console
+
+SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_GAP: Final[Span] = ("time", " │ ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """With the gateway."""
+
+    state: Literal["up", "down", "starting", "gone"]
+    """gone: there will be none any more."""
+    where: str
+    """Host and port."""
+    own: bool = False
+    """It is run by this console."""
+    words: str = ""
+    """Why it is not up, and what comes next."""
+
+
+_SIGNS: Final[dict[str, tuple[Tone, str]]] = {
+    "up": ("good", "●"),
+    "down": ("bad", "○"),
+    "starting": ("note", "◌"),
+    "gone": ("bad", "✗"),
+}
+
+
+def rows(console: Console, connection: Connection, now: datetime, width: int, beat: int = 0) -> tuple[Row, Row]:
+    """Both, neither of them wider than `width`. `beat` turns the sign of activity."""
+    first = [_connection(connection), *_minds(console), *_doing(console, now, beat)]
+    return _fitted(first, width), _fitted(_used(console), width)
+
+
+def _connection(one: Connection) -> list[Span]:
+    tone, sign = _SIGNS[one.state]
+    how = "runs here" if one.own else "attached"
+    said = how if one.state == "up" else one.words or one.state
+    where = f" {one.where}" if one.state == "up" else ""
+    return [(tone, f"{sign} "), ("plain", text.one_line(f"{said}{where}", 100))]
+
+
+def _minds(console: Console) -> list[list[Span]]:
+    shown: list[list[Span]] = []
+    for mind in console.minds.values():
+        said: list[Span] = [("head", text.one_line(mind.agent, 20)), ("plain", f" {text.one_line(mind.mode, 20)}")]
+        if mind.quiet:
+            said.append(("note", " quiet"))
+        shown.append(said)
+    return shown
+
+
+def _doing(console: Console, now: datetime, beat: int) -> list[list[Span]]:
+    sign = SPINNER[beat % len(SPINNER)]
+    busy: list[list[Span]] = []
+    for key, turn in console.turns.items():
+        call = next((one for one in reversed(console.calls.values()) if one.turn == key), None)
+        what = text.one_line(call.name, 30) if call is not None else "thinks"
+        since = call.since if call is not None else turn.since
+        took = f" {say.span(max(0.0, (now - since).total_seconds()))}" if since is not None else ""
+        busy.append([("tool", f"{sign} {what}"), ("plain", took), ("time", f" {text.one_line(turn.conversation, 40)}")])
+    return busy or [[("time", "idle")]]
+
+
+def _used(console: Console) -> list[list[Span]]:
+    status = console.status
+    if status is None:
+        return [[("time", "nothing is known yet")]]
+    today = status.today
+    asked = today.input_tokens + today.read_tokens + today.written_tokens
+    used: list[Span] = [("time", "today "), ("plain", f"{say.count(asked)} in")]
+    if today.read_share is not None:
+        used.append(("good", f" {say.share(today.read_share)} read"))
+    used.append(("plain", f" {say.count(today.output_tokens)} out"))
+    if today.cost_usd is not None:
+        used.append(("plain", f" {say.money(today.cost_usd)}"))
+    shown: list[list[Span]] = [used, [("time", "model "), ("plain", text.one_line(status.model, 60) or "-")]]
+    shown += [
+        [("time", "autonomous turns "), ("plain", f"{one.turns_today} of {one.daily_turns}")]
+        for one in console.minds.values()
+        if one.daily_turns
+    ]
+    if not status.ready:
+        shown.append([("bad", "not ready")])
+    return shown
+
+
+def _fitted(parts: list[list[Span]], width: int) -> Row:
+    """Parts with gaps between them, cut where there is no more room."""
+    row, room = list[Span](), width
+    for number, part in enumerate(parts):
+        for tone, said in ([_GAP] if number else []) + part:
+            fits = text.fitted(said, room)
+            if fits:
+                row.append((tone, fits))
+            room -= text.width(fits)
+            if fits != said:
+                return tuple(row)
+    return tuple(row)

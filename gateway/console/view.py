@@ -1,0 +1,171 @@
+"""Rows on the screen: the panes with their scroll bars, and single rows that stand still.
+
+Texts come here as they are to be drawn, in `Segment`s: nothing reads them as markup. Colours are the terminal's own
+sixteen on its own background, without blue and yellow, so that they can be read on dark and on light ones; what they
+say is also said by words or signs.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.timer import Timer
+from textual.widget import Widget
+
+from gateway.console.line import Row, Tone
+from gateway.console.pane import Pane
+from gateway.console.text import fitted, width
+
+STYLES: Final[dict[Tone, Style]] = {
+    "plain": Style(),
+    "time": Style(dim=True),
+    "who": Style(bold=True, color="cyan"),
+    "ours": Style(bold=True, color="magenta"),
+    "head": Style(bold=True),
+    "thinking": Style(italic=True, dim=True),
+    "tool": Style(bold=True, color="cyan"),
+    "result": Style(),
+    "good": Style(color="green"),
+    "bad": Style(bold=True, color="red"),
+    "note": Style(italic=True),
+}
+QUICK: Final = 1_000
+"""So many lines are laid out anew within a frame or so; ten thousand take some tenths of a second."""
+SETTLED_S: Final = 0.15
+
+
+@lru_cache(maxsize=4_096)
+def strip(row: Row, cells: int, base: Style, over: Style | None = None) -> Strip:
+    """One row, exactly so wide."""
+    segments = [Segment(said, base + STYLES[tone] + over) for tone, said in row]
+    return Strip(segments).adjust_cell_length(cells, base + over if over else base)
+
+
+class Rows(Widget):
+    """A few rows that are set from outside."""
+
+    def __init__(self, rows: Sequence[Row] = (), *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._rows: Sequence[Row] = rows
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """These, from now on."""
+        if rows != self._rows:
+            self._rows = rows
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one."""
+        row = self._rows[y] if y < len(self._rows) else ()
+        return strip(row, self.size.width, self.rich_style)
+
+
+class Title(Widget):
+    """What a pane is called, and how much came that it does not show. Marked where the keys go to that pane."""
+
+    def __init__(self, words: str = "", *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._words = words
+        self._sign = ""
+        self._focused = False
+
+    def show(self, words: str, missed: int, *, following: bool, focused: bool) -> None:
+        """Told by whoever knows the pane."""
+        sign = "" if following else (f"↓ {missed} new, End" if missed else "↓ End")
+        if (words, sign, focused) != (self._words, self._sign, self._focused):
+            self._words, self._sign, self._focused = words, sign, focused
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - it has one
+        """Textual asks for it."""
+        room = self.size.width
+        sign = f" {self._sign} " if self._sign else ""
+        words = fitted(f"{'▸' if self._focused else '─'} {self._words} ", max(0, room - width(sign)))
+        line = "─" * max(0, room - width(words) - width(sign))
+        row: Row = (("head" if self._focused else "plain", words), ("time", line), ("bad", sign))
+        return strip(row, room, self.rich_style, Style(reverse=True) if self._focused else None)
+
+
+class PaneView(ScrollView, can_focus=True):
+    """A `Pane`, drawn. What Textual scrolls, it is told; where it stands, Textual is told."""
+
+    class Moved(Message):
+        """Somebody scrolled."""
+
+    def __init__(self, pane: Pane, *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self.pane = pane
+        self._mirroring = False
+        self._waiting: Timer | None = None
+        """Until the size is settled."""
+        self._base: Style | None = None
+        """Of all cells. None: it is to be asked for, which takes as long as drawing some rows."""
+
+    def sync(self) -> None:
+        """The pane changed."""
+        size = Size(self.scrollable_content_region.width, self.pane.total)
+        self._mirroring = True
+        try:
+            if self.virtual_size != size:
+                self.virtual_size = size
+            if round(self.scroll_y) != self.pane.top:
+                self.scroll_to(y=self.pane.top, animate=False, force=True)
+        finally:
+            self._mirroring = False
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002 - its size is asked for
+        """Textual says so: with each step while somebody drags the corner of a window."""
+        if self._waiting is not None:
+            self._waiting.stop()
+            self._waiting = None
+        if len(self.pane.lines) < QUICK:
+            self._fit()
+        else:
+            self._waiting = self.set_timer(SETTLED_S, self._fit)
+
+    def _fit(self) -> None:
+        region = self.scrollable_content_region
+        if region.width:
+            self.pane.resize(region.width, region.height)
+            self.sync()
+            self.post_message(self.Moved())
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """By wheel, bar or keys, or by ourselves."""
+        super().watch_scroll_y(old_value, new_value)
+        if not self._mirroring:
+            self.pane.scroll_to(round(new_value))
+            self.post_message(self.Moved())
+
+    def move(self, how: str) -> None:
+        """As a key says: `up`, `down`, `pageup`, `pagedown`, `home`, `end`."""
+        match how:
+            case "up" | "down":
+                self.pane.scroll(1 if how == "down" else -1)
+            case "pageup" | "pagedown":
+                self.pane.page(1 if how == "pagedown" else -1)
+            case "home":
+                self.pane.home()
+            case _:
+                self.pane.end()
+        self.sync()
+        self.post_message(self.Moved())
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one."""
+        if self._base is None:
+            self._base = self.rich_style
+        return strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._base)
+
+    def notify_style_update(self) -> None:
+        """Textual says that it may look otherwise now."""
+        super().notify_style_update()
+        self._base = None
