@@ -1,0 +1,238 @@
+"""Whether an IRC network lets us in as the configuration says; nothing is joined and nobody is spoken to.
+
+Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`, `irc.login`,
+`irc.rooms`, and those of `probes.net`. https://modern.ircdocs.horse/#connection-registration
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from channels.base import Denied, SendError
+from channels.irc.config import IrcConfig, Tls
+from channels.irc.registration import Logins, Registration, Upgrade
+from channels.irc.wire import Line, line, parse
+from gateway.probes.base import Finding
+from gateway.probes.found import Found
+from gateway.probes.irc_rooms import Rooms
+from gateway.probes.net import LIMIT_S, probe_net, why
+
+_HURRY_S: Final = 4.0
+"""What has been asked by then and not answered, is not waited for."""
+_ROOMS_S: Final = 2.0
+"""For what a server says of rooms: some say nothing."""
+_LOOPBACK = ("127.", "localhost", "::1")
+_NUMERICS_OF_NICKS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IrcSeen:
+    """What was found, and how the network is."""
+
+    findings: list[Finding] = field(default_factory=list)
+    network: str = ""
+    """As it calls itself. Empty: it does not say, or we were not let in."""
+    nick: str = ""
+    """Under which we were welcomed. Empty: we were not."""
+    account: str = ""
+    """Of the services, that we were logged in to. Empty: none."""
+    mechanisms: tuple[str, ...] | None = None
+    """Offered for SASL; empty: SASL, without saying how. None: no SASL."""
+
+
+async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcSeen:
+    """Connect, log in, say goodbye. Never raises but for cancellation; takes 10 s at most."""
+    from channels.irc.tls import context  # noqa: PLC0415 - with the library
+
+    given = [config.password, config.sasl.password if config.sasl else None]
+    found = Found(where, [secret.get_secret_value() for secret in given if secret])
+    try:
+        tls = context(config.tls)
+    except Denied as denied:
+        found.bad("irc.tls", denied.reason, "correct the names of the files under tls")
+        return IrcSeen(findings=found.findings)
+    talk = _Talk(config, found, secure=tls is not None)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await _connected(config, talk, tls)
+    except TimeoutError:
+        told = why(TimeoutError(), config.host, config.port)
+        if talk.spoken:
+            found.bad("irc.login", f"{config.host} did not let us in within {LIMIT_S:.0f} s", "try again later")
+        else:
+            found.bad(told.code, told.what, "look at the port, and whether it takes TLS (6697 does, 6667 does not)")
+    except (OSError, UnicodeError) as error:
+        ca_key = f"channels.{where}.tls.ca_file" if where else "tls: {ca_file: FILE}"
+        if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
+            # asyncio tells several addresses' errors as one: ask anew, which names it.
+            found.findings += await probe_net(config.host, config.port, tls=tls or False, where=where, ca_key=ca_key)
+        if not found.hopeless:
+            told = why(error, config.host, config.port, ca_key=ca_key)
+            found.bad(told.code, told.what, told.fix)
+    _also(config, talk, found)
+    return talk.seen()
+
+
+async def _connected(config: IrcConfig, talk: "_Talk", tls: object) -> None:
+    """Talk until all is known, or there is nothing more to hope for. Raises OSError."""
+    from channels.irc.connection import connection_to  # noqa: PLC0415 - takes a fifth of a second
+
+    connection = connection_to(talk.on_line, talk.on_lost)
+    talk.write = connection.send_raw
+    try:
+        await connection.open(config.host, config.port, tls)  # type: ignore[arg-type] # `context`'s own
+        talk.start()
+        await talk.over(_HURRY_S)
+    finally:
+        talk.leave()
+        await connection.goodbye(line("QUIT", trailing="just looking"))
+
+
+class _Talk:
+    """One login, followed."""
+
+    def __init__(self, config: IrcConfig, found: Found, *, secure: bool) -> None:
+        self._config, self._found = config, found
+        self._login = Registration(config, secrets.token_urlsafe(18), Logins(), secure=secure)
+        self._over = asyncio.Event()
+        self._rooms = Rooms(config.rooms)
+        self._last_words = self._network = ""
+        self._refused: tuple[str, str] | None = None
+        """Numeric and words of the first refusal of our nick."""
+        self.spoken = False
+        """The server has said something that reads like IRC."""
+        self.write: Callable[[str], None] = lambda _: None
+
+    def start(self) -> None:
+        """Say the first lines."""
+        for raw in self._login.start():
+            self.write(raw)
+
+    async def over(self, hurry_s: float) -> None:
+        """Until all is known."""
+        try:
+            await asyncio.wait_for(self._over.wait(), hurry_s)
+        except TimeoutError:
+            for raw in self._login.hurry():
+                self.write(raw)
+            await self._over.wait()
+
+    def on_line(self, raw: str) -> None:
+        """One line of the server's."""
+        said = parse(raw)
+        if said is None or self._over.is_set():
+            return
+        self.spoken = True
+        if said.command in _NUMERICS_OF_NICKS and not self._login.welcomed and self._refused is None:
+            self._refused = (said.command, said.param(-1))
+        try:
+            for answer in self._login.feed(said):
+                self.write(answer)
+        except Upgrade as upgrade:
+            what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
+            self._end("irc.sts", what, f"write port: {upgrade.port} and tls: true", warning=True)
+        except SendError as error:
+            self._end(*_refusal(error.reason, self._config))
+        else:
+            self._follow(said)
+
+    def _follow(self, said: Line) -> None:
+        match said.command:
+            case "PING":
+                self.write(line("PONG", trailing=said.param(-1)))
+            case "ERROR":
+                self._last_words = said.param(-1)
+            case "005":
+                tokens = dict(token.partition("=")[::2] for token in said.params[1:-1])
+                self._network = self._found.clean(tokens.get("NETWORK", ""))[:60] or self._network
+            case "376" | "422":
+                asking = self._rooms.asking()
+                for raw in asking:
+                    self.write(raw)
+                if asking:
+                    asyncio.get_running_loop().call_later(_ROOMS_S, self._over.set)
+                else:
+                    self._over.set()
+            case _ if self._rooms.over(said):
+                self._over.set()
+
+    def on_lost(self, reason: str) -> None:
+        """The connection has ended."""
+        if self._over.is_set():
+            return
+        if not self._login.welcomed:
+            words = f"{reason}: {self._last_words}" if self._last_words else reason
+            fix = "look at the port, and whether it takes TLS" if not self.spoken else "ask the network, or try later"
+            self._end("irc.login", f"{self._config.host} did not let us in: {words}", fix)
+        self._over.set()
+
+    def leave(self) -> None:
+        """What is said from now on counts no more."""
+        self._over.set()
+
+    def _end(self, code: str, what: str, fix: str, *, warning: bool = False) -> None:
+        (self._found.warn if warning else self._found.bad)(code, what, fix)
+        self._over.set()
+
+    def seen(self) -> IrcSeen:
+        """What is known by now; adds what a login that succeeded tells."""
+        login, found, config = self._login, self._found, self._config
+        offered = login.offer("sasl")
+        mechanisms = None if offered is None else tuple(one for one in offered.upper().split(",") if one)
+        if login.welcomed:
+            name = f" ({self._network})" if self._network else ""
+            found.ok("irc.network", f"{config.host}{name} lets us in")
+            self._nick()
+            self._rooms.tell(found)
+            if login.account:
+                found.ok("irc.sasl", f"the services know us as {login.account}")
+            elif mechanisms is not None:
+                what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
+                found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
+        nick = login.nick if login.welcomed else ""
+        return IrcSeen(
+            findings=found.findings, network=self._network, nick=nick, account=login.account, mechanisms=mechanisms
+        )
+
+    def _nick(self) -> None:
+        login, config = self._login, self._config
+        if self._refused is None:
+            self._found.ok("irc.nick", f"the nick {login.nick} is free")
+            return
+        numeric, words = self._refused
+        what = f"the nick {config.nick} is {_NUMERICS_OF_NICKS[numeric]} ({words}); it would be {login.nick}"
+        fix = "choose another nick, or wait until it is free: the bot takes it back then"
+        self._found.warn("irc.nick", what, fix)
+
+
+def _refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
+    """Code, what and fix of why we are not let in."""
+    if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
+        return "irc.sasl", reason, "choose another mechanism, or leave sasl out"
+    if reason.startswith("SASL"):
+        account = config.sasl.account if config.sasl else ""
+        fix = f"correct the account's name ({account}) or its password; it is the services', not the server's"
+        return "irc.sasl", reason, fix
+    if "password" in reason:
+        return "irc.password", reason, "correct the server's password (not that of the services, which is under sasl)"
+    if "banned" in reason:
+        return "irc.banned", reason, "ask the network's staff"
+    if "nick" in reason or "names like it" in reason:
+        return "irc.nick", reason, "choose another nick"
+    return "irc.login", reason, "try again later, or ask the network"
+
+
+def _also(config: IrcConfig, talk: _Talk, found: Found) -> None:
+    """What is unwise though it works."""
+    local = config.host.startswith(_LOOPBACK)
+    if not talk.spoken:
+        return
+    if config.tls is False and not local:
+        what = "everything, passwords too, goes over the network in the clear"
+        found.warn("irc.tls", what, "write tls: true, and the port for it (mostly 6697)")
+    elif isinstance(config.tls, Tls) and not config.tls.verify:
+        found.warn("irc.tls", "any certificate is accepted, so anybody on the way can listen", "take verify: false out")
+    elif config.tls is not False:
+        found.ok("irc.tls", "the certificate is good")

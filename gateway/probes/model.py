@@ -1,0 +1,167 @@
+"""Whether a model answers: its key, its name, its address; asked for one token.
+
+Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
+`model.price`, and those of `probes.net`. platform.claude.com/docs/en/api/models-list,
+platform.openai.com/docs/api-reference/models, llama.cpp tools/server/README.md (`/v1/models`, `/props`).
+"""
+
+import asyncio
+import contextlib
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.cache.prices import Price, Prices
+from agent.models.base import Busy, End, Model, ModelError, Request, Said, Text, Unusable
+from agent.models.build import build_model
+from agent.models.config import (
+    AnthropicConfig,
+    ModelConfig,
+    OpenAIConfig,
+    ProviderConfig,
+    context_tokens_of,
+)
+from gateway.clock import SystemClock
+from gateway.probes.base import Finding
+from gateway.probes.found import Found
+from gateway.probes.model_list import (
+    Offered,
+    account_of,
+    found_of,
+    list_models,
+    listed_by,
+    nearest,
+    refused_key,
+    silent,
+    unreachable_at,
+)
+from gateway.probes.net import LIMIT_S
+
+__all__ = ["ModelSeen", "Offered", "list_models", "nearest", "probe_model"]
+
+_LIST_S: Final = 4.0
+_NO_CREDIT: Final = re.compile(r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE)
+_NO_MODEL: Final = re.compile(r"model", re.IGNORECASE)
+_ENOUGH: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
+"""OpenAI's reasoning models say this where one token is not enough: key and name are good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSeen:
+    """What was found of one model."""
+
+    findings: list[Finding] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    """As `Offered.names`."""
+    context_tokens: int | None = None
+    """As the provider says. None: it does not."""
+    minimum_tokens: int = 0
+    """The shortest prefix that it caches."""
+
+
+async def probe_model(
+    config: ModelConfig, provider: ProviderConfig, prices: Prices, *, where: str = "", keys: tuple[str, str] = ("", "")
+) -> ModelSeen:
+    """Ask the model for one token. Never raises but for cancellation; takes 10 s at most.
+
+    It costs what a prompt of ten tokens costs. `keys`: what the model and its provider are called in the
+    configuration.
+    """
+    found, listed = found_of(provider, where), Offered(heard=False)
+    price = prices.of(config.name or "", provider=provider.kind)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            listed = await listed_by(provider, found, _LIST_S)
+            if not found.hopeless:
+                await _asked(config, provider, found, listed, keys)
+    except TimeoutError:
+        if listed.heard:
+            what = f"{config.name or provider.kind} has not answered yet"
+            found.warn("model.busy", what, "try again; a server of one's own may still be loading the model")
+        elif not found.hopeless:
+            silent(provider, found)
+    if not found.hopeless:
+        _told(config, provider, price, found, listed)
+    return ModelSeen(
+        findings=found.findings,
+        names=listed.names,
+        context_tokens=listed.windows.get(config.name or ""),
+        minimum_tokens=price.minimum_tokens,
+    )
+
+
+async def _asked(
+    config: ModelConfig, provider: ProviderConfig, found: Found, listed: Offered, keys: tuple[str, str]
+) -> None:
+    """One token, by the same code that will answer people."""
+    key, source = keys[0] or "model", keys[1] or "provider"
+    single = config.model_copy(update={"provider": source, "fallbacks": ()})
+    made: dict[str, Model] = {}
+    try:
+        build_model(key, {key: single}, {source: provider}, SystemClock(), made=made)
+    except ValueError as error:
+        found.bad("model.answer", str(error), "correct the entry")
+        return
+    model, name = made[key], config.name or provider.kind
+    said = (Said(role="user", parts=(Text(text="Say OK."),)),)
+    request = Request(blocks=(), conversation=said, max_output_tokens=1, shared_key="probe")
+    try:
+        async with contextlib.aclosing(model.stream(request)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, End):
+                    found.ok("model.answer", f"{name} answers")
+    except ModelError as error:
+        await _failed(error, name, provider, found, listed)
+    finally:
+        await model.aclose()
+
+
+async def _failed(error: ModelError, name: str, provider: ProviderConfig, found: Found, listed: Offered) -> None:
+    """Name what is wrong."""
+    if _ENOUGH.search(error.reason):
+        found.ok("model.answer", f"{name} answers")
+    elif _without_credit(error):
+        fix = f"add credit to the account at {account_of(provider)}, or raise its limit"
+        found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
+    elif error.status in {401, 403}:
+        refused_key(provider, found, error)
+    elif error.status in {400, 404} and _NO_MODEL.search(error.reason):
+        close = nearest(name, listed.names)
+        fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
+        found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
+    elif isinstance(error, Busy):
+        if error.status is None:
+            await unreachable_at(provider, found, error)
+        if not found.hopeless:
+            found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
+    else:
+        found.bad("model.answer", f"{name} gave no answer: {error.reason}", "look at base_url and the name")
+
+
+def _without_credit(error: ModelError) -> bool:
+    """Too many requests that no waiting helps are those of a limit on money."""
+    spent = isinstance(error, Unusable) and error.status == 429  # noqa: PLR2004 - HTTP's own number
+    return spent or error.status == 402 or _NO_CREDIT.search(error.reason) is not None  # noqa: PLR2004 - the same
+
+
+def _told(config: ModelConfig, provider: ProviderConfig, price: Price, found: Found, listed: Offered) -> None:
+    """What will surprise somebody, though it works."""
+    name, written = config.name or provider.kind, context_tokens_of(config, provider)
+    window = listed.windows.get(config.name or "") or _only(listed, provider)
+    if window is not None and written > window:
+        fix = f"write context_tokens: {window}"
+        found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
+    else:
+        found.ok("model.context", f"prompts may have {written} tokens together with the answer")
+    if price.known and not price.priced:
+        found.warn("model.price", f"nobody knows what {name} costs", "write its prices into prices.yaml")
+    elif not price.known:
+        what = f"{name} is not in the price table, so it counts as a dear one"
+        found.warn("model.price", what, "write its prices into prices.yaml in the configuration directory")
+    if isinstance(provider, AnthropicConfig | OpenAIConfig):
+        found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
+
+
+def _only(listed: Offered, provider: ProviderConfig) -> int | None:
+    """llama.cpp has one model, whatever it is called."""
+    return next(iter(listed.windows.values())) if provider.kind == "llamacpp" and len(listed.windows) == 1 else None

@@ -1,0 +1,165 @@
+"""What is asked about a Discord bot. Pure."""
+
+import re
+from dataclasses import dataclass, replace
+
+from pydantic import SecretStr
+
+from channels.discord.config import DiscordConfig
+from gateway.probes.discord import DiscordSeen
+from gateway.setup.answers import Discord, Secret
+from gateway.setup.ask_telegram import LATER
+from gateway.setup.dialog import (
+    Ask,
+    AskSecret,
+    Flow,
+    Look,
+    LookPerson,
+    ask,
+    ask_secret,
+    confirm,
+    look,
+    settle,
+    several,
+    tell,
+)
+
+_HOW = (
+    "",
+    "Discord",
+    "  A bot is made at https://discord.com/developers/applications",
+    "  New Application, then Bot: switch on MESSAGE CONTENT INTENT; Reset Token shows the token.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came out."""
+
+    channel: Discord
+    owner: str | None
+    """The owner's id. None: not told."""
+
+
+def ask_discord(
+    before: Discord | None, owner: str | None, channel: str, urls: tuple[str | None, str | None] = (None, None)
+) -> Flow[Told]:
+    """Raises Skipped. `urls`: of another server, for HTTP and for the gateway."""
+    yield from tell(*_HOW)
+    made = before or Discord(channel=channel, token=Secret(reference=""))
+    made = replace(made, api_url=urls[0] or made.api_url, gateway_url=urls[1] or made.gateway_url)
+    kept = before.token if before else None
+    while True:
+        token = yield from ask_secret(
+            AskSecret(key="discord.token", text="Token", file=f"{channel}.token", before=kept)
+        )
+        kept = token if not token.new else kept
+        made = replace(made, token=token)
+        if token.value is None:
+            yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
+            seen: DiscordSeen | None = DiscordSeen()
+        else:
+            seen = yield from _looked(made)
+        if seen is not None:
+            break
+    made = replace(made, name=seen.name, invitation=seen.invitation)
+    rooms = yield from _rooms(made, seen)
+    told = yield from _owner(made, owner, seen)
+    return Told(channel=replace(made, rooms=rooms), owner=told)
+
+
+def _looked(made: Discord) -> Flow[DiscordSeen | None]:
+    """What was seen with the token; None: another one is to be asked for."""
+    sure = False
+    while True:
+        yield from tell("  Asking Discord ...")
+        seen = yield from look(Look(config_of(replace(made, rooms=()))), DiscordSeen)
+        # In which guilds it is, is told where that is asked for.
+        way = yield from settle(one for one in seen.findings if one.code != "discord.guilds")
+        if way == "correct":
+            return None
+        if way == "again":
+            continue
+        sure = sure or not seen.name or (yield from confirm(f"Is {seen.name} the one?"))
+        return seen if sure else None
+
+
+def _rooms(made: Discord, seen: DiscordSeen) -> Flow[tuple[str, ...]]:
+    while not seen.guilds and seen.id:
+        yield from tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
+        yield from tell(f"  {seen.invitation}", "")
+        answer = yield from ask(
+            Ask(key="", text="Press Enter once it is there, or `go on` without", default="", unattended="go on")
+        )
+        if answer:
+            break
+        seen = yield from look(Look(config_of(made)), DiscordSeen)
+    yield from tell("", *(f"  {number}  {name}" for number, name in seen.guilds[:10]))
+    default = " ".join(made.rooms) or (seen.guilds[0][0] if len(seen.guilds) == 1 else "none")
+    while True:
+        answer = yield from ask(
+            Ask(
+                key="discord.rooms",
+                text="Where it may act: ids of these or of channels, `*`, `none`",
+                default=default,
+                read=_places,
+            )
+        )
+        rooms = () if answer == "none" else several(answer)
+        wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in seen.guilds}]
+        if made.token.value is None or not wanted:
+            return rooms
+        checked = yield from look(Look(config_of(replace(made, rooms=tuple(wanted)))), DiscordSeen)
+        way = yield from settle(
+            [one for one in checked.findings if one.code == "discord.rooms"], skip=False, also=("discord.rooms",)
+        )
+        if way == "go on":
+            return rooms
+
+
+def _owner(made: Discord, before: str | None, seen: DiscordSeen) -> Flow[str | None]:
+    number, name = seen.owner
+    yield from tell("", "  The owner may do everything, and is known by an id of Discord's.")
+    if before is None and number:
+        yield from tell(f"  The application belongs to {name} ({number}).")
+    elif before is None:
+        yield from tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
+    while True:
+        answer = yield from ask(
+            Ask(key="discord.owner", text=f"Your id, or `{LATER}`", default=before or number or LATER, read=_person)
+        )
+        if answer == LATER:
+            return None
+        if made.token.value is None or answer in {before, number}:
+            return answer
+        who = yield Look(LookPerson(config_of(made), answer))
+        if who:
+            yield from tell(f"  That is {who}.")
+            return answer
+        if (yield from confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False)):
+            return answer
+
+
+def config_of(made: Discord) -> DiscordConfig:
+    """As the configuration will have it."""
+    more = {"api_url": made.api_url, "gateway_url": made.gateway_url}
+    token = SecretStr(made.token.value or "")
+    base = {"platform": "discord", "token": token, "rooms": made.rooms}
+    return DiscordConfig.model_validate(base | {key: value for key, value in more.items() if value})
+
+
+def _person(words: str) -> str:
+    words = words.strip().lower()
+    if words != LATER and not re.fullmatch(r"[0-9]{1,20}", words):
+        raise ValueError("an id is a number, e.g. 123456789012345678")
+    return words
+
+
+def _places(words: str) -> str:
+    words = words.strip().lower()
+    if words in {"", "none"}:
+        return "none"
+    for one in several(words):
+        if not re.fullmatch(r"[0-9]{1,20}|\*", one):
+            raise ValueError(f"{one} is no id: right-click the channel or the guild, Copy ID (in developer mode)")
+    return " ".join(several(words))

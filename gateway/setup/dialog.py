@@ -1,0 +1,206 @@
+"""What an interview asks for, step by step, and the questions that are the same everywhere. Pure.
+
+A `Flow` yields steps and is sent one reply for each: a text for `Ask`, a `Secret` for `AskSecret`, True or False for
+`Confirm`, what was seen for `Look`, None for `Tell`.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from agent.models.config import ModelConfig, ProviderConfig
+from channels.discord.config import DiscordConfig
+from channels.irc.config import IrcConfig
+from channels.telegram.config import TelegramConfig
+from gateway.probes.base import Finding
+from gateway.probes.discord import DiscordSeen
+from gateway.probes.irc import IrcSeen
+from gateway.probes.model import ModelSeen, Offered
+from gateway.probes.telegram import TelegramSeen
+from gateway.probes.telegram_waiting import Waiting
+from gateway.setup.answers import Secret
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One question. The reply is what `read` makes of the words."""
+
+    key: str
+    """Also the name of its flag, `--` in front and `-` for dots. Empty: it has none."""
+    text: str
+    default: str | None = None
+    """What an empty answer means. None: it must be answered."""
+    unattended: str | None = None
+    """What is taken where nobody can be asked and no flag is given. None: the default."""
+    given: str = ""
+    """The key of a secret: where nobody can be asked, `yes` if its flag is given, else `no`. Empty: not so."""
+    choices: tuple[str, ...] = ()
+    """If not empty: these, a number counted from 1, or the beginning of just one."""
+    free: bool = False
+    """With choices: any other word is an answer as well."""
+    read: Callable[[str], str] = str.strip
+    """Raises ValueError, whose text says how to write it."""
+    quiet: bool = False
+    """A flag may answer it; else it is not asked, and its default is the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSecret:
+    """A question whose answer is not shown. The reply is a `Secret`."""
+
+    key: str
+    """Its flags end in `-env` and `-file`."""
+    text: str
+    file: str
+    """Where it is kept, below the configuration directory."""
+    before: Secret | None = None
+    """What is there already, and what an empty answer means. None: it must be answered."""
+    read: Callable[[str], str] = str.strip
+    quiet: bool = False
+    """A flag may answer it; else it is not asked, and the answer is `before`, or a `Secret` without a reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """Yes or no."""
+
+    text: str
+    default: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Words for the person."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a look found, for the person."""
+
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something does not work: what is to be done? The reply is one of `Way`, from `ways`."""
+
+    ways: tuple["Way", ...]
+    """The first is what an empty answer means."""
+    findings: tuple[Finding, ...]
+
+
+Way = Literal["correct", "again", "go on", "skip"]
+"""Answer the question anew; look again; leave it as it is; leave the whole platform out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A question to the world."""
+
+    at: "TelegramConfig | DiscordConfig | IrcConfig | ProviderConfig | LookWaiting | LookModel | LookPerson"
+
+
+@dataclass(frozen=True, slots=True)
+class LookWaiting:
+    """Who has written to a Telegram bot and was not answered yet."""
+
+    config: TelegramConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LookPerson:
+    """Who has this id. The reply is the name, or an empty text."""
+
+    config: TelegramConfig | DiscordConfig
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookModel:
+    """Whether it answers."""
+
+    config: ModelConfig
+    provider: ProviderConfig
+
+
+Seen = TelegramSeen | DiscordSeen | IrcSeen | ModelSeen | Offered | Waiting
+Step = Ask | AskSecret | Confirm | Tell | Report | Trouble | Look
+Reply = str | bool | Secret | Seen | None
+Flow = Generator[Step, Reply, T]
+
+
+class Skipped(Exception):
+    """The person leaves the platform out."""
+
+
+def ask(question: Ask) -> Flow[str]:
+    """The answer."""
+    reply = yield question
+    assert isinstance(reply, str)
+    return reply
+
+
+def ask_secret(question: AskSecret) -> Flow[Secret]:
+    """The secret."""
+    reply = yield question
+    assert isinstance(reply, Secret)
+    return reply
+
+
+def confirm(text: str, *, default: bool = True) -> Flow[bool]:
+    """Whether they agree."""
+    reply = yield Confirm(text=text, default=default)
+    return reply is True
+
+
+def tell(*lines: str) -> Flow[None]:
+    """Say it."""
+    yield Tell(lines)
+
+
+def look(at: Look, kind: type[T]) -> Flow[T]:
+    """What is there."""
+    reply = yield at
+    assert isinstance(reply, kind)
+    return reply
+
+
+_AGAIN = (
+    "discord.intents",
+    "model.busy",
+    "model.credit",
+    "net.lost",
+    "net.proxy",
+    "net.route",
+    "net.timeout",
+    "telegram.poller",
+)
+"""What is mended elsewhere, so that it is looked at again first of all."""
+
+
+def settle(findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()) -> Flow[Way]:
+    """Show what was found; where something does not work, what to do about it. Raises Skipped.
+
+    `also`: codes of warnings that are worth asking about.
+    """
+    found = tuple(findings)
+    yield Report(found)
+    wrong = [one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)]
+    if not wrong:
+        return "go on"
+    elsewhere = all(one.code.startswith(_AGAIN) for one in wrong)
+    ways: tuple[Way, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
+    reply = yield Trouble(ways=(*ways, "skip") if skip else ways, findings=tuple(wrong))
+    if reply == "skip":
+        raise Skipped
+    assert reply in {"again", "correct", "go on"}
+    return "again" if reply == "again" else "correct" if reply == "correct" else "go on"
+
+
+def several(words: str) -> tuple[str, ...]:
+    """The words of an answer that names several things."""
+    return tuple(word for word in words.replace(",", " ").split() if word)

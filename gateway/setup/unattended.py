@@ -1,0 +1,87 @@
+"""Nobody to ask: flags answer, and what they leave out has a default or is an error that names the flag."""
+
+from pathlib import Path
+
+from gateway.probes.base import Finding
+from gateway.setup.answers import Secret
+from gateway.setup.dialog import Ask, AskSecret, Confirm, Report, Trouble, Way
+from gateway.setup.driving import Flags, Stopped, chosen, secret_of
+
+FAILED, BAD_USAGE = 1, 2
+
+
+class Unattended:
+    """Answers by flags."""
+
+    def __init__(self, directory: Path, flags: Flags, *, force: bool) -> None:
+        """`force`: what does not work is configured all the same."""
+        self._directory, self._flags, self._force = directory, flags, force
+        self._given: set[str] = set()
+        """Keys of flags that have answered."""
+        self.findings: list[Finding] = []
+        self.heard: list[str] = []
+        """Secrets that were looked up."""
+
+    def settle_in(self, directory: Path) -> None:
+        """Paths start there from now on."""
+        self._directory = directory
+
+    def ask(self, question: Ask) -> str:
+        flag = f"--{question.key.replace('.', '-')}"
+        if (words := self._flags.answers.get(question.key)) is not None:
+            if question.key in self._given:
+                raise Stopped(f"{flag}: {words!r} was not accepted", code=FAILED)
+            self._given.add(question.key)
+            try:
+                return chosen(question, words)
+            except ValueError as error:
+                raise Stopped(f"{flag}: {error}", code=BAD_USAGE) from None
+        if question.given:
+            return "yes" if question.given in self._flags.secrets else "no"
+        default = question.default if question.unattended is None else question.unattended
+        if default is None:
+            raise Stopped(f"{flag} is missing: {question.text}", code=BAD_USAGE)
+        return default
+
+    def ask_secret(self, question: AskSecret) -> Secret:
+        flag = f"--{question.key.replace('.', '-')}"
+        reference = self._flags.secrets.get(question.key)
+        if reference is None:
+            if question.before is None and question.quiet:
+                return Secret(reference="")
+            if question.before is None:
+                raise Stopped(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
+            return question.before
+        try:
+            secret = secret_of(reference, self._directory)
+        except ValueError as error:
+            raise Stopped(f"{flag}-file: {error}", code=BAD_USAGE) from None
+        if secret.value is None and not self._force:
+            raise Stopped(f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE)
+        self._given.add(question.key)
+        if secret.value:
+            self.heard.append(secret.value)
+        return secret
+
+    @property
+    def idle(self) -> list[str]:
+        """Flags for which there was no question."""
+        keys = [*self._flags.answers, *self._flags.secrets]
+        return [f"--{key.replace('.', '-')}" for key in keys if key not in self._given]
+
+    def confirm(self, question: Confirm) -> bool:
+        if not question.default and not self._force:
+            raise Stopped(f"{question.text} (--force says yes)", code=FAILED)
+        return True
+
+    def tell(self, lines: tuple[str, ...]) -> None:
+        """Nobody listens."""
+
+    def report(self, said: Report) -> None:
+        self.findings += said.findings
+
+    def trouble(self, said: Trouble) -> Way:
+        if self._force or all(one.level == "warning" for one in said.findings):
+            return "go on"
+        told = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
+        raise Stopped(f"{told} (--force writes it all the same)", code=FAILED)
