@@ -1,0 +1,81 @@
+"""What checks are handed, and what they are."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.doctor.rules.running import State
+from gateway.probes.base import Finding
+from gateway.settings import Settings
+from gateway.settings_load import Read
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where doctor looks, whatever the configuration says."""
+
+    directory: Path
+    """Of the configuration."""
+    env: Mapping[str, str]
+    offline: bool = False
+    """Nothing beyond this machine is asked."""
+    root: Path = Path("/")
+    """Where `proc`, `sys`, `etc` and `run` are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is examined, once its configuration could be read."""
+
+    machine: Machine
+    read: Read
+    state: State
+    """Of its gateway."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.read.settings
+
+    @property
+    def offline(self) -> bool:
+        return self.machine.offline
+
+
+Bare = Callable[[Machine], Awaitable[Sequence[Finding]]]
+"""Looks at something that needs no configuration."""
+Check = Callable[[Subject], Awaitable[Sequence[Finding]]]
+"""Looks at one thing. May raise whatever goes wrong: that is told as a finding of its own."""
+
+
+async def aside(function: Callable[[], T]) -> T:
+    """Run what blocks in a thread that nobody has to wait for: also not the end of the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(end: Callable[[], None]) -> None:
+        if not done.done():
+            end()
+
+    def work() -> None:
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            _call(loop, tell, partial(done.set_exception, error))
+        else:
+            _call(loop, tell, partial(done.set_result, result))
+
+    threading.Thread(target=work, name="doctor", daemon=True).start()
+    return await done
+
+
+def _call(loop: asyncio.AbstractEventLoop, tell: Callable[[Callable[[], None]], None], end: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(tell, end)
+    except RuntimeError:  # nobody waits any more: the loop is closed
+        return

@@ -1,0 +1,176 @@
+"""Runs all checks side by side. Each has a bound, and so has everything; what breaks is a finding of its own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from gateway.doctor.base import Check, Machine, Subject, aside
+from gateway.doctor.checks import clock, configuration, files, machine, models, network, ops, running, sandbox, store
+from gateway.doctor.checks import versions as installed
+from gateway.doctor.checks.channels import channel_checks
+from gateway.doctor.checks.mcp import mcp_checks
+from gateway.doctor.report import Report, arranged
+from gateway.doctor.rules.configuration import none_there, wrong
+from gateway.known_secrets import known_secrets
+from gateway.probes.base import Finding
+from gateway.redaction import Redactor
+from gateway.settings_load import BadConfig, Problem, read
+
+CHECK_S: Final = 12.0
+"""Of one check: probes end by themselves after ten, and say more of why than we could."""
+ALL_S: Final = 30.0
+GOODBYE_S: Final = 2.0
+"""Of these, for whatever has to be ended."""
+
+LOCAL: Final[tuple[tuple[str, Check], ...]] = (
+    ("configuration", configuration.check_configuration),
+    ("price table", configuration.check_prices),
+    ("modes of files", files.check_modes),
+    ("workspaces", files.check_workspaces),
+    ("files that are named", files.check_references),
+    ("store", store.check_store),
+    ("posts that wait", store.check_outbox),
+    ("gateway", running.check_running),
+    ("what the gateway goes by", running.check_reading),
+    ("operator's port", ops.check_port),
+    ("clock", clock.check_clock),
+    ("embedded model", models.check_embedded),
+    ("fallbacks", models.check_fallbacks),
+    ("cacheable prefix", models.check_prefix),
+    ("sandbox", sandbox.check_sandbox),
+    ("machine", machine.check_machine),
+)
+"""What is looked at on this machine, apart from the clock."""
+
+Told = Callable[[int, int, Sequence[str]], None]
+"""How many checks are done, of how many, and which are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A check, and what people call it."""
+
+    name: str
+    run: Callable[[], Awaitable[Sequence[Finding]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is known before anything is looked at, and what is to be looked at."""
+
+    findings: Sequence[Finding]
+    checks: Sequence[Named] = ()
+    redact: Callable[[str], str] = field(default_factory=Redactor)
+    readable: bool = True
+
+
+async def examine(where: Machine, told: Told = lambda *_: None) -> Report:
+    """Look at everything. Never raises, but for cancellation, whatever is there. Takes 30 s at most."""
+    began = monotonic()
+    plan = await _planned(where)
+    left_s = max(GOODBYE_S, ALL_S - GOODBYE_S - (monotonic() - began))
+    findings = [*plan.findings, *await side_by_side(plan.checks, told, all_s=left_s)]
+    return Report(findings=arranged(findings, plan.redact), took_s=monotonic() - began, readable=plan.readable)
+
+
+async def _planned(where: Machine) -> _Plan:
+    versions = Named("versions", lambda: installed.check_versions(where))
+    subject = "configuration"
+    try:
+        async with asyncio.timeout(CHECK_S):
+            found = await aside(lambda: read(where.directory, where.env))
+            subject = "store"
+            state = await aside(lambda: running.look_at(where, found.settings.store.path, datetime.now(UTC)))
+    except BadConfig as error:
+        if len(error.problems) == 1 and _is_none(error.problems[0]):
+            return _Plan(findings=[none_there(error.problems[0])], readable=False)
+        modes = Named("modes of files", lambda: files.check_directory(where))
+        return _Plan(findings=[*wrong(error.problems), _unseen()], checks=[modes, versions])
+    except TimeoutError:
+        return _Plan(findings=[replace(_late(subject, CHECK_S), level="bad")], checks=[versions])
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or a file system that breaks: told, not raised
+        return _Plan(findings=[replace(_broke(subject, error), level="bad")], checks=[versions])
+    checks = _checks(Subject(machine=where, read=found, state=state))
+    redact = Redactor(known_secrets(found.settings, found.references))
+    return _Plan(findings=[], checks=[*checks, versions], redact=redact)
+
+
+def _checks(subject: Subject) -> list[Named]:
+    some = [*LOCAL, *mcp_checks(subject), *models.model_checks(subject)]
+    if not subject.offline:
+        some += [*channel_checks(subject), ("servers", network.check_servers)]
+    return [Named(name, partial(check, subject)) for name, check in some]
+
+
+async def side_by_side(
+    checks: Sequence[Named], told: Told, *, check_s: float = CHECK_S, all_s: float = ALL_S - GOODBYE_S
+) -> list[Finding]:
+    """What all of them find, in their order. Each may take `check_s`, all together `all_s`, in seconds."""
+    found: list[Sequence[Finding] | None] = [None] * len(checks)
+
+    def tell() -> None:
+        left = [check.name for check, some in zip(checks, found, strict=True) if some is None]
+        told(len(checks) - len(left), len(checks), left)
+
+    async def one(place: int, check: Named) -> None:
+        found[place] = await _bounded(check, check_s)
+        tell()
+
+    tell()
+    if tasks := [asyncio.create_task(one(place, check)) for place, check in enumerate(checks)]:
+        try:
+            await asyncio.wait(tasks, timeout=all_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    late = [[_late(check.name, all_s)] if some is None else some for check, some in zip(checks, found, strict=True)]
+    return [finding for some in late for finding in some]
+
+
+async def _bounded(check: Named, check_s: float) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(check_s):
+            return await check.run()
+    except TimeoutError:
+        return [_late(check.name, check_s)]
+    except Exception as error:  # noqa: BLE001 - whatever one check meets, the others go on, and nobody sees a traceback
+        return [_broke(check.name, error)]
+
+
+def _late(name: str, after_s: float) -> Finding:
+    return Finding(
+        code="doctor.late",
+        level="warning",
+        what=f"looking at it took longer than {after_s:.0f} s",
+        fix="run it again; if it stays, the disk or the network there hangs",
+        where=name,
+    )
+
+
+def _broke(name: str, error: Exception) -> Finding:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    return Finding(
+        code="doctor.broke",
+        level="warning",
+        what=f"this check itself broke: {reason}",
+        fix="report it, with the version and the system, as a bug of reverie doctor",
+        where=name,
+    )
+
+
+def _unseen() -> Finding:
+    return Finding(
+        code="doctor.unseen",
+        level="ok",
+        what="store, channels, models, sandbox and the rest are looked at once the configuration can be read",
+    )
+
+
+def _is_none(one: Problem) -> bool:
+    """There is no configuration at all."""
+    return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))

@@ -1,0 +1,164 @@
+"""What is wrong and what is unwise in the configuration. Pure."""
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Final
+
+from gateway.probes.base import Finding
+from gateway.settings import Settings
+from gateway.settings_source import Problem
+
+_EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
+_EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
+"""Values of reverie.example.yaml. Whoever the people are, they are not the operator."""
+_REMEDIES: Final = {"access.masks": "set access.masks: false, and have people log in to the network's services"}
+"""Where a warning says why, and not what to do."""
+_OPEN: Final = "make it readable for the user that runs this: chown, chmod 600"
+_LIKE: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
+_KEPT: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
+"""Files that people keep beside a configuration and that nobody takes for one."""
+
+
+def none_there(problem: Problem) -> Finding:
+    """There is nothing to examine."""
+    return Finding(
+        code="config.none",
+        level="bad",
+        what=problem.message,
+        fix="run `reverie setup`, or name the right directory with --config",
+        where=problem.file,
+    )
+
+
+def wrong(problems: Iterable[Problem]) -> list[Finding]:
+    """What keeps the configuration from being used. The remedy stands behind the semicolon of most."""
+    found = []
+    for one in problems:
+        what, _, fix = one.message.partition("; ")
+        closed = what.startswith("cannot be read")
+        fix = fix or (_OPEN if closed else "mend it there; `reverie check-config` looks at the configuration alone")
+        found.append(Finding(code="config.invalid", level="bad", what=what, fix=fix, where=_place(one)))
+    return found
+
+
+def unwise(warnings: Iterable[Problem]) -> Iterator[Finding]:
+    """What works and lets more happen than is meant. The remedy stands behind the semicolon of each warning."""
+    for one in warnings:
+        what, _, fix = one.message.partition("; ")
+        if not one.key:
+            code = "files.secret_readable"
+            fix = f"chmod 600 {shlex.quote(one.file)}" + (
+                ", or write ${NAME} in place of the secret" if one.line else ""
+            )
+        elif one.key.startswith("agents[") and one.key.endswith(".files"):
+            code, fix = "files.given_away", fix or "name a directory of its own"
+        else:
+            code, fix = "config.unwise", _REMEDIES.get(one.key) or fix or "see the README about access"
+        yield Finding(code=code, level="warning", what=what, fix=fix, where=_place(one))
+
+
+def strays(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
+    """Files of the directory that look as if they counted, and do not. `read`: those that do, or are referred to."""
+    for name in sorted(names):
+        path = PurePath(name)
+        if name in read or name.startswith(".") or path.stem.endswith(".example") or path.suffix.lower() in _KEPT:
+            continue
+        if not any(word in name.lower() for word in _LIKE):
+            continue
+        yield Finding(
+            code="config.unread",
+            level="warning",
+            what="this file is not read: only *.yaml and *.yml are",
+            fix="rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets",
+            where=name,
+        )
+
+
+def left_as_example(settings: Settings) -> Iterator[Finding]:
+    """Values of the example that nobody replaced."""
+    for role, people_of in settings.access.roles:
+        copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
+        if copied:
+            yield Finding(
+                code="config.example",
+                level="warning",
+                what=f"{', '.join(copied)} is from the example: whoever has that id is {role} here",
+                fix="write your own ids in its place: the bot tells yours when you say !whoami to it",
+                where=f"access.roles.{role}",
+            )
+    for name, channel in settings.channels.items():
+        rooms = channel.rooms
+        said = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
+        copied = [value for value in said if value in _EXAMPLES]
+        if copied:
+            yield Finding(
+                code="config.example",
+                level="warning",
+                what=f"{', '.join(copied)} is from the example, and stands for something of yours",
+                fix="write your own in its place, or take the line out",
+                where=f"channels.{name}",
+            )
+
+
+def people(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
+    """Who may do what. `paired_owners`: how many were made owners while the gateway ran. `costs`: answers do."""
+    access = settings.access
+    if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
+        yield Finding(
+            code="config.owner",
+            level="warning",
+            what="nobody is an owner: nobody can approve, administer, or be told of trouble",
+            fix="write yourself under access.roles.owner, or `reverie pair seed CHANNEL:ID --role owner --config DIR`",
+            where="access.roles.owner",
+        )
+    if access.dm == "open" and access.budgets.sender_usd is None and costs:
+        yield Finding(
+            code="config.open_dm",
+            level="warning",
+            what="anybody may write to the agent, and nothing bounds what that costs",
+            fix="set access.budgets.sender_usd (e.g. 0.5), or access.dm: pairing",
+            where="access.dm",
+        )
+
+
+def consoles(settings: Settings) -> Iterator[Finding]:
+    """Channels that this version cannot run, and none at all."""
+    for name, channel in settings.channels.items():
+        if channel.platform == "console":
+            yield Finding(
+                code="config.channel",
+                level="bad",
+                what="a console is no channel that can be configured",
+                fix="take it out; `reverie console` is there without it",
+                where=f"channels.{name}",
+            )
+    if not settings.channels:
+        yield Finding(
+            code="config.channel",
+            level="bad",
+            what="no channels are configured: there is nowhere to talk",
+            fix="add one under channels, or run `reverie setup`",
+            where="channels",
+        )
+
+
+def unheard(settings: Settings) -> Iterator[Finding]:
+    """Channels that no binding of any agent listens to."""
+    globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
+    for name in settings.channels:
+        if not any(fnmatchcase(name, glob) for glob in globs):
+            yield Finding(
+                code="config.unheard",
+                level="warning",
+                what="no agent listens here: no binding matches this channel",
+                fix="add a binding that matches it to an agent (agents[].bindings), or remove the channel",
+                where=f"channels.{name}",
+            )
+
+
+def _place(problem: Problem) -> str:
+    file = PurePath(problem.file).name if problem.file else ""
+    at = f"{file}:{problem.line}" if problem.line else file
+    return " ".join(part for part in (at, problem.key) if part)

@@ -1,0 +1,168 @@
+"""What is so about the store. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gateway.probes.base import Finding
+
+LITTLE_BYTES: Final = 1_000_000_000
+"""Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
+FULL_BYTES: Final = 100_000_000
+"""Below that the next media file or backup may be the last."""
+MUCH_WAL_BYTES: Final = 268_435_456
+"""Four times what the writer lets stand (`journal_size_limit`): somebody holds an old view of the store open."""
+LATELY_S: Final = 86_400.0
+"""What is longer ago people have dealt with, or never will."""
+WAITS_S: Final = 600.0
+"""A post that waits longer than any platform's usual limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """The file as it was found."""
+
+    path: str
+    there: bool
+    unusable: str = ""
+    """Why its directory cannot be used; empty: it can."""
+    unopened: str = ""
+    """Why it cannot be opened; empty: it can."""
+    schema: int = 0
+    newest: int = 0
+    """The schema that this version knows."""
+    damage: tuple[str, ...] = ()
+    looked: Literal["whole", "partly", "no"] = "no"
+    size_bytes: int = 0
+    wal_bytes: int = 0
+    free_bytes: int = 0
+    writable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxSeen:
+    """Posts that are not delivered."""
+
+    waiting: int
+    oldest_s: float
+    """0: none waits."""
+    uncertain: int
+    """Of which nobody knows whether people have seen them, lately."""
+
+
+def of_store(seen: StoreSeen) -> Iterator[Finding]:
+    """Whether it can be used, and for how long."""
+    yield from _room(seen)
+    if seen.unusable:
+        yield _bad(
+            seen,
+            "store.directory",
+            f"its directory cannot be used: {seen.unusable}",
+            "make that directory writable for the gateway's user, or set store.path to another",
+        )
+        return
+    if not seen.there:
+        yield Finding(
+            code="store.file", level="ok", what="there is none yet; the first start makes it", where=seen.path
+        )
+        return
+    if not seen.writable:
+        yield _bad(
+            seen,
+            "store.readonly",
+            "the gateway's user cannot read and write it",
+            "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only",
+        )
+        return
+    if seen.unopened:
+        yield _bad(
+            seen,
+            "store.foreign",
+            seen.unopened,
+            "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)",
+        )
+        return
+    if seen.damage:
+        yield _bad(
+            seen,
+            "store.damaged",
+            f"the file is damaged: {'; '.join(seen.damage[:3])}",
+            "stop the gateway, keep a copy, look at the disk, and restore the newest backup "
+            "(`reverie restore FILE --config DIR`)",
+        )
+        return
+    yield from _schema(seen)
+    extent = "whole" if seen.looked == "whole" else "looked through in part, for want of time, and good so far"
+    yield Finding(
+        code="store.file", level="ok", what=f"{_size(seen.size_bytes)}, schema {seen.schema}, {extent}", where=seen.path
+    )
+
+
+def of_outbox(seen: OutboxSeen, *, running: bool, where: str) -> Iterator[Finding]:
+    """What waits to be delivered."""
+    if seen.uncertain:
+        yield Finding(
+            code="store.uncertain",
+            level="warning",
+            what=f"of {seen.uncertain} post(s) since yesterday nobody knows whether people have seen them",
+            fix="see `reverie log show --kind delivery`, and say it again by hand where it matters",
+            where=where,
+        )
+    if seen.waiting and (not running or seen.oldest_s > WAITS_S):
+        how = "the gateway is stopped" if not running else f"the oldest for {seen.oldest_s / 60:.0f} minutes"
+        yield Finding(
+            code="store.waiting",
+            level="warning",
+            what=f"{seen.waiting} post(s) wait to be delivered; {how}",
+            fix="start the gateway" if not running else "see the findings of the channels that they are for",
+            where=where,
+        )
+    elif not seen.uncertain:
+        yield Finding(code="store.outbox", level="ok", what="everything is delivered", where=where)
+
+
+def _schema(seen: StoreSeen) -> Iterator[Finding]:
+    if seen.schema > seen.newest:
+        yield _bad(
+            seen,
+            "store.schema",
+            f"a newer reverie wrote it (schema {seen.schema}, this one knows up to {seen.newest})",
+            "upgrade the program to that version again, or restore a backup from before",
+        )
+    elif seen.schema < seen.newest:
+        yield Finding(
+            code="store.older",
+            level="ok",
+            what=f"it has the older schema {seen.schema}; the next start brings it to {seen.newest}",
+            where=seen.path,
+        )
+
+
+def _room(seen: StoreSeen) -> Iterator[Finding]:
+    if seen.free_bytes < LITTLE_BYTES:
+        yield Finding(
+            code="store.disk",
+            level="bad" if seen.free_bytes < FULL_BYTES else "warning",
+            what=f"{_size(seen.free_bytes)} are free on its disk",
+            fix="make room there, or move the store to a larger disk (store.path)",
+            where=seen.path,
+        )
+    if seen.wal_bytes > MUCH_WAL_BYTES:
+        yield Finding(
+            code="store.wal",
+            level="warning",
+            what=f"its write-ahead log has {_size(seen.wal_bytes)}",
+            fix="end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart",
+            where=seen.path,
+        )
+
+
+def _bad(seen: StoreSeen, code: str, what: str, fix: str) -> Finding:
+    return Finding(code=code, level="bad", what=what, fix=fix, where=seen.path)
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count / 1000:.0f} kB"
