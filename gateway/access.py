@@ -1,44 +1,17 @@
 """Who may be heard. Pure.
 
-Closed unless opened: without a rule that lets an event through, it is refused (and still logged). A
-person is known by `channel:sender id`; a name or a nick never counts.
+Closed unless opened: without a rule that lets an event through, it is refused (and still logged). Who somebody is says
+`gateway.standing`.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import (
-    Address,
-    ChannelName,
-    Command,
-    Edited,
-    Membership,
-    Message,
-    Notification,
-    Reacted,
-    RoomId,
-    Sender,
-)
+from gateway.events import Address, Command, Deleted, Edited, Membership, Message, Notification, Reacted, Sender
 from gateway.records import address_of
+from gateway.standing import ADMINS, ANY_ROOM, DmPolicy, Policy, Role, Standing, role_of, standing
 
-Role = Literal["owner", "admin", "member", "guest", "blocked"]
-DmPolicy = Literal["pairing", "allowlist", "open", "disabled"]
-
-ANY_ROOM = RoomId("*")
-"""In a channel's room list: every room. Must be written out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Who is who, and what is open."""
-
-    dm: DmPolicy
-    roles: Mapping[str, Role]
-    """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
-    rooms: Mapping[ChannelName, frozenset[RoomId]]
-    space_of: Callable[[Address], RoomId | None] = lambda _: None
-    """What a room is part of (a Discord guild); `rooms` may name that instead. None: nothing, or not known."""
+__all__ = ["ANY_ROOM", "Decision", "DmPolicy", "Policy", "Role", "decide", "listed", "role_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +21,10 @@ class Decision:
     allowed: bool
     role: Role
     rule: str
-
-
-def role_of(policy: Policy, channel: ChannelName, sender: Sender) -> Role:
-    """What the operator says this person is; administration only where the platform vouches for the id."""
-    role = policy.roles.get(f"{channel}:{sender.id}", "guest")
-    if role in ("owner", "admin") and not sender.verified:
-        return "member"
-    return role
+    everywhere: Role = "guest"
+    """As `Standing.everywhere`."""
+    asks: Literal["", "pair", "room"] = ""
+    """What whoever is refused may have approved: to speak to the agent alone; the room. Empty: nothing."""
 
 
 def decide(policy: Policy, event: Notification) -> Decision:
@@ -64,44 +33,74 @@ def decide(policy: Policy, event: Notification) -> Decision:
     sender: Sender | None = getattr(event, "sender", None)
     if place is None or sender is None:
         return Decision(allowed=True, role="guest", rule="from the platform itself")
-    role = role_of(policy, place.channel, sender)
-    if role == "blocked":
-        return Decision(allowed=False, role=role, rule="access.roles.blocked")
-    if sender.is_bot and role == "guest":
-        return Decision(allowed=False, role=role, rule="bots are not answered")
-    if (isinstance(event, Message) and event.kind == "direct") or (
-        isinstance(event, Command | Edited | Reacted) and event.direct
-    ):
-        return _direct(policy, role)
+    who = standing(policy, place, sender)
+    if place.channel == policy.operator:
+        return _yes(who, who.rule)
+    if who.role == "blocked":
+        return _no(who, who.rule)
+    if sender.is_bot and who.role == "guest":
+        return _no(who, "bots are not answered")
+    if _is_direct(event):
+        return _direct(policy, event, who)
     if isinstance(event, Membership) and event.change == "invite":
-        return _invited(place.channel, role, listed=listed(policy, place))
+        return _invited(policy, place, who)
     if listed(policy, place):
-        return Decision(allowed=True, role=role, rule=f"channels.{place.channel}.rooms")
-    if isinstance(event, Command) and role in ("owner", "admin"):
-        return Decision(allowed=True, role=role, rule=f"access.roles.{role}")
-    return Decision(allowed=False, role=role, rule=f"not in channels.{place.channel}.rooms")
+        return _yes(who, f"channels.{place.channel}.rooms" if _configured(policy, place) else "the room was approved")
+    if isinstance(event, Command) and who.role in ADMINS:
+        return _yes(who, who.rule)
+    spoken = isinstance(event, Command) or (isinstance(event, Message) and event.kind != "room")
+    return _no(who, f"not in channels.{place.channel}.rooms", "room" if spoken and _asked(policy) else "")
 
 
 def listed(policy: Policy, place: Address) -> bool:
     """Whether it is a room where the agent may act."""
+    return _configured(policy, place) or _approved(policy, place)
+
+
+def _configured(policy: Policy, place: Address) -> bool:
     rooms = policy.rooms.get(place.channel, frozenset())
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
-def _invited(channel: ChannelName, role: Role, *, listed: bool) -> Decision:
-    """Allowed means: go there. The operator lists the rooms; an admin may call into one of them."""
-    if role not in ("owner", "admin"):
-        return Decision(allowed=False, role=role, rule="only an owner or admin may invite")
-    if not listed:
-        return Decision(allowed=False, role=role, rule=f"invited, but not in channels.{channel}.rooms")
-    return Decision(allowed=True, role=role, rule=f"invited by an {role}, and in channels.{channel}.rooms")
+def _approved(policy: Policy, place: Address) -> bool:
+    approved, space = policy.known().rooms, policy.space_of(place)
+    names = [place.room] if space is None else [place.room, space]
+    return any(Address(channel=place.channel, room=name).conversation in approved for name in names)
 
 
-def _direct(policy: Policy, role: Role) -> Decision:
+def _asked(policy: Policy) -> bool:
+    return policy.ask_rooms == "approval"
+
+
+def _is_direct(event: Notification) -> bool:
+    said = isinstance(event, Message) and event.kind == "direct"
+    return said or (isinstance(event, Command | Edited | Deleted | Reacted) and event.direct)
+
+
+def _invited(policy: Policy, place: Address, who: Standing) -> Decision:
+    """Allowed means: go there. Only where the agent may act, and an admin calls."""
+    rooms = f"channels.{place.channel}.rooms"
+    if not listed(policy, place):
+        return _no(who, f"invited, but not in {rooms}", "room" if _asked(policy) else "")
+    if who.role not in ADMINS:
+        return _no(who, "only an owner or admin may invite")
+    return _yes(who, f"invited by an {who.role}, and in {rooms}")
+
+
+def _direct(policy: Policy, event: Notification, who: Standing) -> Decision:
     if policy.dm == "disabled":
-        return Decision(allowed=False, role=role, rule="access.dm: disabled")
+        return _no(who, "access.dm: disabled")
     if policy.dm == "open":
-        return Decision(allowed=True, role=role, rule="access.dm: open")
-    if role != "guest":
-        return Decision(allowed=True, role=role, rule=f"access.roles.{role}")
-    return Decision(allowed=False, role=role, rule=f"access.dm: {policy.dm}, and no role")
+        return _yes(who, "access.dm: open")
+    if who.role != "guest":
+        return _yes(who, who.rule)
+    spoken = isinstance(event, Message | Command)
+    return _no(who, f"access.dm: {policy.dm}, and no role", "pair" if spoken and policy.dm == "pairing" else "")
+
+
+def _yes(who: Standing, rule: str) -> Decision:
+    return Decision(allowed=True, role=who.role, rule=rule, everywhere=who.everywhere)
+
+
+def _no(who: Standing, rule: str, asks: Literal["", "pair", "room"] = "") -> Decision:
+    return Decision(allowed=False, role=who.role, rule=rule, everywhere=who.everywhere, asks=asks)

@@ -20,6 +20,7 @@ from gateway.hands import Whereabouts
 from gateway.ids import new_id
 from gateway.places import Places
 from gateway.records import Handled, Queued, Seq, TurnEnded, TurnId, is_inner
+from gateway.scopes import PUBLIC
 from gateway.store import Entry, OutboxPost, Store
 
 MOST_PLACES = 20
@@ -80,7 +81,7 @@ class Acting:
         """Say something there. Raises Refused."""
         if not asked.text.strip():
             raise Refused("A message needs text.")
-        to = await self._reachable(asked.address, where)
+        to = await self.reachable(asked.address, where)
         place = to.conversation
         door = self._doors.of(place)
         if door.locked():
@@ -140,13 +141,19 @@ class Acting:
             await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
         return "It is put away."
 
-    async def _reachable(self, address: str, where: Whereabouts) -> Address:
+    async def reachable(self, address: str, where: Whereabouts) -> Address:
+        """Another place, where the agent may act from here. Raises Refused."""
         try:
             to = Address.parse(address)
         except ValueError:
             raise Refused("That is no address: write it as it stands above what is pending there.") from None
         if not is_inner(where.at.conversation) and not where.sight.everything:
             raise Refused("From here only an owner alone with you can have you speak elsewhere. Answer here instead.")
+        if where.trace.foreign and where.sight.scope != PUBLIC:  # it may be a page's idea to carry out what is private
+            raise Refused(
+                f"{where.trace.foreign} has brought text from outside into this turn, so nothing is said elsewhere in "
+                "it. Say here what you would post where: once you are asked to, you can."
+            )
         if to == where.at:
             raise Refused("You are there: what you write as your answer is posted.")
         bound = self._bindings.of(to)
@@ -164,7 +171,7 @@ class Acting:
         return access.listed(self._who, to)
 
     def _serves(self, message: Message) -> bool:
-        role = access.role_of(self._who, message.at.channel, message.sender)
+        role = access.role_of(self._who, message.at, message.sender)
         return role in ("owner", "admin") and access.decide(self._who, message).allowed
 
     def places(self) -> list[Address]:

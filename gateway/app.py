@@ -1,40 +1,62 @@
 """The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
+# size: everything that is wired is read as one page
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
-from agent.models.base import Model, ModelError
+from agent.models.base import Model
 from agent.signals import Level, State
-from channels.base import Channel, Denied, Emit
+from channels.base import CanComplete, Channel, Emit
 from gateway import access, policies
 from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
 from gateway.bindings import Bindings
 from gateway.cards import Cards
+from gateway.channels_now import Each
 from gateway.clock import Clock, SystemClock
+from gateway.commands.suggest import Suggestions
 from gateway.control import listen
+from gateway.desks import Desks, House
 from gateway.equipment import Equipment, equip
-from gateway.events import Alarm, ChannelName
+from gateway.events import Address, Alarm, ChannelName, Notification
+from gateway.fleet import Fleet
+from gateway.ground import Ground
 from gateway.inbox import Arrival, Inbox
 from gateway.intake import Doors
+from gateway.known_secrets import known_secrets
 from gateway.life import Ears, Life
-from gateway.live import Live
+from gateway.live import Live, Takes
 from gateway.media import Media
 from gateway.minds import Minds
+from gateway.operating import Operating
+from gateway.ops.api import house as shown
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
+from gateway.ops.onlookers import Onlookers
+from gateway.ops.operator import OperatorChannel
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
+from gateway.orders import Answer, KillOrder, Order, PairOrder, ReloadOrder, StopOrder
 from gateway.outbox import Outbox
+from gateway.outfiles import OutFiles
+from gateway.overrides import Overrides
+from gateway.pairs import Pairs
+from gateway.people import People
 from gateway.preview import Signs
-from gateway.reception import Invitations, Parts, intakes, space_of
-from gateway.restored import restored
+from gateway.reception import Intakes, Parts, Prefixes
+from gateway.records import OPERATOR
+from gateway.redaction import Redactor
+from gateway.restored import chosen, restored
+from gateway.runner import Runner
 from gateway.settings import Settings
 from gateway.shared import Shared
 from gateway.store import Store
+from gateway.tooling import Tooling
+from gateway.travels import Travels
+from gateway.watching import Watching
 
 logger = logging.getLogger("reverie.app")
 
@@ -55,35 +77,45 @@ async def run(
     channels: Mapping[ChannelName, Channel] | None = None,
     model: Model | None = None,
     live: Live | None = None,
+    redact: Redactor | None = None,
 ) -> None:
     """Serve until `stop` is set; then finish or park what is in flight, within ten seconds, and return.
 
-    `channels` and `model`: instead of those in the settings. `live`: what of these may change meanwhile.
+    `channels` and `model`: instead of those in the settings. `live`: what of these may change meanwhile. `redact`: what
+    knows the configuration's secrets; None: made of the settings.
     Raises `StoreError` if the store cannot be opened or written, `Unavailable`, `BadPrices`, `NothingLeft`.
     Anything else that comes out is a bug. On cancellation nothing is finished or parked: what was durable is
     taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or Live(settings)
+    settings = live.settings
     if channels is None and not settings.channels:
         raise Unavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(settings)
     try:
         async with (
-            equip(settings, clock, live, model=model) as equipment,
+            equip(live, clock, model=model) as equipment,
             await Store.open(settings.store.path, clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
+            make: Callable[..., Channel] | None = None
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
                 channels = {name: make_channel(name, settings, clock, await store.cursor(name)) for name in names}
+                make = make_channel
+            if settings.ops.token is not None:
+                channels = {**channels, OPERATOR: OperatorChannel(clock)}
             gateway = _Gateway(
                 settings=settings,
                 store=store,
                 clock=clock,
                 channels=channels,
+                make=make,
                 equipment=equipment,
                 states=await restored(store, [agent.id for agent in settings.agents], clock.now()),
+                chosen=await chosen(store, settings),
+                redact=redact or Redactor(known_secrets(settings)),
                 spawn=tasks.create_task,
             )
             await gateway.serve(stop)
@@ -107,42 +139,195 @@ class _Gateway:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
+        make: Callable[..., Channel] | None,
         equipment: Equipment,
         states: Mapping[str, State],
+        chosen: Mapping[str, str] | None = None,
+        redact: Redactor,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`states`: of each agent's DMN, from the last run."""
+        """`states`: of each agent's DMN, from the last run. `chosen`: what they were told to think with.
+
+        `make`: as `make_channel`, for those that come or change meanwhile. None: the channels stay as they are.
+        """
         self.store = store
         self.clock = clock
-        self.channels = channels
+        channels = self.channels = dict(channels)
         self.equipment = equipment
-        self.models = equipment.models
         self.spawn = spawn
-        who = replace(policies.access_policy(settings), space_of=space_of(channels))
+        self.redact = redact
+        self.onlookers = Onlookers(clock)
+        live = equipment.live
+        self.people = People(
+            live,
+            store,
+            clock,
+            channels,
+            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
+            join=lambda at: self.travels.accept(at),  # noqa: PLW0108 - the same
+            leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
+            spawn=spawn,
+        )
+        who = self.people.policy
+        live.teach(redact.learn)
+        self.overrides = Overrides(store)
+        store.hear(self.overrides.wrote)
+        self.attend = replace(policies.attention_policy(settings), made=self.overrides.now)
+        live.hear(Takes(policies.attention_policy, self.attend.become))
         bindings = policies.bindings(settings)
-        self.signs = Signs(store, clock, channels, spawn)
+        live.hear(Takes(policies.bindings, bindings.become))
+        self.signs = Signs(store, clock, channels, spawn, redact)
         self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
         self.media = Media(settings.media, store.path.parent / "media", channels, clock)
+        live.hear(Takes(lambda new: new.media, self.media.become))
         self.inbox = Inbox(clock, settings.attention.coalesce, self._notice)
+        live.hear(Takes(lambda new: new.attention.coalesce, self.inbox.become))
         ears = Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near)
-        self.life = Life(settings=settings, store=store, clock=clock, who=who, bindings=bindings, ears=ears)
-        self.outbox = Outbox(store, channels, clock, spawn, judge=self.life.inward.judge, arrived=self.inbox.arrived)
-        self.minds = Minds(self._shared(settings, who, bindings), equipment, states)
-        self.invitations = Invitations(channels, spawn)
-        self.stats = Stats({name: channel.capabilities.platform for name, channel in channels.items()}, clock.now())
+        self.life = Life(
+            live=live,
+            store=store,
+            clock=clock,
+            who=who,
+            attend=self.attend,
+            bindings=bindings,
+            ears=ears,
+            redact=redact,
+        )
+        files = OutFiles(store)
+        self.outbox = Outbox(
+            store,
+            channels,
+            clock,
+            spawn,
+            files=files,
+            judge=self.life.inward.judge,
+            arrived=self.inbox.arrived,
+            redact=redact,
+        )
+        self.travels = Travels(channels, spawn, self.outbox.said)
+        self.doors = Rooms()
+        self.tooling = self._tooling(who, bindings, files)
+        self.minds = Minds(self._shared(who, bindings), equipment, states, chosen)
+        self.pairs = Pairs(store, clock, redact)
+        self.operating = Operating(
+            store, clock, self.minds.stopping, kill=self.tooling.doing.kill, reload=live.reload, redact=redact
+        )
+        platforms = {name: one for name, one in channels.items() if not isinstance(one, OperatorChannel)}
+        self.stats = Stats({name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now())
+        live.tell(lambda came: self.stats.reloaded(came.later, clock.now(), broken=bool(came.problems or came.unread)))
         self.watch = self._watch(settings)
-        self.intakes = self._intakes(settings, who, bindings)
+        live.tell(
+            lambda came: self.watch.stream.reread(came.taken, came.later, [*map(str, came.problems), came.unread])
+        )
+        self.runner = Runner(
+            platforms,
+            Each(self.channels, lambda one: self._emit(one.name)),
+            clock=clock,
+            stats=self.stats,
+            pause=self.outbox.pause,
+            spawn=spawn,
+        )
+        self.intakes = self._intakes(who, bindings)
+        if make is not None:
+            live.hear(self._fleet(settings, make))
 
-    def _watch(self, settings: Settings) -> Watch:
-        host, port, release = settings.ops.host, settings.ops.port, version("reverie-gateway")
-        minds = MindStats(lambda: self.minds.seen)
-        return Watch(
-            self.store, self.clock, self.stats, host=host, port=port, version=release, llm=self.llm, minds=minds
+    def _fleet(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
+        def came(channel: Channel, new: bool) -> None:
+            self.stats.put(channel.name, channel.capabilities.platform, self.clock.now())
+            if isinstance(channel, CanComplete):
+                channel.completing(self.suggest)
+            self.people.offers.again()
+            if new:
+                self.spawn(self.signs.recover(channel.name))
+
+        def went(name: ChannelName) -> None:
+            self.stats.drop(name)
+            self.intakes.drop(name)
+
+        def failed(name: ChannelName, why: str) -> None:
+            self.stats.put(name, self.equipment.live.settings.channels[name].platform, self.clock.now())
+            self.stats.refused(name, why, self.clock.now())
+
+        return Fleet(
+            settings,
+            self.channels,
+            self.runner,
+            make=lambda name, said, cursor, before: make(name, said, self.clock, cursor, before),
+            cursor=self.store.cursor,
+            came=came,
+            went=went,
+            failed=failed,
         )
 
-    def _intakes(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Mapping[ChannelName, Emit]:
+    def _tooling(self, who: access.Policy, bindings: Bindings, files: OutFiles) -> Tooling:
+        return Tooling(
+            Ground(
+                live=self.equipment.live,
+                store=self.store,
+                clock=self.clock,
+                channels=self.channels,
+                life=self.life,
+                who=who,
+                bindings=bindings,
+                media=self.media,
+                outfiles=files,
+                post=self.outbox.put,
+                prefix=Prefixes(self.equipment.live, self.channels),
+                spawn=self.spawn,
+                directory=self.equipment.live.directory,
+                redact=self.redact,
+                used=self.onlookers.used,
+            )
+        )
+
+    def _watch(self, settings: Settings) -> Watch:
+        said, release = settings.ops, version("reverie-gateway")
+        minds = MindStats(lambda: self.minds.seen)
+        return Watch(
+            self.store,
+            self.clock,
+            self.stats,
+            host=said.host,
+            port=said.port,
+            version=release,
+            llm=self.llm,
+            minds=minds,
+            tools=self.tooling.stats,
+            limits=self.people.stats,
+            redact=self.redact,
+            names=said.hosts,
+            token=said.token.get_secret_value() if said.token is not None else None,
+            house=lambda: self._shown(release),
+            onlookers=self.onlookers,
+        )
+
+    def _shown(self, release: str) -> shown.House:
+        operator = self.channels[OPERATOR]
+        assert isinstance(operator, OperatorChannel)
+        return shown.House(
+            store=self.store,
+            clock=self.clock,
+            stats=self.stats,
+            version=release,
+            onlookers=self.onlookers,
+            redact=self.redact,
+            minds=lambda: self.minds.seen,
+            platforms=lambda: {name: one.capabilities.platform for name, one in self.channels.items()},
+            model=lambda: self.minds.thinking,
+            agent_of=lambda place: self.minds.of(place.conversation).id,
+            prompt=lambda place: self.minds.of(place).asked(place),
+            order=self._order,
+            say=lambda text: operator.hear(text, self.store),
+        )
+
+    def _intakes(self, who: access.Policy, bindings: Bindings) -> Intakes:
+        desks = Desks(self._house(bindings))
+        self.suggest = Suggestions(who, desks.sources)
+        for channel in self.channels.values():
+            if isinstance(channel, CanComplete):
+                channel.completing(self.suggest)
         parts = Parts(
-            settings=settings,
+            live=self.equipment.live,
             store=self.store,
             clock=self.clock,
             channels=self.channels,
@@ -152,16 +337,56 @@ class _Gateway:
             model=lambda: self.minds.thinking,
             mode=lambda: self.minds.mode,
             rewinds=self.minds.rewinds,
+            greet=self.people.greeter.greet,
+            limit=self.people.limits.check,
+            level=lambda: self.life.following.level,
+            attend=self.attend,
+            answers=desks.answers,
+            redact=self.redact,
+            deciding=self.tooling.deciding,
+            tools=self.minds.toolbox,
         )
         doors = Doors(
             arrived=self.inbox.arrived,
-            link=self.outbox.link,
+            link=self._link,
             post=self.outbox.put,
-            join=self.invitations.accept,
+            join=self.travels.accept,
             heard=self.life.following.heard,
-            level=lambda: self.life.following.level,
         )
-        return intakes(parts, doors)
+        return Intakes(parts, doors)
+
+    def _house(self, bindings: Bindings) -> House:
+        return House(
+            live=self.equipment.live,
+            store=self.store,
+            clock=self.clock,
+            channels=self.channels,
+            people=self.people,
+            bindings=bindings,
+            attend=self.attend,
+            overrides=self.overrides,
+            life=self.life,
+            minds=self.minds,
+            doors=self.doors,
+            travels=self.travels,
+            runner=self.runner,
+            stats=self.stats,
+            redact=self.redact,
+            deciding=self.tooling.deciding,
+            post=self.outbox.put,
+            spawn=self.spawn,
+        )
+
+    def _emit(self, name: ChannelName) -> Emit:
+        async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+            await self.intakes[name](batch, cursor=cursor)
+
+        return emit
+
+    def _link(self, name: ChannelName, up: bool) -> None:
+        self.outbox.link(name, up=up)
+        if up:
+            self.travels.come_back(self.people.roster.approved(name))
 
     def _notice(self, arrival: Arrival) -> None:
         self.minds.notice(arrival)
@@ -172,46 +397,56 @@ class _Gateway:
     def _near(self, level: Level) -> None:
         self.minds.presence(level)
 
-    def _shared(self, settings: Settings, who: access.Policy, bindings: Bindings) -> Shared:
-        able = {name: channel.capabilities for name, channel in self.channels.items()}
+    def _shared(self, who: access.Policy, bindings: Bindings) -> Shared:
+        able = Each(self.channels, lambda channel: channel.capabilities)
         return Shared(
-            settings=settings,
+            live=self.equipment.live,
             store=self.store,
             clock=self.clock,
             bindings=bindings,
             who=who,
-            cards=Cards(self.store, self.clock, able, who),
+            cards=Cards(self.store, self.clock, able, who, self.redact),
             media=self.media,
             signs=self.signs,
-            doors=Rooms(),
-            channels=frozenset(self.channels),
+            doors=self.doors,
+            channels=self.channels.keys(),
             life=self.life,
+            tooling=self.tooling,
             post=self.outbox.put,
             answered=self.llm.answered,
+            onlookers=self.onlookers,
             compacted=self.llm.compacted,
             waits=self.inbox.waits,
             spawn=self.spawn,
+            redact=self.redact,
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
-        background = [self.spawn(self._warm_up()), self.spawn(self.watch.run())]
-        background.append(self.spawn(listen(self.store.path, self.minds.order)))
+        await self.people.begin()
+        await self.overrides.begin()
+        background = [self.spawn(self.minds.warm_up()), self.spawn(self.watch.run())]
+        background.append(self.spawn(listen(self.store.path, self._order)))
+        if isinstance(operator := self.channels.get(OPERATOR), OperatorChannel):
+            background.append(self.spawn(operator.run(self._emit(OPERATOR))))
         background.append(self.spawn(self.equipment.recall(self.store)))
         background.append(self.spawn(self.media.sweep()))
+        background.append(self.spawn(Watching(self.equipment.live, self.clock).run()))
         background.append(self.spawn(self.equipment.keep_warm.run(self.llm.answered)))
         await self.signs.recover()
         await self.outbox.recover()
         await self.life.begin()
+        await self.tooling.begin()
         for arrival in await self.minds.due():
             self.inbox.arrived(arrival)
         self.minds.start()
+        background.append(self.spawn(self.people.offers.run()))
         background += [self.spawn(self.life.reminders.run()), self.spawn(self.life.following.run())]
-        running = [self.spawn(self._run_channel(channel)) for channel in self.channels.values()]
+        self.runner.start()
         asked = asyncio.create_task(stop.wait())
-        ended = asyncio.create_task(asyncio.wait(running))
+        ended = asyncio.create_task(self.runner.over())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -223,28 +458,30 @@ class _Gateway:
         logger.info("stopping")
         await self.inbox.close()
         await self.minds.stop(TURN_GRACE_S)
+        await self.tooling.close()
         await self.life.notes.close()
         await self.signs.close()
         await self.outbox.drain(SEND_GRACE_S)
-        for task in (*running, *background):
+        await self.runner.close()
+        for task in background:
             task.cancel()
-        await self.invitations.close()
-        await asyncio.wait((*running, *background))
+        await self.travels.close()
+        await asyncio.wait(background)
         await self.outbox.close()
         if not stop.is_set():
             raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
 
-    async def _warm_up(self) -> None:
-        for model in {id(one): one for one in self.models.values()}.values():
-            try:
-                await model.start()
-            except ModelError as error:  # each turn will say so too; people come online meanwhile
-                logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
-        await self.minds.warm_up()
+    async def _order(self, order: Order) -> Answer:
+        """Somebody steers the gateway from outside."""
+        if isinstance(order, StopOrder | KillOrder | ReloadOrder):
+            return await self.operating.order(order)
+        return await (self.pairs.order(order) if isinstance(order, PairOrder) else self.minds.order(order))
 
-    async def _run_channel(self, channel: Channel) -> None:
-        try:
-            await channel.run(self.intakes[channel.name])
-        except Denied as error:  # the others go on
-            logger.error("%s is refused and stays off: %s", channel.name, error.reason)  # noqa: TRY400 - no bug
-            self.stats.refused(channel.name, error.reason, self.clock.now())
+
+def _unsaid(at: Address) -> Callable[[str], Awaitable[None]]:
+    """For what nobody waits to hear."""
+
+    async def told(reason: str) -> None:
+        logger.warning("cannot leave %s: %s", at.conversation, reason)
+
+    return told

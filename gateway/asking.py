@@ -6,17 +6,18 @@ from dataclasses import dataclass, field, replace
 
 from agent.asked import Fits, request_of
 from agent.brief import Brief
-from agent.models.base import Malformed, Request, ToolCall, TooLong, ToolResult, ToolSpec
+from agent.models.base import Malformed, Request, TooLong
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
-from agent.turn import Tools, take_turn
+from agent.turn import take_turn
+from gateway.askers import Behind, apart, behind
 from gateway.briefing import Setting
 from gateway.fitting import Told
 from gateway.folds import Due
 from gateway.fresh import Fresh
-from gateway.hands import Whereabouts
+from gateway.hands import Trace, Whereabouts
 from gateway.lane import Lane
-from gateway.means import Means
+from gateway.means import Exchanged, Means
 from gateway.past import View
 from gateway.pressure import Pressed
 from gateway.recalled import Recalled
@@ -53,6 +54,8 @@ class Asking:
 
     def __init__(self, means: Means, begun: Begun, lane: Lane) -> None:
         self.begun = begun
+        self.glimpse: Callable[[str], None] | None = None  # as `take_turn` has both
+        self.thought: Callable[[str], None] = lambda _: None
         self.progress = Progress()
         self.seen: View | None = None
         """What is in view. None: not read yet."""
@@ -63,6 +66,8 @@ class Asking:
         self._told = _Told()
         self._room = Progress()
         """What making room for it has cost."""
+        self._behind = Behind()
+        self._trace = Trace()
 
     def settled(self, outcome: Outcome) -> Outcome:
         """The same with what making room for it has cost."""
@@ -76,9 +81,9 @@ class Asking:
 
     def dealt(self, outcome: Outcome) -> Dealt:
         """What it has dealt with, if it ended like this."""
-        return self._fresh.dealt(outcome, self._told.basis)
+        return self._fresh.dealt(outcome, replace(self._told.basis, foreign=self._trace.foreign))
 
-    async def run(self, glimpse: Callable[[str], None] | None) -> Outcome:
+    async def run(self) -> Outcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
         means, begun, fresh = self._means, self.begun, self._fresh
         seen = await means.views.take(self._conversation) if self.seen is None else self.seen
@@ -86,6 +91,9 @@ class Asking:
         setting = await means.briefing.setting(begun.place, begun.unread, seen.turns)
         await fresh.read()
         where = self._at(setting)
+        self._behind = await behind(means.store, means.who, seen.turns, continuing=begun.continuing)
+        self._trace = where.trace
+        self._trace.foreign = self._behind.foreign
         self._told = await self._remind(seen, where, setting.binding.private)
         outcome, tries = Outcome(outcome="failed"), 0
         seeing = news = means.model.sees  # what was shown before, and what is new: that is left out first
@@ -96,7 +104,7 @@ class Asking:
             brief = await self._fold(setting, told, tries)
             fresh.begin(unread, told)
             try:
-                return await self._take(setting, brief, replace(where, askers=fresh.askers()), glimpse)
+                return await self._take(setting, brief, self._whose(where))
             except TooLong as error:
                 self._room.lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason)
@@ -107,6 +115,16 @@ class Asking:
                 outcome = Outcome(outcome="failed", reason=error.reason)
                 seeing, news = seeing and bool(told.media), False
         return outcome
+
+    def _whose(self, where: Whereabouts) -> Whereabouts:
+        """The same with those whose idea it may be what the turn does. Alone with an owner nobody else is heard."""
+        fresh, taken = self._fresh, self._behind
+        return replace(
+            where,
+            askers=apart([*taken.askers, *where.askers, *fresh.askers()]),
+            overheard=() if where.sight.everything else tuple(sorted({*taken.overheard, *fresh.overheard()})),
+            reminded=tuple(sorted({*taken.reminded, *fresh.reminded()})),
+        )
 
     async def tidy(self) -> str:
         """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
@@ -119,8 +137,7 @@ class Asking:
         now = self.seen
         if now is seen:
             return "There is nothing that could be folded."
-        turns = len(seen.turns)
-        left = f"{turns - len(now.turns)} of {turns} turns have left the view"
+        left = f"{len(seen.turns) - len(now.turns)} of {len(seen.turns)} turns have left the view"
         return f"{left}; it takes about {now.tokens} tokens, and took {seen.tokens}."
 
     def _budget(self, setting: Setting) -> int:
@@ -132,6 +149,7 @@ class Asking:
         """What holds for this turn only."""
         means, begun = self._means, self.begun
         now = await means.guidance(self._conversation, begun.autonomous, begun.continuing)
+        now = "\n".join(filter(None, [now, await means.tools(self._conversation, self._fresh.roles())]))
         nearly = means.folds.full(seen, means.context().folds.nudge_at_pct)
         nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.since_fold())
         now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
@@ -168,6 +186,7 @@ class Asking:
         means, mine = self._means, self._told
         return Brief(
             persona=setting.persona,
+            skills=await means.skills(),
             binding=setting.binding,
             card=await means.briefing.card(self.begun.place, setting, folded=folded),
             history=await means.views.history(seen, seeing=mine.seeing),
@@ -175,6 +194,8 @@ class Asking:
             images=await means.media.load(told.media),
             aside=mine.recalled.text if told.heard else "",
             now=mine.now if told.heard else "",
+            surface=means.surface,
+            late=means.late,
             conversation=self._conversation,
         )
 
@@ -188,10 +209,8 @@ class Asking:
             autonomous=self.begun.autonomous,
         )
 
-    async def _take(
-        self, setting: Setting, brief: Brief, where: Whereabouts, glimpse: Callable[[str], None] | None
-    ) -> Outcome:
-        means, hands = self._means, _Hands(self._means.hands(where))
+    async def _take(self, setting: Setting, brief: Brief, where: Whereabouts) -> Outcome:
+        means, hands = self._means, Exchanged(self._means.hands(where))
 
         async def news(room: int) -> str:
             """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
@@ -199,10 +218,9 @@ class Asking:
             if self.begun.inner or not self._lane.news():
                 return ""
             heard, asking = await self._fresh.news(self._budget(setting), room)
-            known = {asker.id for asker in where.askers}
-            new = tuple(asker for asker in asking if asker.id not in known)
-            if new:  # whoever speaks in its middle asks, too
-                where = replace(where, askers=(*where.askers, *new))
+            now = self._whose(replace(where, askers=(*where.askers, *asking)))
+            if now != where:  # whoever speaks in its middle asks, too
+                where = now
                 hands.tools = means.hands(where)
             return heard
 
@@ -215,7 +233,9 @@ class Asking:
             means.model,
             hands,
             key=means.agent_id,
-            glimpse=glimpse,
+            max_tool_rounds=means.max_rounds,
+            glimpse=self.glimpse,
+            thought=self.thought,
             news=news,
             afford=self._affordable,
             progress=self.progress,
@@ -228,17 +248,3 @@ class Asking:
 
     def _affordable(self, request: Request) -> bool:
         return not self.begun.autonomous or self._means.afford(self._means.agent_id, request)
-
-
-class _Hands:
-    """The tools as they are by now."""
-
-    def __init__(self, tools: Tools) -> None:
-        self.tools = tools
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self.tools.specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self.tools.call(call)

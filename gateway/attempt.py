@@ -1,14 +1,18 @@
 """What is written down of one post's parts as they are handed over."""
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from typing import Literal
 
-from channels.base import Going, Part, SendError, Uncertain
+from channels.base import File, Going, Part, SendError, Uncertain
 from gateway import retry
 from gateway.clock import Clock
-from gateway.events import Post
+from gateway.events import Post, Receipt
 from gateway.records import Fact, PartEnded, Sending
-from gateway.store import OutboxPart
+from gateway.store import OutboxPart, StoreError
+
+logger = logging.getLogger("reverie.outbox")
 
 
 class Attempt:
@@ -17,22 +21,21 @@ class Attempt:
     def __init__(
         self,
         post: Post,
-        cut: tuple[str, ...] | None,
         clock: Clock,
-        resend_s: float,
         record: Callable[[Post, Sequence[Fact]], Awaitable[None]],
     ) -> None:
-        """`cut`: the rendered parts, if they are not in the store yet."""
         self._post = post
-        self._cut = cut
         self._clock = clock
-        self.resend_s = resend_s
         self._record = record
+        self.cut: tuple[str, ...] | None = None
+        """The rendered parts, if they are not in the store yet."""
+        self.resend_s = 0.0
+        """As the channel's capabilities say."""
         self._gone: dict[int, datetime] = {}
         self._handed_over_s: dict[int, float] = {}
         """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
 
-    def part(self, part: OutboxPart) -> Part:
+    def part(self, part: OutboxPart, file: File | None = None) -> Part:
         """As the channel takes it."""
         return Part(
             key=f"{self._post.key}#{part.index}",
@@ -41,6 +44,7 @@ class Attempt:
             reply_to=self._post.reply_to if part.index == 0 else None,
             style=self._post.style,
             private=self._post.private,
+            file=file,
         )
 
     def going(self, part: OutboxPart) -> Going:
@@ -54,7 +58,7 @@ class Attempt:
             since_s = self._since_s(part.index, part.first_at)
             if since_s is not None and not retry.resendable(since_s, self.resend_s):
                 raise Uncertain(part.reason)  # waiting for its turn took too long
-            cut, self._cut = self._cut, None
+            cut, self.cut = self.cut, None
             self._gone[part.index] = self._clock.now()
             if since_s is None:
                 self._handed_over_s[part.index] = self._clock.monotonic()
@@ -79,6 +83,49 @@ class Attempt:
             return since_s
         return max(since_s, self._clock.monotonic() - self._handed_over_s[index])
 
+    def judge(
+        self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
+    ) -> tuple[list[PartEnded], float]:
+        """What became of each part that was tried, and how many seconds nothing more is to be tried.
+
+        `age_s`: of the post. Raises what ends the process.
+        """
+        key, ended, wait_s = self._post.key, list[PartEnded](), 0.0
+        for part, result in zip(window, results, strict=False):  # of fewer, the others were not tried
+            if isinstance(result, Receipt):
+                ended.append(PartEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
+            elif isinstance(result, SendError):
+                found = retry.verdict(
+                    result,
+                    attempts=part.attempts + 1,
+                    age_s=age_s,
+                    since_s=self.since_s(part, result),
+                    resend_s=self.resend_s,
+                )
+                logger.warning("post %s part %d is %s: %s", key, part.index, found.state, found.reason)
+                ended.append(
+                    PartEnded(
+                        post=key,
+                        part=part.index,
+                        state=found.state,
+                        reason=found.reason,
+                        maybe_seen=found.maybe_seen,
+                    )
+                )
+                wait_s = max(wait_s, found.wait_s)
+            elif isinstance(result, StoreError) or not isinstance(result, Exception):
+                raise result
+            else:  # a bug in the adapter: ended here, or the same part would end the process at every start
+                logger.error("post %s part %d broke", key, part.index, exc_info=result)
+                state: Literal["uncertain", "failed"] = "failed" if self.first(part) is None else "uncertain"
+                ended.append(PartEnded(post=key, part=part.index, state=state, reason=bug(result)))
+        return ended, wait_s
+
     def tells(self, end: PartEnded) -> bool:
         """Whether an end is news: a part that was not handed over and waits again is none."""
         return end.state != "waiting" or end.part in self._gone
+
+
+def bug(error: Exception) -> str:
+    """What is told of a mistake of ours: not its words, which may hold anything."""
+    return f"internal error: {type(error).__name__}"

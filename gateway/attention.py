@@ -1,10 +1,11 @@
 """How much an event matters. Pure.
 
 Every notification gets a dotted type, most general first, and an urgency: from the operator's first
-rule that fits, else from what it is. A threshold at any prefix of the type cuts off what lies below it.
+rule that fits, else from what it is. A threshold at any prefix of the type cuts off what lies below it. What
+administrators set while the gateway runs (`Made`) comes before what the configuration says of the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
@@ -15,9 +16,10 @@ from gateway.events import Alarm, Delivery, Finished, Link, Membership, Message,
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged, address_of
 from gateway.regexes import Answer, Regex
 from gateway.salience import Salience
+from gateway.standing import RANKS
 
-LATE: Final = "; too slow: the regex of attention.rules["
-"""In a reason: behind what decided, before each rule whose expression took too long, by its index."""
+LATE: Final = "; too slow: the regex of "
+"""In a reason: behind what decided, before each rule whose expression took too long, as `named` calls it."""
 
 Listen = Literal["mention", "ambient", "all", "off"]
 Urgency = Literal[0, 1, 2, 3]
@@ -28,9 +30,6 @@ INHERIT = -1
 OFFSETS: Final[Mapping[Level, int]] = {"focused": 1, "idle": -1, "away": -1}
 """What presence adds to a threshold that the operator has set. Of the others nothing: while people sleep, what is
 below urgent is noticed, and held back by `agent.dmn`."""
-
-RANKS: Final[Mapping[Role, int]] = {"blocked": -1, "guest": 0, "member": 1, "admin": 2, "owner": 3}
-"""Who may do more stands higher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +45,46 @@ class Rule:
     """Fits only what somebody did who has this role or a higher one: `member` fits admins and owners, too."""
     regex: Regex | None = None
     """Fits only if this is found in the text."""
+    name: str = ""
+    """Of one that was made at run time. Empty: the configuration's, known by its place there."""
 
     def fits(self, dotted: str, text: str, role: Role | None) -> Answer:
         """Whether this rule speaks of such an event. `role`: of who did it; None: nobody did."""
         named = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
         if not named or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
             return "no"
-        if self.role is not None and (role is None or RANKS[role] < RANKS[self.role]):
+        if self.role is not None and (role is None or RANKS.index(role) < RANKS.index(self.role)):
             return "no"
         return "yes" if self.regex is None else self.regex.find(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What was set while gateways ran, as the log has it by now."""
+
+    rules: tuple[Rule, ...] = ()
+    """The first that fits decides, before any of the configuration's."""
+    thresholds: Mapping[str, int] = field(default_factory=dict)
+    """In place of the configuration's for the same prefix."""
+
+
+NOTHING_MADE: Final = Made()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Policy:
-    """What the operator says about attention."""
+    """What the operator says about attention. One for all, so that it is another for everybody at once (`become`)."""
 
     rules: tuple[Rule, ...] = ()
     thresholds: Mapping[str, int]
     """By prefix of the dotted type; `-1` inherits."""
     salience: Salience = field(default_factory=Salience)
     """What lifts the talk of a room. For who makes `lift`: nothing here reads it."""
+    made: Callable[[], Made] = lambda: NOTHING_MADE
+
+    def become(self, other: "Policy") -> None:
+        """Say from now on what the other says that comes from the configuration. Returns at once."""
+        self.rules, self.thresholds, self.salience = other.rules, other.thresholds, other.salience
 
 
 def type_of(event: Notification) -> str:
@@ -108,7 +127,7 @@ def judge(
     elif not _is_told(event):
         fate = "noted"
     else:
-        fate, urgency, because = _told(event, urgency, listen, level, threshold_of(policy.thresholds, dotted))
+        fate, urgency, because = _told(event, urgency, listen, level, bar_of(policy, dotted))
         rule = because or rule
     return Judged(type=dotted, urgency=urgency, fate=fate, rule=rule, role=decision.role)
 
@@ -117,12 +136,12 @@ def _told(
     event: Notification, urgency: Urgency, listen: Listen, level: Level, bar: tuple[int, str]
 ) -> tuple[Literal["due", "context", "noted"], Urgency, str]:
     """What becomes of an event that may be told, and which rule decided that, if another one did than until now."""
-    threshold, prefix = bar
+    threshold, says = bar
     passes = min(max(threshold + OFFSETS.get(level, 0), AMBIENT), URGENT)
     if urgency < min(threshold, passes):
-        return "noted", urgency, f"attention.thresholds.{prefix} is {threshold}"
+        return "noted", urgency, f"{says} is {threshold}"
     if AMBIENT < urgency < passes:
-        return "context", AMBIENT, f"attention.thresholds.{prefix} is {threshold}, and people are {level}"
+        return "context", AMBIENT, f"{says} is {threshold}, and people are {level}"
     if urgency > AMBIENT:
         return "due", urgency, ""
     if not isinstance(event, Message | Membership):
@@ -155,12 +174,12 @@ def _urgency(policy: Policy, event: Notification, dotted: str, role: Role) -> tu
     text: str = getattr(event, "text", None) or ""
     acted = role if getattr(event, "sender", None) is not None else None
     late = ""
-    for index, rule in enumerate(policy.rules):
+    for name, rule in named(policy):
         answer = rule.fits(dotted, text, acted)
         if answer == "yes":
-            return rule.urgency, f"attention.rules[{index}]{late}"
+            return rule.urgency, name + late
         if answer == "late":
-            late += f"{LATE}{index}]"
+            late += LATE + name
     return None, late
 
 
@@ -192,3 +211,18 @@ def threshold_of(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
             return value, prefix
         prefix = prefix.rpartition(".")[0]
     return AMBIENT, ""
+
+
+def named(policy: Policy) -> Iterator[tuple[str, Rule]]:
+    """All rules in the order in which they are tried, each with what reasons call it."""
+    for rule in policy.made().rules:
+        yield f"notify rule {rule.name}", rule
+    for index, rule in enumerate(policy.rules):
+        yield f"attention.rules[{index}]", rule
+
+
+def bar_of(policy: Policy, dotted: str) -> tuple[int, str]:
+    """As `threshold_of` by now, with what reasons call what says so; empty if nothing does."""
+    made = policy.made().thresholds
+    level, prefix = threshold_of({**policy.thresholds, **made} if made else policy.thresholds, dotted)
+    return level, prefix and f"{'notify threshold ' if prefix in made else 'attention.thresholds.'}{prefix}"

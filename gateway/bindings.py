@@ -22,6 +22,8 @@ class Bound:
     """What is said there is told nowhere else."""
     arrivals: Arrivals = "steer"
     """What becomes of a running turn when somebody speaks to the agent there."""
+    skills: tuple[str, ...] | None = None
+    """Those that are for there. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,14 @@ class Bindings:
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)
+
+    def become(self, other: "Bindings") -> None:
+        """Be those from now on. Returns at once."""
+        self._patterns = other._patterns  # noqa: SLF001 - its own kind
+
+    def now(self) -> "Bindings":
+        """As they are, and stay."""
+        return Bindings(self._patterns)
 
     def of(self, place: Address) -> Bound:
         """The first that matches; nothing is listened to where none does."""

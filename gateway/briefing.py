@@ -62,14 +62,14 @@ class Briefing:
         cards: Cards,
         places: Places,
         kept: Callable[[str], datetime | None] = lambda _: None,
-        tools: Sequence[ToolSpec] = (),
+        tools: Callable[[], Sequence[ToolSpec]] = tuple,
     ) -> None:
         """`me`: who the agent is by now. `peers`: the other agents of this gateway.
 
         `kept`: when a conversation was last kept warm though nobody spoke there. `tools`: what each request is told of.
         """
         self._kept = kept
-        self._tools_tokens = sum(estimate_tokens(one.name + one.description + one.schema) for one in tools)
+        self._tools = tools
         self._me = me
         self._peers = peers
         self._bindings = bindings
@@ -94,12 +94,13 @@ class Briefing:
                 prompt=bound.prompt,
                 language=bound.language,
                 peers=self._peers,
+                skills=bound.skills,
                 private=me.private,
             ),
             whom=said[-1].sender.name if direct and said else None,
             last=self._last(place, past),
             sight=Sight(scope=scope, everything=everything),
-            tools_tokens=self._tools_tokens,
+            tools_tokens=self._tools_tokens(),
         )
 
     async def _by_itself(self, place: Address, past: Sequence[PastTurn]) -> Setting:
@@ -110,14 +111,17 @@ class Briefing:
             last=self._last(place, past),
             sight=Sight(scope=PUBLIC),
             card=prompt("inner"),
-            tools_tokens=self._tools_tokens,
+            tools_tokens=self._tools_tokens(),
         )
+
+    def _tools_tokens(self) -> int:
+        return sum([estimate_tokens(one.name + one.description + one.schema) for one in self._tools()])
 
     def _last(self, place: Address, past: Sequence[PastTurn]) -> datetime | None:
         return max(past[-1].at, self._kept(place.conversation) or past[-1].at) if past else None
 
     def _trusted(self, message: Message) -> bool:
-        return access.role_of(self._who, message.at.channel, message.sender) == EVERYTHING
+        return access.role_of(self._who, message.at, message.sender) == EVERYTHING
 
     async def card(self, place: Address, setting: Setting, *, folded: bool) -> str:
         """The card, which is pinned. `folded`: the view just lost its beginning, so a new card costs nothing more."""

@@ -15,6 +15,7 @@ from gateway import access
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message
 from gateway.records import MESSAGES, Carded
+from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, Store
 
 COLD = timedelta(hours=1)
@@ -41,12 +42,18 @@ class Cards:
     """The cards of all conversations. What is pinned is in the log, and the same after a restart."""
 
     def __init__(
-        self, store: Store, clock: Clock, capabilities: Mapping[ChannelName, Capabilities], who: access.Policy
+        self,
+        store: Store,
+        clock: Clock,
+        capabilities: Mapping[ChannelName, Capabilities],
+        who: access.Policy,
+        redact: Redact | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
         self._who = who
+        self._redact = redact or Redactor()
         self._pinned: OrderedDict[ConversationId, str] = OrderedDict()
 
     async def card(self, place: Address, *, whom: str | None, last: datetime | None, folded: bool) -> str:
@@ -54,7 +61,7 @@ class Cards:
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.card(conversation)
         if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
-            written = card(await self._place(place, whom))
+            written = self._redact(card(await self._place(place, whom)))
             if written != pinned:
                 fact = Carded(text=written, reason=reason)
                 await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
@@ -84,14 +91,14 @@ class Cards:
         changed = await self._store.topic(conversation)
         if changed is None or not access.decide(self._who, changed).allowed:  # who is not heard writes no cards either
             return ""
-        return changed.text or ""
+        return self._redact(changed.text or "")
 
     async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""
         lines = await self._store.newest(NEWEST_LINES, kinds=MESSAGES, conversation=conversation)
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
-            role = access.role_of(self._who, message.at.channel, message.sender)
+            role = access.role_of(self._who, message.at, message.sender)
             if role in {"owner", "admin"}:
                 found.pop(message.sender.id, None)
                 found[message.sender.id] = (message.sender.name, role)

@@ -12,19 +12,30 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gateway import (
+    cli_audit,
+    cli_backup,
     cli_cache,
+    cli_console,
     cli_context,
+    cli_dashboard,
     cli_dmn,
+    cli_doctor,
     cli_journal,
     cli_log,
     cli_memory,
     cli_notifications,
+    cli_pair,
+    cli_reload,
     cli_reminders,
     cli_replay,
+    cli_setup,
 )
 from gateway.events import ChannelName
+from gateway.known_secrets import known_secrets
+from gateway.logs import FORMS, start_logging
+from gateway.redaction import Redactor
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, check
+from gateway.settings_load import BadConfig, check, referenced
 from gateway.store import StoreError
 from gateway.store.lines import printable
 
@@ -53,22 +64,36 @@ def main(argv: list[str] | None = None) -> int:
         command.set_defaults(handler=handler)
     commands.choices["channels"].add_argument("--json", action="store_true", help="for programs")
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
+    commands.choices["run"].add_argument(
+        "--log",
+        choices=FORMS,
+        default="auto",
+        help="how its own log looks (default auto: text on a terminal, else JSON)",
+    )
     demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
     demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
     demo.add_argument("--console", action="store_true", help="no IRC: talk to it directly in this terminal")
     demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
     demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
     demo.set_defaults(handler=_demo)
-    cli_log.add_parser(commands, _store_path)
+    cli_log.add_parser(commands, _store_path, _secrets)
     cli_cache.add_parser(commands, _store_path)
     cli_notifications.add_parser(commands, _settings)
     cli_reminders.add_parser(commands, _store_path)
     cli_dmn.add_parser(commands, _settings)
+    cli_console.add_parser(commands, _settings)
     cli_context.add_parser(commands, _settings)
     cli_memory.add_parser(commands, _settings)
     cli_journal.add_parser(commands, _settings)
-    cli_log.add_why(commands, _store_path)
+    cli_log.add_why(commands, _store_path, _secrets)
+    cli_audit.add_parser(commands, _store_path)
+    cli_pair.add_parser(commands, _settings)
+    cli_reload.add_parser(commands, _settings)
     cli_replay.add_parser(commands, _settings)
+    cli_setup.add_parser(commands)
+    cli_backup.add_parser(commands, _settings)
+    cli_doctor.add_parser(commands)
+    cli_dashboard.add_parser(commands, _settings)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
@@ -100,6 +125,15 @@ def _store_path(directory: Path) -> Path:
     return _settings(directory).store.path
 
 
+def _redactor(settings: Settings, directory: Path) -> Redactor:
+    return Redactor(known_secrets(settings, referenced(directory, os.environ)))
+
+
+def _secrets(directory: Path) -> Redactor:
+    """What knows them, of a configuration that was found good before."""
+    return _redactor(check(directory, os.environ)[0], directory)
+
+
 def _check_config(args: argparse.Namespace) -> int:
     from gateway.price_table import BadPrices, price_table  # noqa: PLC0415 - the other commands start faster without it
 
@@ -121,12 +155,13 @@ def _run(args: argparse.Namespace) -> int:
     settings = _load(args.config)
     if settings is None:
         return BAD_USAGE
-    start_logging(logging.DEBUG if args.verbose else logging.INFO)
+    redact = _redactor(settings, args.config)
+    start_logging(logging.DEBUG if args.verbose else logging.INFO, redact, form=args.log)
     gc.disable()  # until `_settle`: looking through what a start makes, again and again, takes a fifth of its time
-    return asyncio.run(_serve(settings, args.config))
+    return asyncio.run(_serve(settings, args.config, redact))
 
 
-async def _serve(settings: Settings, directory: Path) -> int:
+async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.adapters import Unavailable  # noqa: PLC0415 - the same
     from gateway.live import Live  # noqa: PLC0415 - the same
@@ -135,9 +170,11 @@ async def _serve(settings: Settings, directory: Path) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    live = Live(settings, directory, os.environ)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.ask)
     settled = asyncio.create_task(_settle())
     try:
-        await app.run(settings, stop, live=Live(settings, directory, os.environ))
+        await app.run(settings, stop, live=live, redact=redact)
     except (Unavailable, BadPrices) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return BAD_USAGE
@@ -167,7 +204,7 @@ def _health(args: argparse.Namespace) -> int:
     if settings is None:
         return BAD_USAGE
     health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
-    print("\n".join(health.findings))
+    print("\n".join(map(_redactor(settings, args.config), health.findings)))
     return DONE if health.ok else FAILED
 
 
@@ -180,7 +217,8 @@ def _channels(args: argparse.Namespace) -> int:
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
     found = asyncio.run(seen(settings.store.path, platforms, now))
-    print(found.as_json(now) if args.json else "\n".join(printable(line) for line in found.lines(now)))
+    redact = _redactor(settings, args.config)  # reasons are what servers said
+    print(redact(found.as_json(now)) if args.json else "\n".join(printable(redact(one)) for one in found.lines(now)))
     return DONE
 
 
@@ -188,22 +226,6 @@ def _demo(args: argparse.Namespace) -> int:
     from gateway.demo import demo  # noqa: PLC0415 - only here
 
     return demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
-
-
-class _Safe(logging.Formatter):
-    """Escapes what a terminal could obey: log lines quote what servers and people say."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        return printable(super().formatMessage(record))
-
-
-def start_logging(level: int) -> None:
-    """One line per event on standard error. Messages carry no secrets: they are never put into one."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Safe("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("httpx", "httpcore", "irc", "asyncio", "aiosqlite"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ answer says why), 2 nothing could be done (the reason stands on stderr).
 
 import argparse
 import asyncio
-import getpass
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import refused
+from gateway.cli_reading import refused, user
 from gateway.clock import SystemClock
 from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
 from gateway.events import ConversationId
@@ -57,7 +55,7 @@ def context_command(args: argparse.Namespace) -> int:
     try:
         if not settings.store.path.exists():  # or one would be made
             return refused("context", FileNotFoundError(f"there is no store at {settings.store.path}"))
-        order = ContextOrder(what=args.what, conversation=place, by=f"{_user()} at the command line", count=count)
+        order = ContextOrder(what=args.what, conversation=place, by=f"{user()} at the command line", count=count)
         answer = asyncio.run(_answer(settings.store.path, order))
     except (ControlError, StoreError, OSError, ValueError) as error:
         return refused("context", error)
@@ -107,10 +105,3 @@ class _Nobody:
 
     async def compact(self, conversation: ConversationId) -> str:
         raise NotImplementedError(conversation)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # nobody gave this user a name
-        return f"user {os.getuid()}"

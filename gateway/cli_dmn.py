@@ -7,9 +7,7 @@ done (the reason stands on stderr).
 
 import argparse
 import asyncio
-import getpass
 import json
-import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,7 +18,7 @@ from zoneinfo import ZoneInfo
 from agent import signals
 from agent.signals import Level
 from gateway import mindctl, policies
-from gateway.cli_reading import refused
+from gateway.cli_reading import refused, user
 from gateway.clock import SystemClock
 from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
 from gateway.mindctl import Saved
@@ -78,7 +76,7 @@ def dmn_command(args: argparse.Namespace) -> int:
     try:
         order = DmnOrder(
             what=args.what,
-            by=f"{_user()} at the command line",
+            by=f"{user()} at the command line",
             agent=getattr(args, "agent", None),
             until=mindctl.until_of(" ".join(getattr(args, "when", ())), now, ZoneInfo(settings.dmn.timezone)),
             on=tuple(getattr(args, "on", ())),
@@ -148,10 +146,3 @@ async def _minds(settings: Settings, reader: Reader | None, now: datetime) -> li
         Saved(agent=agent, state=states.get(agent, signals.State()), policy=policies.dmn_policy(settings, agent))
         for agent in ids
     ]
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # nobody gave this user a name
-        return f"user {os.getuid()}"

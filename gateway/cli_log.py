@@ -15,18 +15,23 @@ from typing import Any, TextIO, get_args
 
 from gateway.cli_reading import ResolveStore, add_store, reading, refused, store_path
 from gateway.events import ConversationId
+from gateway.progress import Tell, progress
 from gateway.records import Fact
+from gateway.redaction import Redactor
 from gateway.store import LogRow, Reader, Stored, StoreError, rebuild
 from gateway.store.lines import line
 from gateway.why import why
 
+ResolveSecrets = Callable[[Path], Redactor]
+"""From a configuration directory to what knows its secrets. What people read is without them; as JSON the log is told
+as it stands."""
 _PAGE = 1_000
 """Entries in memory at once."""
 _POLL_S = 0.25
 """How often `tail -f` looks; a look that finds nothing costs one index probe."""
 
 
-def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_parser(subparsers: Any, resolve_store: ResolveStore, secrets: ResolveSecrets = lambda _: Redactor()) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `log` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
     log = subparsers.add_parser("log", help="read, export and verify the log")
     commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
@@ -34,7 +39,7 @@ def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: A
     def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
         add_store(parser, resolve_store)
-        parser.set_defaults(handler=handler)
+        parser.set_defaults(handler=handler, secrets=secrets)
         return parser
 
     shown = command("show", show, "print entries, oldest first")
@@ -50,17 +55,17 @@ def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: A
     exported = command("export", export, "print the entire log as JSON lines")
     exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
     exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
-    add_why(commands, resolve_store)
+    add_why(commands, resolve_store, secrets)
     command("rebuild", rebuild_command, "verify every table against the log, and mend what differs")
 
 
-def add_why(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_why(subparsers: Any, resolve_store: ResolveStore, secrets: ResolveSecrets = lambda _: Redactor()) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `why`, which stands under `log` and by itself."""
     text = "tell what happened to an event, and which rule decided"
     parser: argparse.ArgumentParser = subparsers.add_parser("why", help=text, description=text)
     add_store(parser, resolve_store)
     parser.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
-    parser.set_defaults(handler=why_command)
+    parser.set_defaults(handler=why_command, secrets=secrets)
 
 
 def kinds() -> list[str]:
@@ -73,6 +78,7 @@ def show(args: argparse.Namespace) -> int:
     """Handler of `log show`."""
 
     async def run(reader: Reader) -> None:
+        redact = _redactor(args)
         last = 50 if args.last is None and args.after is None else args.last
         if last is None:
             pages = _pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
@@ -87,7 +93,7 @@ def show(args: argparse.Namespace) -> int:
             )
             pages = _one_page(newest)
         async for page in pages:
-            _write(sys.stdout, page, jsonl=args.jsonl)
+            _write(sys.stdout, page, redact, jsonl=args.jsonl)
 
     return reading("log", args, run)
 
@@ -96,15 +102,16 @@ def tail(args: argparse.Namespace) -> int:
     """Handler of `log tail`."""
 
     async def run(reader: Reader) -> None:
+        redact = _redactor(args)
         page = await reader.rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.rows(limit=1, newest=True) if args.n <= 0 else [])
         seen = last[-1][0] if last else 0
-        _write(sys.stdout, page, jsonl=False)
+        _write(sys.stdout, page, redact, jsonl=False)
         while args.follow:
             sys.stdout.flush()
             await asyncio.sleep(_POLL_S)
             async for more in _pages(reader, seen):
-                _write(sys.stdout, more, jsonl=False)
+                _write(sys.stdout, more, redact, jsonl=False)
                 seen = more[-1][0]
 
     return reading("log", args, run)
@@ -115,11 +122,11 @@ def export(args: argparse.Namespace) -> int:
 
     async def run(reader: Reader) -> None:
         if args.output is None:
-            await _export(reader, sys.stdout)
+            await _export(reader, sys.stdout, _unseen)
             return
         opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(opened, "w", encoding="ascii") as file:
-            await _export(reader, file)
+        with os.fdopen(opened, "w", encoding="ascii") as file, progress("exporting the log", "entries") as tell:
+            await _export(reader, file, tell)
 
     return reading("log", args, run)
 
@@ -130,25 +137,20 @@ def why_command(args: argparse.Namespace) -> int:
 
     async def run(reader: Reader) -> None:
         nonlocal found
-        story = await why(reader, args.seq)
+        redact, story = _redactor(args), await why(reader, args.seq)
         found = story is not None
-        sys.stdout.writelines(f"{told}\n" for told in story or [f"there is no entry {args.seq}"])
+        sys.stdout.writelines(f"{redact(told)}\n" for told in story or [f"there is no entry {args.seq}"])
 
     return reading("why", args, run) or (0 if found else 2)
 
 
 def rebuild_command(args: argparse.Namespace) -> int:
     """Handler of `log rebuild`."""
-
-    def progress(done: int, whole: int) -> None:
-        sys.stderr.write(f"\r{done} of {whole} entries replayed")
-
     try:
-        differences = asyncio.run(rebuild(store_path(args), progress=progress if sys.stderr.isatty() else None))
+        with progress("replaying the log", "entries") as tell:
+            differences = asyncio.run(rebuild(store_path(args), progress=tell))
     except StoreError as error:
         return refused("log", error)
-    if sys.stderr.isatty():
-        sys.stderr.write("\n")
     for one in differences:
         print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; mended")
     if not differences:
@@ -163,13 +165,26 @@ def _json_line(row: LogRow) -> str:
     return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
 
 
-def _write(out: TextIO, page: list[LogRow], *, jsonl: bool) -> None:
-    out.writelines((_json_line(row) if jsonl else line(Stored.read(row))) + "\n" for row in page)
+def _redactor(args: argparse.Namespace) -> Redactor:
+    """What knows as much as was named."""
+    made: Redactor = args.secrets(args.config) if args.config is not None else Redactor()
+    return made
 
 
-async def _export(reader: Reader, out: TextIO) -> None:
+def _write(out: TextIO, page: list[LogRow], redact: Redactor, *, jsonl: bool) -> None:
+    out.writelines((_json_line(row) if jsonl else line(Stored.read(row), redact)) + "\n" for row in page)
+
+
+async def _export(reader: Reader, out: TextIO, tell: Tell) -> None:
+    newest = await reader.rows(limit=1, newest=True)
+    last = newest[0][0] if newest else 0
     async for page in _pages(reader, 0):
-        _write(out, page, jsonl=True)
+        _write(out, page, Redactor(), jsonl=True)
+        tell(page[-1][0], max(last, page[-1][0]))
+
+
+def _unseen(_done: int, _whole: int) -> None:
+    """What is written to the terminal itself shows how far it is."""
 
 
 async def _pages(

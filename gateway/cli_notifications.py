@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter
 from gateway import attention, notifications
 from gateway.cli_reading import add_store, reading
 from gateway.notifications import Deciding, Threshold
+from gateway.overrides import Overrides
 from gateway.policies import attention_policy
 from gateway.records import Judged
 from gateway.settings import Settings
@@ -68,18 +70,19 @@ def types(args: argparse.Namespace) -> int:
 def threshold(args: argparse.Namespace) -> int:
     """Handler of `notifications threshold`. Types that are named need no store."""
     settings: Settings = args.resolve_settings(args.config)
+    policy = attention_policy(settings)
 
-    def told(named: Sequence[str]) -> None:
-        found = notifications.thresholds(settings.attention.thresholds, named)
+    def told(policy: attention.Policy, named: Sequence[str]) -> None:
+        found = notifications.thresholds(policy, named)
         _show(args, found, notifications.told_thresholds(found))
 
     async def run(reader: Reader) -> None:
-        told([one.type for one in await reader.types()])
+        told(await _by_now(policy, reader), args.types or [one.type for one in await reader.types()])
 
-    if args.types:
-        told(args.types)
-        return 0
     args.store = settings.store.path
+    if args.types and not args.store.exists():
+        told(policy, args.types)
+        return 0
     return reading("notifications", args, run)
 
 
@@ -93,7 +96,7 @@ def rules(args: argparse.Namespace) -> int:
     async def run(reader: Reader) -> None:
         newest = await reader.newest(max(0, args.last), kinds=["judged"])
         judged = [one.fact for one in newest if isinstance(one.fact, Judged)]
-        found = notifications.deciding(policy, judged)
+        found = notifications.deciding(policy and await _by_now(policy, reader), judged)
         _show(args, found, notifications.told_deciding(found, len(judged)))
 
     return reading("notifications", args, run)
@@ -107,6 +110,13 @@ def pending(args: argparse.Namespace) -> int:
         _show(args, found, notifications.told_pending(found))
 
     return reading("notifications", args, run)
+
+
+async def _by_now(policy: attention.Policy, reader: Reader) -> attention.Policy:
+    """With what administrators set while gateways ran."""
+    overrides = Overrides(reader)
+    await overrides.begin()
+    return replace(policy, made=overrides.now)
 
 
 def _show(

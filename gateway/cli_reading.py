@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import getpass
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -54,3 +55,11 @@ def refused(command: str, error: Exception) -> int:
     """Say why nothing could be done; the exit code."""
     sys.stderr.write(f"reverie {command}: {printable(str(error))}\n")
     return 2
+
+
+def user() -> str:
+    """Who runs this command, for people: nobody vouches for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # nobody gave this user a name
+        return f"user {os.getuid()}"

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from gateway import policies
 from gateway.cli_reading import refused
 from gateway.fields import Duration
+from gateway.progress import progress
 from gateway.replay import Report, data, lines, remark_policies
 from gateway.settings import Settings
 from gateway.store import StoreError
@@ -46,7 +47,7 @@ def replay_command(args: argparse.Namespace) -> int:
         if path is None:
             raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - told as the others
         since = _since(args.since, datetime.now(UTC)) if args.since is not None else None
-        report = asyncio.run(_replay(path, since, quiet=args.json))
+        report = asyncio.run(_replay(path, since))
     except (StoreError, OSError, ValueError) as error:
         return refused("replay", error)
     if settings is not None:
@@ -59,20 +60,12 @@ def replay_command(args: argparse.Namespace) -> int:
     return 0 if report.agrees else 1
 
 
-async def _replay(path: Path, since: datetime | None, *, quiet: bool) -> Report:
+async def _replay(path: Path, since: datetime | None) -> Report:
     from gateway.replaying import opened, replay  # noqa: PLC0415 - the other commands start faster without it
 
-    shows = sys.stderr.isatty() and not quiet
-
-    def progress(done: int, last: int) -> None:
-        if shows:
-            sys.stderr.write(f"\rup to entry {done} of {last}")
-
-    async with opened(path) as reader:
-        report = await replay(reader, since=since, progress=progress)
-    if shows:
-        sys.stderr.write("\n")
-    return report
+    with progress("deciding again", "entries") as tell:
+        async with opened(path) as reader:
+            return await replay(reader, since=since, progress=tell)
 
 
 def _since(said: str, now: datetime) -> datetime:

@@ -1,11 +1,11 @@
 """The lock on summaries of a conversation: one asker at a time, also across processes, and never for ever."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from channels.tasks import whole
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.ids import new_id
@@ -40,16 +40,7 @@ async def locked(store: Store, clock: Clock, conversation: ConversationId, ttl_s
         yield held
     finally:  # a cancelled append may have been written
         if not held.failed:
-            await _release(store, clock, conversation, holder)
-
-
-async def _release(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> None:
-    release = asyncio.ensure_future(_write(store, clock, conversation, holder, 0.0))
-    try:
-        await asyncio.shield(release)
-    except asyncio.CancelledError:
-        await asyncio.wait([release])
-        raise
+            await whole(_write(store, clock, conversation, holder, 0.0))
 
 
 async def _write(store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float) -> None:

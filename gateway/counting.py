@@ -4,6 +4,9 @@ Bytes are enough where nothing depends on the last percent, because every bill c
 once it is loaded, so it is, unless the operator asks for it, only for prompts that begin to fill their window.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from agent.models.anthropic_wire import translate
 from agent.models.base import Request
 from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, context_tokens_of
@@ -28,7 +31,7 @@ class Counting:
         self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
         self._bytes.close()  # it never loads anything
         self.fine, self.rough = Meter(self._tokenizer, look=picture), Meter(self._bytes, look=picture)
-        self._endpoints: dict[str, EndpointCounter] = {}
+        self._endpoints: dict[_Asked, EndpointCounter] = {}
 
     @property
     def live(self) -> Live:
@@ -44,19 +47,34 @@ class Counting:
         said = self._live.optimization.token_counter
         if not said.enabled or said.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
             return None
-        if key not in self._endpoints:
+        asked = _Asked(key, provider, said.cache_capacity)
+        if asked not in self._endpoints:
             counter = build_counter(
                 said.backend, provider, self._tokenizer, capacity=said.cache_capacity, clock=self._clock
             )
             assert isinstance(counter, EndpointCounter)
-            self._endpoints[key] = counter
-        return self._endpoints[key]
+            self._endpoints[asked] = counter
+        return self._endpoints[asked]
+
+    def unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
+        """Those that nobody asks any more if these are the providers, by now; they are to be closed."""
+        capacity = self._live.optimization.token_counter.cache_capacity
+        gone = [one for one in self._endpoints if one != (one.key, providers.get(one.key), capacity)]
+        return [self._endpoints.pop(one) for one in gone]
 
     async def aclose(self) -> None:
         """Stop asking and loading."""
         for endpoint in self._endpoints.values():
             await endpoint.aclose()
         self._tokenizer.close()
+
+
+class _Asked(NamedTuple):
+    """Who is asked to count, and how much of that is remembered."""
+
+    key: str
+    provider: AnthropicConfig
+    capacity: int
 
 
 class _Gauge:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.events import ConversationId
-from gateway.records import Noted, Reminded, TurnId
+from gateway.records import Noted, Reminded, ToolBegun, TurnId
 from gateway.store import Reader, Stored
 
 LOOKED_AT: Final = 20
@@ -27,3 +27,15 @@ async def done_before(
         if since and isinstance(fact, Noted | Reminded) and fact.turn not in (None, turn) and same(one, fact):
             return one
     return None
+
+
+async def begun_before(reader: Reader, place: ConversationId, begun: ToolBegun) -> bool:
+    """Whether another turn there began the same since the last one that ended, and this one did not yet."""
+    ended = await reader.newest(1, kinds=["turn_ended"], conversation=place)
+    found = [
+        one.fact
+        for one in await reader.newest(LOOKED_AT, kinds=["tool_begun"], conversation=place)
+        if isinstance(one.fact, ToolBegun) and (not ended or one.seq > ended[0].seq)
+    ]
+    same = [one.turn for one in found if (one.tool, one.arguments) == (begun.tool, begun.arguments)]
+    return bool(same) and begun.turn not in same

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.askers import ANYBODY
 from gateway.clock import Clock
 from gateway.events import Address, Alarm, ConversationId, MessageId, SenderId
 from gateway.fitting import Told, tell
@@ -48,6 +49,8 @@ class Digest:
     upto: Seq = NOTHING
     """Of the inner conversation's own unread; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
+    roles: frozenset[str] = frozenset()
+    """Of those whose words it tells."""
 
 
 class Digests:
@@ -61,7 +64,7 @@ class Digests:
         clock: Clock,
         places: Places,
         hearing: Hearing,
-        plain: bool,
+        plain: Callable[[], bool],
         mine: Callable[[ConversationId], bool],
         busy: Callable[[ConversationId], bool],
     ) -> None:
@@ -92,9 +95,9 @@ class Digests:
         own = await self._store.unread(self._inner, most=OWN_LINES)
         self.shown = {}
         parts, covers, senders = [], list[Seq](), list[SenderId]()
-        omitted = 0
+        omitted, roles = 0, set[str]()
         if own.messages:
-            told, _ = await self._told(own)
+            told, _, _ = await self._told(own)
             parts.append(f"## You\n{told.heard}")
             covers += told.covers
             senders += told.senders
@@ -105,7 +108,7 @@ class Digests:
             unread = await self._store.unread(place, most=LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
                 continue  # a reminder is told where it was asked for
-            shown = await self._shown(unread)
+            shown, whose = await self._shown(unread)
             if not shown.told.covers:
                 await self._put_away(place, shown.upto)
                 continue
@@ -114,6 +117,7 @@ class Digests:
             covers += shown.told.covers
             senders += shown.told.senders
             omitted += shown.omitted
+            roles |= whose
         if not parts:
             return None
         more = len(pending) - len(self.shown)
@@ -126,6 +130,7 @@ class Digests:
             omitted=omitted,
             upto=own.upto,
             looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
+            roles=frozenset(roles),
         )
 
     async def _put_away(self, place: ConversationId, upto: Seq) -> None:
@@ -143,15 +148,16 @@ class Digests:
         public = [(place, urgency) for place, urgency in due if not await self._places.private(place)]
         return sorted(public, key=lambda one: -one[1])
 
-    async def _shown(self, unread: Unread) -> Shown:
-        told, standing = await self._told(unread)
+    async def _shown(self, unread: Unread) -> tuple[Shown, set[str]]:
+        told, standing, roles = await self._told(unread)
         omitted = unread.omitted + len(unread.messages) - len(told.covers)
-        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing))
+        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), roles
 
-    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...]]:
+    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], set[str]]:
         standing = await self._hearing.standing(unread)
         lines = await self._hearing.tell(standing, sees=False)
-        return tell(lines, omitted=unread.omitted, plain=self._plain), standing
+        roles = {ANYBODY if one.line.happened else one.line.role for one in lines}
+        return tell(lines, omitted=unread.omitted, plain=self._plain()), standing, roles
 
 
 def listed(places: list[Address]) -> str:

@@ -6,12 +6,10 @@ alone: neither text nor notes belong into the record of its turn, which stands i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final, Literal
 
 from agent import view
 from agent.brief import Brief, Exchange
-from agent.journal import flat
 from agent.models.base import Malformed, Model, Request, ToolCall, TooLong, ToolResult, ToolSpec
 from agent.outcome import NOTHING, Outcome, Progress
 from agent.prompts import prompt as instructions
@@ -19,16 +17,15 @@ from agent.turn import Tools, take_turn
 from agent.view import estimate_tokens
 from agent.workspace.text import tidy
 from gateway.events import Account, Usage
+from gateway.material import Note, indented, material, told
 from gateway.memory import Memory, diff, newest_dream
 from gateway.notes import Notes
-from gateway.records import Noted, Seq
-from gateway.scopes import PUBLIC
+from gateway.records import Seq
 from gateway.store import Store
 
 NOTES_TOKENS: Final = 8_000
 """Of notes in one dream; the rest is for the next."""
 REASON: Final = "dreamt"
-_PAGE: Final = 200
 _ROUNDS: Final = 1
 _AGAIN: Final = (
     "That is {} characters, and {} is the most. Write the whole file again, shorter: drop what matters least."
@@ -49,15 +46,6 @@ class Dream:
     requests: int = 0
     usage: Usage = NOTHING
     model: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """Something that was written down."""
-
-    seq: Seq
-    at: datetime
-    noted: Noted
 
 
 class _NoHands:
@@ -109,7 +97,9 @@ class Dreaming:
         last = await newest_dream(self._store, agent)
         if last is not None:
             self._notes.dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
-        found = await self._material(agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before))
+        found = await material(
+            self._store, agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before)
+        )
         if not found:
             return Dream(outcome="unchanged", reason="nothing was written down since the last dream")
         asking = _Asking(model, _NoHands(tools), agent, afford, progress or Progress())
@@ -129,42 +119,13 @@ class Dreaming:
         changed = diff(before, f"{after}\n")
         return _of(done, "dreamt" if changed else "unchanged", changed=changed)
 
-    async def _material(self, agent: str, after: Seq, budget: int) -> list[Note]:
-        """The oldest notes since then that fit; at least one, if there is any."""
-        found = list[Note]()
-        while True:
-            page = await self._store.entries(after=after, kinds=["noted"], limit=_PAGE)
-            for one in page:
-                if not isinstance(one.fact, Noted) or one.fact.agent != agent:
-                    continue
-                note = Note(seq=one.seq, at=one.at, noted=one.fact)
-                budget -= estimate_tokens(_told(note))
-                if found and budget < 0:
-                    return found
-                found.append(note)
-            if len(page) < _PAGE:
-                return found
-            after = page[-1].seq
-
 
 def prompt(before: str, notes: Sequence[Note], memory_chars: int) -> str:
     """What the model is asked. Pure. What is quoted is indented, so that nothing of it looks like a frame."""
-    memory = _indented(before) if tidy(before) else "(empty)"
-    told = "\n".join(_told(note) for note in notes)
+    memory = indented(before) if tidy(before) else "(empty)"
+    lines = "\n".join(told(note) for note in notes)
     asked = instructions("dreaming").replace("{chars}", str(memory_chars))
-    return f"{asked}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{told}"
-
-
-def _told(note: Note) -> str:
-    noted = note.noted
-    whence = "public" if noted.scope == PUBLIC else f"private, of {flat(noted.scope)}"
-    what = "to remember" if noted.lasting else "journal"
-    title = f" {flat(noted.title)}" if noted.title else ""
-    return f"[{note.at:%Y-%m-%d %H:%M} UTC] ({what}; {whence}){title}\n{_indented(noted.text)}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in tidy(text).split("\n"))
+    return f"{asked}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
 
 
 def cut(text: str, most: int) -> str:

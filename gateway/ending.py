@@ -7,6 +7,7 @@ from gateway.clock import Clock
 from gateway.events import Post, PostKey
 from gateway.hearing import answered
 from gateway.records import Queued, Seq, TurnEnded
+from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, OutboxPost, Store
 from gateway.turn import Begun, Dealt
 
@@ -18,13 +19,16 @@ APOLOGY = "I could not answer this time (reference {}). The operator can look it
 class Writing:
     """Writes an agent's turns down."""
 
-    def __init__(self, store: Store, clock: Clock, agent_id: str) -> None:
+    def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
+        """`redact` is given what is said, and why it is not."""
         self._store = store
         self._clock = clock
         self._agent_id = agent_id
+        self._redact = redact or Redactor()
 
-    def _record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
-        text, basis = outcome.text, dealt.basis
+    def record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
+        """How the turn ended, with what it says to whoever waits for an answer."""
+        text, basis = self._redact(outcome.text), dealt.basis
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", begun.turn, outcome.reason)
             text = APOLOGY.format(begun.turn) if _awaited(begun, dealt) else ""
@@ -36,7 +40,7 @@ class Writing:
             upto=dealt.upto,
             outcome=outcome.outcome,
             text=text,
-            reason=outcome.reason,
+            reason=self._redact(outcome.reason),
             model=outcome.model,
             usage=outcome.usage,
             requests=outcome.requests,
@@ -54,11 +58,12 @@ class Writing:
             nudged=basis.nudged,
             view=basis.view,
             weighed=basis.weighed,
+            foreign=basis.foreign,
         )
 
     async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:
         """The turn and its post: where the turn stands, its record, and what the outbox is to deliver."""
-        now, place, ended = self._clock.now(), begun.place, self._record(begun, outcome, dealt)
+        now, place, ended = self._clock.now(), begun.place, self.record(begun, outcome, dealt)
         record = Entry(
             fact=ended,
             at=now,

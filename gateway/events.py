@@ -85,6 +85,10 @@ class Sender:
     is_bot: bool = False
     verified: bool = False
     """True only if the platform vouches for `id`. A nick is never verified."""
+    ranks: tuple[str, ...] = ()
+    """What the platform says of this person in the place where they did it, as far as it tells: `role:<id>` (Discord),
+    `creator` or `administrator` (Telegram), `op`, `voice`, ... (IRC). Nothing follows from it unless the operator
+    wants that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,8 @@ class Deleted:
     sent: Time
     sender: Sender | None = None
     """Who deleted it; None where the platform does not tell."""
+    direct: bool = False
+    """As `Edited.direct`."""
     kind: Literal["deleted"] = "deleted"
 
 
@@ -280,6 +286,18 @@ NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Fi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PostFile:
+    """A file that goes with a post. Its bytes are kept beside the store until it is delivered."""
+
+    name: str
+    """As people are to see it; no path."""
+    content_type: str
+    sha256: str
+    """Of the bytes, in lower-case hex."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
     """Something to say. `text` is Markdown and not blank."""
 
@@ -292,6 +310,8 @@ class Post:
     private: bool = False
     """Only for whoever sent the `Command` that `reply_to` names. Where the platform cannot do that, it is said
     in the open; where it could and no longer can (the request is too old), it is rejected."""
+    file: PostFile | None = None
+    """Sent along, with `text` as its caption, where the channel can (`Capabilities.file_bytes`)."""
     page: int = 1
     """Which page of the text to show, from 1, on a channel that shows long texts in pages; else without meaning."""
 
@@ -347,6 +367,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An image that a tool brought. Its bytes are kept beside the store for a while."""
+
+    sha256: str
+    """Of the bytes, in lower-case hex."""
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    about: str
+    """One line, not blank."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
     """A tool that the model called, and what it was told."""
 
@@ -365,6 +397,10 @@ class Called:
     """Where the result is from, if its tool tells. Empty: from the call alone."""
     ephemeral: bool = False
     """What it did is kept elsewhere, so the call leaves the view at the next fold."""
+    images: tuple[Shown, ...] = ()
+    """Shown behind the results of the same step."""
+    untrusted: bool = False
+    """`result` is somebody else's words, and is told behind a fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,10 +143,11 @@ class Folds:
     async def _journal(self, conversation: ConversationId) -> list[Written]:
         """What was written down there, oldest first."""
         found = await self._store.newest(JOURNAL, kinds=["noted"], conversation=conversation)
+        forgotten = await self._store.forgotten([one.seq for one in found])
         return [
             Written(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope)
             for one in found
-            if isinstance(one.fact, Noted)
+            if isinstance(one.fact, Noted) and one.seq not in forgotten
         ]
 
     async def _summarised(self, place: Address, seen: View, decision: Decision, want: Pressed) -> Summarised | None:

@@ -12,6 +12,7 @@ from gateway import access
 from gateway.clock import Clock
 from gateway.events import Message
 from gateway.presence import Habits, Watcher, counts, times
+from gateway.standing import administered
 from gateway.store import Reader
 
 SPOKEN: Final = ("direct", "mention", "reply")
@@ -30,10 +31,8 @@ class Following:
     def __init__(self, habits: Habits, clock: Clock, who: access.Policy, changed: Callable[[Level], None]) -> None:
         """`changed` is called on the event loop with each new level."""
         self._watcher = Watcher(habits)
-        self._away_s = habits.away_s
         self._clock = clock
         self._who = who
-        self._named = any(role in ("owner", "admin") for role in who.roles.values())
         self._changed = changed
         self._told: Level = "present"
         self._news = asyncio.Event()
@@ -43,9 +42,15 @@ class Following:
         """By now."""
         return self._watcher.level(self._clock.now())
 
+    def become(self, habits: Habits) -> None:
+        """Go by these from now on, and tell if that is news. Returns at once."""
+        self._watcher.habits = habits
+        self._look()
+        self._news.set()
+
     def heard(self, message: Message, role: access.Role) -> None:
         """Somebody may have spoken to the agent."""
-        if counts(message, role, named=self._named):
+        if counts(message, role, named=administered(self._who)):
             self._watcher.heard(min(message.sent, self._clock.now()))
             self._look()
             self._news.set()
@@ -68,7 +73,7 @@ class Following:
     async def begin(self, reader: Reader) -> None:
         """Learn from the log when they spoke last. Nobody comes back by that."""
         told = await self._spoken(reader)
-        self._watcher.recount(times(told, self._clock.now(), named=self._named))
+        self._watcher.recount(times(told, self._clock.now(), named=administered(self._who)))
         self._look()
 
     async def _spoken(self, reader: Reader) -> list[tuple[Message, access.Role]]:
@@ -79,13 +84,13 @@ class Following:
             for one in reversed(page):
                 if not isinstance(one.fact, Message):
                     continue
-                role = access.role_of(self._who, one.fact.at.channel, one.fact.sender)
-                if counts(one.fact, role, named=self._named):
+                role = access.role_of(self._who, one.fact.at, one.fact.sender)
+                if counts(one.fact, role, named=administered(self._who)):
                     judged = await reader.judgement(one.seq)
                     found += [(one.fact, role)] if judged is not None and judged.fate != "refused" else []
                 if len(found) == ENOUGH:
                     return found
-            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._away_s:
+            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._watcher.habits.away_s:
                 break  # whoever spoke last before that is away
             before = page[0].seq
         return found

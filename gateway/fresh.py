@@ -6,7 +6,8 @@ from dataclasses import replace
 from agent import view
 from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
-from gateway.events import SenderId
+from agent.tools.notes import RECALL
+from gateway.askers import ANYBODY, apart, reminders
 from gateway.fitting import Told, pick, tell
 from gateway.hands import Asker, Whereabouts
 from gateway.hearing import Heard, Standing, addressed
@@ -37,10 +38,14 @@ class Fresh:
         self._omitted = 0
         self._upto = Seq(0)
         self._standing = tuple(begun.standing)
+        self._overheard: set[str] = set()
+        self._reminders = dict[Seq, str]()
+        """Of each reminder: as `gateway.askers.reminders`."""
 
     async def read(self) -> None:
         """Look at what is new."""
         self.lines = await self._means.hearing.tell(self._begun.standing, sees=self._means.model.sees)
+        self._reminders |= await reminders(self._means.store, self._begun.unread.messages)
 
     def dealt(self, outcome: Outcome, basis: Basis) -> Dealt:
         """What it has dealt with, if it ended like this."""
@@ -66,7 +71,7 @@ class Fresh:
         lines = [one.line.text for one in self.lines if not one.line.happened][-MIND_LINES:]
         if means.plain or not tokens or not lines:
             return Recalled()
-        return await means.recalling(
+        recalled = await means.recalling(
             where,
             lines,
             seen={name for turn in seen.turns for name in turn.recalled},
@@ -75,17 +80,33 @@ class Fresh:
             asked=any(one.line.addressed for one in self.lines),
             shown=shown,
         )
+        if recalled.foreign:
+            where.trace.foreign = where.trace.foreign or RECALL.name
+        return recalled
 
     def begin(self, unread: Unread, told: Told) -> None:
         """From here on the model may have read this."""
         digest = self._begun.digest
         self.told = told
+        self._overheard = set(digest.roles) if digest is not None else _overheard(self.lines, told)
         self._upto = digest.upto if digest is not None else unread.upto
         self._omitted = digest.omitted if digest is not None else omitted(unread, told)
 
+    def roles(self) -> list[str]:
+        """Of those who say to the agent what is new."""
+        return [one.line.role for one in self.lines if one.line.addressed and not one.line.happened]
+
     def askers(self) -> tuple[Asker, ...]:
         """Who said to the agent what it was told at its beginning, oldest first."""
-        return () if self._begun.autonomous else _askers(self._standing, self.lines, self.told)
+        return _askers(self._standing, self.lines, self.told)
+
+    def overheard(self) -> tuple[str, ...]:
+        """Roles of those whose words it was told, though they were not said to the agent."""
+        return tuple(sorted(self._overheard))
+
+    def reminded(self) -> tuple[str, ...]:
+        """The least role of those who had each reminder set that it was told."""
+        return tuple(sorted({role for seq, role in self._reminders.items() if role and seq in self.told.covers}))
 
     async def news(self, budget: int, room: int) -> tuple[str, tuple[Asker, ...]]:
         """What has arrived meanwhile, as the model reads it, and who asks by that.
@@ -97,6 +118,7 @@ class Fresh:
         if not unread.messages:
             return "", ()
         standing = await means.hearing.standing(unread)
+        self._reminders |= await reminders(means.store, unread.messages)
         lines = await means.hearing.tell(standing, sees=False)  # a tool's results are no place for images
         budget = min(budget, int(room / view.NEW_SHARE))
         told = pick(lines, omitted=unread.omitted, budget=budget, plain=means.plain)
@@ -108,6 +130,7 @@ class Fresh:
             self.told, covers=(*self.told.covers, *told.covers), senders=(*self.told.senders, *told.senders)
         )
         self._omitted += omitted(unread, told)
+        self._overheard |= _overheard(lines, told)
         self._upto = unread.upto
         self._standing = (*self._standing, *standing)
         return told.heard, _askers(standing, lines, told)
@@ -125,8 +148,12 @@ class Fresh:
 def _askers(standing: Sequence[Standing], lines: Sequence[Heard], told: Told) -> tuple[Asker, ...]:
     """Who said to the agent what is told, oldest first."""
     roles = {one.seq: one.line.role for one in lines if one.line.addressed and one.seq in told.covers}
-    asking: dict[SenderId, Asker] = {}
     spoke = [one for one in standing if one.seq in roles and not one.happened]
-    for sender, role in [(one.message.sender, roles[one.seq]) for one in spoke]:
-        asking.setdefault(sender.id, Asker(id=sender.id, name=sender.name, role=role, verified=sender.verified))
-    return tuple(asking.values())
+    said = [(one.message.sender, roles[one.seq]) for one in spoke]
+    return apart([Asker(id=who.id, name=who.name, role=role, verified=who.verified) for who, role in said])
+
+
+def _overheard(lines: Sequence[Heard], told: Told) -> set[str]:
+    """What happened may hold anybody's words, too. Whose a reminder is, is known."""
+    heard = [one.line for one in lines if one.seq in told.covers and not one.line.addressed]
+    return {ANYBODY if line.happened else line.role for line in heard}

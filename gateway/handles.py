@@ -4,7 +4,7 @@ They are positions in the log, short because they are told with each summary:
 
 - `e<seq>`: an `Evidence`.
 - `t<seq>.<n>`: what the n-th call of the turn brought whose record stands there, counted from 1 over all its steps.
-- `m<seq>`: a message, as it reads now.
+- `m<seq>`: a message, as it reads now, or what the agent said.
 - `v<a>-<b>`: the turns of the conversation where it is asked that ended at a <= seq < b, and in front of them what
   stood in front of the first of them in the view.
 
@@ -88,6 +88,8 @@ class Handles:
                 return found(f"e{entry.seq}", what, origin, text)
             case TurnEnded() as turn if kind == "t" and second is not None:
                 return await self._result(entry.seq, turn, int(second), sight, entry.conversation)
+            case TurnEnded(text=text) if kind == "m" and text:
+                return found(f"m{entry.seq}", "message", flat(f"you, {entry.conversation}"), text)
             case Message() as message if kind == "m":
                 return await self._message(entry.seq, message, entry.conversation)
         return None

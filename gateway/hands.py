@@ -1,22 +1,15 @@
-"""What a turn may do beside saying something: its tools, carried out where it may use them.
+"""What a turn may do beside saying something: what a tool is, and what it is told of the turn that uses it."""
 
-The list of tools is the same in every turn, so that it never changes what is cached; what is not allowed is refused
-at the call, with a reason that the model understands.
-"""
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
-
-from agent.models.base import Excerpt, ToolCall, ToolResult, ToolSpec
-from agent.tools.schema import Arguments, Refused, Taken, read
-from gateway.events import Address, SenderId
+from agent.models.base import Excerpt, Image, ToolSpec
+from agent.tools.schema import Arguments, Taken
+from gateway.events import Address, SenderId, Shown
 from gateway.records import TurnId
 from gateway.scopes import Sight
-from gateway.store import StoreError
-
-logger = logging.getLogger("reverie.tools")
+from gateway.tools.permits import ANYBODY, Permit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +23,14 @@ class Asker:
     verified: bool
 
 
+@dataclass(slots=True)
+class Trace:
+    """What has happened in a turn so far, as far as its tools depend on it."""
+
+    foreign: str = ""
+    """The tool that brought text from outside first. Empty: none did."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
     """Which turn uses its tools, and where."""
@@ -41,6 +42,12 @@ class Whereabouts:
     autonomous: bool
     askers: tuple[Asker, ...] = ()
     """Who said what is new to the agent, oldest first. Empty: nobody did."""
+    overheard: tuple[str, ...] = ()
+    """Roles of others whose new words it was told, though they were not said to it."""
+    reminded: tuple[str, ...] = ()
+    """The least role of those who had each reminder set that it was told."""
+    trace: Trace = field(default_factory=Trace, compare=False)
+    """The same for all calls of a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,18 @@ class Given:
     kind: str = "text"
     origin: str = ""
     part: Excerpt | None = None
+    untrusted: bool = False
+    """Somebody else's words: they are fenced where they are told. Never fence them yourself."""
+    foreign: bool = False
+    """They came from outside (web, MCP, other rooms), so what the turn does from here on may be their idea."""
+    images: tuple[tuple[Shown, Image], ...] = ()
+    error: bool = False
+    """It is told as a failure."""
+
+
+Does = Callable[[Any, Whereabouts], Awaitable[str | Given]]
+Cost = Literal["free", "cheap", "dear"]
+"""Of a call: nothing to speak of; time or traffic; money, or much of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,61 +77,28 @@ class Hand:
     """One tool: how it is told, what it takes, who carries it out."""
 
     spec: ToolSpec
-    takes: type[Arguments]
-    does: Callable[[Any, Whereabouts], Awaitable[str | Given]]
-    """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be."""
+    takes: type[Arguments] | None
+    """None: `does` is handed the arguments as the model wrote them (JSON text, perhaps malformed)."""
+    does: Does
+    """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be.
+
+    It is cancelled when its time is over or its turn is cut off, and then leaves nothing running.
+    """
+    permit: Permit = ANYBODY
+    time_s: float = 30.0
+    """Of one call; then it is cancelled. Time that it waits for an approval does not count."""
+    cost: Cost = "free"
 
     @classmethod
     def of(
-        cls, spec: ToolSpec, takes: type[Taken], does: Callable[[Taken, Whereabouts], Awaitable[str | Given]]
+        cls,
+        spec: ToolSpec,
+        takes: type[Taken],
+        does: Callable[[Taken, Whereabouts], Awaitable[str | Given]],
+        permit: Permit = ANYBODY,
+        *,
+        time_s: float = 30.0,
+        cost: Cost = "free",
     ) -> Self:
         """The same, with the types held to each other."""
-        return cls(spec, takes, does)
-
-
-class Hands:
-    """All tools of an agent."""
-
-    def __init__(self, hands: Sequence[Hand]) -> None:
-        self.specs = tuple(sorted((hand.spec for hand in hands), key=lambda spec: spec.name))
-        self._hands = {hand.spec.name: hand for hand in hands}
-
-    def at(self, where: Whereabouts) -> "Held":
-        """For one turn."""
-        return Held(self, where)
-
-    async def call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
-        """Carry out one call. Raises `StoreError` and cancellation only."""
-        hand = self._hands.get(call.name)
-        if hand is None:
-            return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
-        try:
-            told = await hand.does(read(hand.takes, call.arguments), where)
-        except Refused as refused:
-            logger.info("%s: %s is refused: %s", where.turn, call.name, refused)
-            return ToolResult(id=call.id, text=str(refused), error=True)
-        except StoreError:
-            raise  # without its log the gateway cannot go on
-        except Exception as error:  # a bug in that tool: the model goes on without it
-            logger.exception("%s: %s broke", where.turn, call.name)
-            return ToolResult(
-                id=call.id, text=f"That did not work (internal error: {type(error).__name__}).", error=True
-            )
-        logger.debug("%s: %s", where.turn, call.name)
-        given = Given(text=told) if isinstance(told, str) else told
-        return ToolResult(id=call.id, text=given.text, kind=given.kind, origin=given.origin, part=given.part)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """`agent.turn.Tools` for one turn."""
-
-    hands: Hands
-    where: Whereabouts
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self.hands.specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self.hands.call(call, self.where)
+        return cls(spec, takes, does, permit, time_s, cost)

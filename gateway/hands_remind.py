@@ -5,9 +5,10 @@ from typing import Final
 
 from agent.tools.remind import CancelReminder, ListReminders, Remind
 from agent.tools.schema import Refused
+from gateway.askers import least
 from gateway.clock import Clock
 from gateway.events import Address, SenderId
-from gateway.hands import Whereabouts
+from gateway.hands import Given, Whereabouts
 from gateway.records import is_inner
 from gateway.reminders import Reminders
 from gateway.schedules import At, BadSchedule, Cron, again, lasting, parse, zone
@@ -18,7 +19,7 @@ MOST_LISTED: Final = 50
 
 
 class RemindHands:
-    """Each method answers with a text for the model, or raises Refused. What it lists holds people's words."""
+    """Each method answers with a text for the model, or raises Refused."""
 
     def __init__(self, reminders: Reminders, clock: Clock) -> None:
         self._reminders = reminders
@@ -35,19 +36,22 @@ class RemindHands:
             text=args.text,
             spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
             turn=where.turn,
+            role=least(where),
         )
         ahead = lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
         then = "" if isinstance(parse(made.schedule), At) else f", then {again(made.schedule)}"
-        return f"Reminder {made.id} is set for {self._when(made)}, in {ahead}{then}."
+        return f"Reminder {made.id} is set for {when(made, self._reminders.timezone)}, in {ahead}{then}."
 
-    async def list_reminders(self, _: ListReminders, where: Whereabouts) -> str:
+    async def list_reminders(self, _: ListReminders, where: Whereabouts) -> str | Given:
         """Those of this place only."""
         place = _place(where)
         found = await self._reminders.list(where.agent, place.conversation if place is not None else None)
         lines = [self._line(one) for one in found[:MOST_LISTED]]
         if len(found) > MOST_LISTED:
             lines.append(f"(and {len(found) - MOST_LISTED} later ones)")
-        return "\n".join(lines) or "There are no reminders here."
+        if not lines:
+            return "There are no reminders here."
+        return Given(text="\n".join(lines), kind="reminders", origin="what people asked for", untrusted=True)
 
     async def cancel_reminder(self, args: CancelReminder, where: Whereabouts) -> str:
         """End one of this place."""
@@ -64,16 +68,17 @@ class RemindHands:
 
     def _line(self, one: Reminder) -> str:
         asked = f", asked for by {one.asked_by}" if one.asked_by else ""
-        return f"{one.id}: {self._when(one)}, {again(one.schedule)}{asked}: {one.text}"
+        return f"{one.id}: {when(one, self._reminders.timezone)}, {again(one.schedule)}{asked}: {one.text}"
 
-    def _when(self, one: Reminder) -> str:
-        """On the clocks where its schedule is read, else on the operator's."""
-        try:
-            schedule = parse(one.schedule)
-            place = schedule.timezone if isinstance(schedule, Cron) else self._reminders.timezone
-        except BadSchedule:  # e.g. a time zone that is gone
-            place = self._reminders.timezone
-        return f"{one.due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
+
+def when(one: Reminder, timezone: str) -> str:
+    """When it comes next, on the clocks where its schedule is read, else on those of `timezone`."""
+    try:
+        schedule = parse(one.schedule)
+        place = schedule.timezone if isinstance(schedule, Cron) else timezone
+    except BadSchedule:  # e.g. a time zone that is gone
+        place = timezone
+    return f"{one.due.astimezone(zone(place)):%a %Y-%m-%d %H:%M} ({place})"
 
 
 def _place(where: Whereabouts) -> Address | None:

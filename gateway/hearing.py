@@ -1,13 +1,13 @@
 """What a turn hears: unread messages as they read now, with what they reply to and what came beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from agent.brief import Line
 from gateway import access
+from gateway.announced import announced, put
 from gateway.events import (
-    Address,
     Alarm,
     Deleted,
     Delivery,
@@ -18,13 +18,13 @@ from gateway.events import (
     MessageId,
     Post,
     Reacted,
-    RoomId,
-    Sender,
     SenderId,
 )
 from gateway.happened import HAPPENED, Happened, Pieces, asks, tale
 from gateway.media import Attached
-from gateway.records import INNER, Fact, MediaRef, Queued, Seq, address_of
+from gateway.namesakes import Namesakes
+from gateway.records import Fact, MediaRef, Queued, Seq
+from gateway.redaction import Redact, Redactor
 from gateway.store import Reader, Unread
 
 NEWEST_CHANGES = 1_000
@@ -35,9 +35,6 @@ NEWEST_REACTIONS = 20
 """Messages that were reacted to and are looked up, to tell ours from others. Reactions to older ones are not told."""
 SNIPPET_CHARS = 200
 """Of a message replied to, before the prompt shortens it further."""
-
-NOBODY = Sender(id=SenderId(""), name="")
-NOWHERE = Address(channel=INNER, room=RoomId("nowhere"))
 
 
 class Standing(NamedTuple):
@@ -73,16 +70,21 @@ class Beside(Protocol):
 class Hearing:
     """Reads what is needed to tell a turn what is new."""
 
-    def __init__(self, store: Reader, access_policy: access.Policy, media: Beside) -> None:
+    def __init__(
+        self, store: Reader, access_policy: access.Policy, media: Beside, redact: Redact | None = None
+    ) -> None:
+        """`redact` is given all that people said before anything is cut. None: what knows no configuration."""
         self._store = store
         self._access = access_policy
         self._media = media
+        self._redact = redact or Redactor()
+        self._namesakes = Namesakes(store, access_policy)
 
     async def standing(self, unread: Unread) -> tuple[Standing, ...]:
         """What is left of the unread messages, with their newest words. Oldest first."""
         said = await self._standing(unread)
         others = [
-            Standing(stored.seq, _announced(stored.fact), edited=False, topic=True)
+            Standing(stored.seq, self._clean(announced(stored.fact)), edited=False, topic=True)
             for stored in unread.messages
             if isinstance(stored.fact, Membership)
         ]
@@ -94,7 +96,12 @@ class Hearing:
         found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, HAPPENED)]
         said = await self._said([fact for _, fact in found])
         return [
-            Standing(seq, _put(fact), edited=False, happened=tale(fact, said.get(fact.id, "")))
+            Standing(
+                seq,
+                put(fact, addressed=addressed(fact)),
+                edited=False,
+                happened=self._tale(fact, said),
+            )
             for seq, fact in found
             if fact.id in said or not isinstance(fact, Reacted | Delivery)
         ]
@@ -111,16 +118,16 @@ class Hearing:
                     said[event.id] = post.text
             elif isinstance(event, Delivery):
                 queued = await self._store.by_key(f"post:{event.post}")
-                turn = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
+                cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
                 # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
-                if queued is not None and isinstance(queued.fact, Queued) and turn and turn.kind == "turn_ended":
+                if queued and isinstance(queued.fact, Queued) and cause and cause.kind in ("turn_ended", "acted"):
                     said[event.id] = queued.fact.post.text
         return said
 
     async def _standing(self, unread: Unread) -> tuple[Standing, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
         if not (unread.changed and said):
-            return tuple(Standing(seq, message, edited=False) for seq, message in said)
+            return tuple(Standing(seq, self._clean(message), edited=False) for seq, message in said)
         place = said[0][1].at.conversation
         changes = [
             (stored.seq, stored.fact)
@@ -134,13 +141,21 @@ class Hearing:
                 continue
             newest = next((edit for edit in reversed(edits) if self._rewords(edit, message)), None)
             text = message.text if newest is None else newest.text
-            left.append(Standing(seq, replace(message, text=text), edited=text != message.text))
+            left.append(Standing(seq, self._clean(replace(message, text=text)), edited=text != message.text))
         return tuple(left)
+
+    def _clean(self, message: Message) -> Message:
+        text = self._redact(message.text)
+        return message if text == message.text else replace(message, text=text)
+
+    def _tale(self, event: Happened, said: Mapping[EventId, str]) -> Pieces:
+        post = self._redact(said.get(event.id, ""))
+        return tuple((kind, self._redact(text)) for kind, text in tale(event, post))
 
     def _rewords(self, edit: Edited, message: Message) -> bool:
         """Only who wrote it can have changed it, and only while they may be heard."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
-        return same and access.role_of(self._access, edit.at.channel, edit.sender) != "blocked"
+        return same and access.role_of(self._access, edit.at, edit.sender) != "blocked"
 
     async def owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
         """Whether anybody still wants an answer: not if all that did was deleted, and not what only reports."""
@@ -160,11 +175,15 @@ class Hearing:
         if any(message.attachments for _, message in messages):
             beside = await self._media.attached(messages, sees=sees)
         answers = await self._answers([one.message for one in standing])
+        doubts = await self._namesakes([(o.seq, o.message) for o in standing if not o.happened])
         return tuple(
             Heard(
                 seq=one.seq,
                 sender=one.message.sender.id,
-                line=self._line(one, answers.get(one.message.id), tuple(a.about for a in beside.get(one.seq, ()))),
+                line=replace(
+                    self._line(one, answers.get(one.message.id), tuple(a.about for a in beside.get(one.seq, ()))),
+                    doubt=doubts.get(one.message.id),
+                ),
                 images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
             )
             for one in standing
@@ -177,14 +196,14 @@ class Hearing:
             return Line(sender="", role="", sent=message.sent, text="", addressed=said, happened=one.happened)
         return Line(
             sender=message.sender.name,
-            role=access.role_of(self._access, message.at.channel, message.sender),
+            role=access.role_of(self._access, message.at, message.sender),
             bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
             addressed=addressed(message),
             answers=answers,
             edited=one.edited,
-            attached=attached,
+            attached=tuple(map(self._redact, attached)),
             topic=one.topic,
         )
 
@@ -207,35 +226,11 @@ class Hearing:
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
             heard = access.decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
-            return (earlier.sender.name, earlier.text[:SNIPPET_CHARS]) if heard else None
+            return (earlier.sender.name, self._redact(earlier.text)[:SNIPPET_CHARS]) if heard else None
         post = await self._store.ours(place, message.reply_to)
         if post is not None:
-            return "you", post.text[:SNIPPET_CHARS]
+            return "you", self._redact(post.text)[:SNIPPET_CHARS]
         return ("you", "") if message.kind == "reply" else None
-
-
-def _announced(change: Membership) -> Message:
-    """A changed topic as something said in the room, so that it is told in its place."""
-    return Message(
-        id=MessageId(change.id),
-        at=change.at,
-        sender=change.sender,
-        text=change.text or "",
-        sent=change.sent,
-        kind="room",
-    )
-
-
-def _put(event: Happened) -> Message:
-    """What nobody said, put as something that nobody said."""
-    return Message(
-        id=MessageId(event.id),
-        at=address_of(event) or NOWHERE,
-        sender=NOBODY,
-        text="",
-        sent=event.sent,
-        kind="mention" if addressed(event) else "room",
-    )
 
 
 def addressed(fact: Fact) -> bool:

@@ -10,7 +10,8 @@ from agent.journal import TO_REMEMBER, flat
 from agent.journal import Entry as Written
 from gateway.events import ConversationId, Edited, Message
 from gateway.hands import Whereabouts
-from gateway.records import Noted, Seq, TurnEnded
+from gateway.records import Noted, Seq, TurnEnded, TurnId
+from gateway.redaction import Redact, Redactor
 from gateway.relevance import folded
 from gateway.scopes import PUBLIC
 from gateway.store import Reader, Stored, search_terms
@@ -21,6 +22,9 @@ SAID: Final = ("direct", "mention", "reply", "room", "edited", "turn_ended", "no
 """What is looked through in the log: all that is in the search index."""
 OWNERS: Final = ""
 """The scope of what is made of all scopes: no place has it, so it is seen only by who sees everything."""
+TRUSTED: Final = ("owner", "admin")
+OWN_TOOLS: Final = frozenset({"journal", "remember", "stay_silent", "yield_to_user"})
+"""They bring nobody's words into a turn."""
 
 ByHand = Callable[[str], Awaitable[Sequence[Written]]]
 """What people wrote into an agent's journal. May raise OSError."""
@@ -50,6 +54,10 @@ class Hit:
     """Who said it, or how it was written down, and where. On one line."""
     text: str
     """All of it, untrusted."""
+    handle: str = ""
+    """What tools take for it: `m` and its position, of a note `n`. Empty: there is none."""
+    foreign: bool = True
+    """It may be the idea of somebody who is no owner or admin."""
 
     def line(self, words: Sequence[str], most: int = MAX_CHARS) -> str:
         """As the model is told of it."""
@@ -59,9 +67,11 @@ class Hit:
 class Hits:
     """Tells entries of the log as hits."""
 
-    def __init__(self, reader: Reader, places: Scopes) -> None:
+    def __init__(self, reader: Reader, places: Scopes, redact: Redact | None = None) -> None:
+        """`redact` is given what was said, before anything is cut."""
         self._reader = reader
         self._places = places
+        self._redact = redact or Redactor()
 
     async def scopes(self, places: set[ConversationId]) -> dict[ConversationId, str]:
         """Whose what is said there is."""
@@ -76,14 +86,24 @@ class Hits:
             return None
         fact, place = one.fact, place_of(one.conversation, where)
         if isinstance(fact, Noted):
-            if fact.agent != where.agent:
+            if fact.agent != where.agent or await self._cut(one):
                 return None
-            return Hit(seq=one.seq, at=one.at, scope=fact.scope, who=_desk(fact, where), text=whole(fact))
+            who, handle = _desk(fact, where), f"n{one.seq}"
+            foreign = await self._foreign(fact.turn)
+            return Hit(
+                seq=one.seq,
+                at=one.at,
+                scope=fact.scope,
+                who=who,
+                text=self._redact(whole(fact)),
+                handle=handle,
+                foreign=foreign,
+            )
         if isinstance(fact, TurnEnded):
-            who = "you" if fact.agent in ("", where.agent) else _name(fact.agent)
+            who = "you" if fact.agent in ("", where.agent) else harmless(fact.agent)
             if fact.outcome == "failed" or await self._cut(one):
                 return None
-            return _made(one, scope, f"{who}, {place}", fact.text)
+            return _made(one, scope, f"{who}, {place}", self._redact(fact.text), foreign=await self._foreign(fact.turn))
         if not isinstance(fact, Message | Edited):
             return None
         first = one if isinstance(fact, Message) else await self._first(one.conversation, fact)
@@ -93,7 +113,18 @@ class Hits:
         if not await self._holds(one, first):
             return None
         edited = ", edited" if isinstance(fact, Edited) else ""
-        return _made(one, scope, f"{_name(fact.sender.name)} ({judged.role}{edited}), {place}", fact.text)
+        who = f"{harmless(fact.sender.name)} ({judged.role}{edited}), {place}"
+        return _made(one, scope, who, self._redact(fact.text), foreign=judged.role not in TRUSTED)
+
+    async def _foreign(self, turn: TurnId | None) -> bool:
+        """Whether a turn may have done it for others than owners and admins, or for what its tools brought."""
+        found = await self._reader.by_key(f"turn:{turn}") if turn is not None else None
+        ended = found.fact if found is not None else None
+        if not isinstance(ended, TurnEnded) or not ended.covers:
+            return True
+        heard = [await self._reader.judgement(seq) for seq in ended.covers]
+        used = {called.name for step in ended.steps for called in step.calls}
+        return not used <= OWN_TOOLS or any(one is None or one.role not in TRUSTED for one in heard)
 
     async def _first(self, conversation: ConversationId, edited: Edited) -> Stored | None:
         """The message as it was before."""
@@ -112,7 +143,9 @@ class Hits:
 
 def by_hand(one: Written) -> Hit:
     """What a person wrote into the journal. What says no scope is the owner's."""
-    return Hit(seq=_NOWHERE, at=one.at, scope=one.scope or OWNERS, who="your journal (by hand)", text=whole(one))
+    return Hit(
+        seq=_NOWHERE, at=one.at, scope=one.scope or OWNERS, who="your journal (by hand)", text=whole(one), foreign=False
+    )
 
 
 def scope_of_hit(hit: Hit) -> str:
@@ -156,11 +189,11 @@ def whole(noted: Noted | Written) -> str:
 
 def place_of(conversation: ConversationId, where: Whereabouts) -> str:
     """Where that is, seen from there."""
-    return "here" if conversation == where.at.conversation else f"in {_name(conversation)}"
+    return "here" if conversation == where.at.conversation else f"in {harmless(conversation)}"
 
 
-def _made(one: Stored, scope: str, who: str, text: str) -> Hit:
-    return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text)
+def _made(one: Stored, scope: str, who: str, text: str, *, foreign: bool) -> Hit:
+    return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text, handle=f"m{one.seq}", foreign=foreign)
 
 
 def _desk(noted: Noted, where: Whereabouts) -> str:
@@ -169,6 +202,6 @@ def _desk(noted: Noted, where: Whereabouts) -> str:
     return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
 
 
-def _name(name: str) -> str:
+def harmless(name: str) -> str:
     """What others chose can neither close a frame nor look like one."""
     return flat("".join("_" if c in '[]():"' else c for c in name), 100) or "_"

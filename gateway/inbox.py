@@ -74,6 +74,10 @@ class Inbox:
         self._floods: OrderedDict[ConversationId, _Flood] = OrderedDict()
         self._closed = False
 
+    def become(self, coalesce_s: float) -> None:
+        """Windows that open from now on are so long. Returns at once."""
+        self._coalesce_s = coalesce_s
+
     def arrived(self, arrival: Arrival) -> None:
         """Something durable is unread here."""
         if self._closed:

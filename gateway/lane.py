@@ -1,8 +1,11 @@
-"""The handle on a turn while it runs: how it is told that something has arrived, and how it is ended from outside."""
+"""How a turn that runs is told that something has arrived, and how it is ended from outside."""
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
+
+from agent.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -15,9 +18,15 @@ class Lane:
     """One for each turn."""
 
     def __init__(self) -> None:
+        self.left_off = ""
+        """Why it was left off, in words. Empty: it was not."""
         self._asking: asyncio.Task[Any] | None = None
         self._news = False
         self._ended = False
+        self._over = False
+        """How it ended is being written down."""
+        self._free = asyncio.Event()
+        self._free.set()
 
     def steer(self) -> None:
         """Something has arrived that the turn should be told at its next tool boundary."""
@@ -33,6 +42,36 @@ class Lane:
         self._ended = True
         if self._asking is not None:
             self._asking.cancel()
+
+    def hold(self) -> bool:
+        """Let nothing be written down of it until `release`. False: that is too late, it has ended by itself."""
+        if self._over:
+            return False
+        self._free.clear()
+        return True
+
+    def release(self) -> None:
+        """Go on."""
+        self._free.set()
+
+    def leave_off(self, why: str) -> None:
+        """End the turn, and take up nothing of it by itself. Nothing more is said of it, also if its answer is there.
+
+        Only for one that is held, or of which nothing was written down yet. `why`: in words, not empty.
+        """
+        self.left_off = why
+        self.interrupt()
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """The same; if it was left off it ends like that, whatever it had come to."""
+        if not self.left_off:
+            return outcome
+        return replace(outcome, outcome="yielded", text="", reason=self.left_off, yielded=True)
+
+    async def over(self) -> None:
+        """How the turn ended is about to be written down: wait for whoever holds it."""
+        await self._free.wait()
+        self._over = True
 
     async def run(self, asking: Coroutine[Any, Any, T]) -> T:
         """Await this, so that it can be interrupted. Raises Interrupted if it was, once it has ended.

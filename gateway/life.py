@@ -8,17 +8,19 @@ from agent.signals import Level
 from agent.tools import evidence as proving
 from agent.tools import notes as noting
 from agent.tools import remind as reminding
-from gateway import access, own_files, policies
+from gateway import access, attention, own_files, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.dreaming import Dreaming
 from gateway.events import Alarm, ConversationId
 from gateway.evidence import Evidences
 from gateway.following import Following
+from gateway.forgetting import Forgetting
 from gateway.hands import Given, Hand, Whereabouts
 from gateway.hands_remind import RemindHands
 from gateway.inbox import Arrival
 from gateway.inward import Inward
+from gateway.live import Live, Takes
 from gateway.memory import Memory
 from gateway.notes import Notes
 from gateway.places import Places
@@ -26,6 +28,7 @@ from gateway.prefetch import Prefetch
 from gateway.presence import away_note
 from gateway.recall import Recall
 from gateway.recalling import Recalling
+from gateway.redaction import Redact
 from gateway.reminders import Reminders
 from gateway.settings import Settings
 from gateway.store import Store
@@ -47,35 +50,47 @@ class Life:
     """Everything of it, for all agents."""
 
     def __init__(
-        self, *, settings: Settings, store: Store, clock: Clock, who: access.Policy, bindings: Bindings, ears: Ears
+        self,
+        *,
+        live: Live,
+        store: Store,
+        clock: Clock,
+        who: access.Policy,
+        attend: attention.Policy,
+        bindings: Bindings,
+        ears: Ears,
+        redact: Redact | None = None,
     ) -> None:
-        self._settings = settings
         self._store = store
         self._who = who
         self._ears = ears
-        self._agents = {agent.id: agent for agent in settings.agents}
+        settings = live.settings
+        self._live = live
+        self._agents = [agent.id for agent in settings.agents]
         self.places = Places(store, bindings)
         self.following = Following(policies.habits(settings), clock, who, ears.presence)
-        attention = policies.attention_policy(settings)
-        self.inward = Inward(
-            store, clock, attention, bindings, arrived=ears.arrived, level=lambda: self.following.level
-        )
+        self.inward = Inward(store, clock, attend, bindings, arrived=ears.arrived, level=lambda: self.following.level)
         self.notes = Notes(store, clock, self.directory)
         self.memory = Memory(store, clock, self.directory)
         self.dreaming = Dreaming(store, self.notes, self.memory)
+        self.forgetting = Forgetting(store, clock, self.places, self.notes, self.memory)
         said = settings.dmn
         self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
+        live.hear(Takes(policies.habits, self.following.become))
+        live.hear(Takes(lambda new: new, self._become))
         self.evidences = Evidences(store, clock, self.places)
-        asked = settings.recall.prefetch
-        prefetch = Prefetch(asked.command, asked.timeout) if asked.command else None
         minds = (self.places, self.memory.read, self.notes.by_hand)
         self._recall = Recall(store, *minds)
-        self.recalling = Recalling(store, *minds, clock, prefetch)
+        self.recalling = Recalling(store, *minds, clock, _prefetch(settings), redact)
         self._remind = RemindHands(self.reminders, clock)
+
+    def _become(self, new: Settings) -> None:
+        self.reminders.timezone, self.reminders.most = new.dmn.timezone, new.dmn.max_reminders
+        self.recalling.prefetch = _prefetch(new)
 
     def directory(self, agent: str) -> Path:
         """Where an agent's own files are."""
-        return own_files.own(self._agents[agent].workspace, self._store.path, agent)
+        return own_files.own(self._live.agent(agent).workspace, self._store.path, agent)
 
     @property
     def hands(self) -> Sequence[Hand]:
@@ -88,12 +103,14 @@ class Life:
             return await self.notes.remember(where, asked.text)
 
         async def recall(asked: noting.Recall, where: Whereabouts) -> Given:
-            return Given(text=await self._recall(where, asked.query), kind="messages", origin=f"recall {asked.query}")
+            found = await self._recall(where, asked.query)
+            return Given(text=found, kind="messages", untrusted=True, foreign=True)
 
         return (
             Hand.of(noting.JOURNAL, noting.Journal, journal),
             Hand.of(noting.REMEMBER, noting.Remember, remember),
             Hand.of(noting.RECALL, noting.Recall, recall),
+            self.forgetting.hand,
             Hand.of(proving.FETCH_EVIDENCE, proving.FetchEvidence, self.evidences.fetch),
             Hand.of(reminding.REMIND, reminding.Remind, self._remind.remind),
             Hand.of(reminding.LIST_REMINDERS, reminding.ListReminders, self._remind.list_reminders),
@@ -105,6 +122,7 @@ class Life:
         await self.notes.recover(self._agents)
         for agent in self._agents:
             await self.memory.recover(agent)
+        await self.forgetting.recover(self._agents)
         await self.following.begin(self._store)
 
     async def returned(self, conversation: ConversationId) -> str:
@@ -112,7 +130,7 @@ class Life:
         if not (self.following.came_back and self.places.known_direct(conversation)):
             return ""
         newest = await self.places.newest(conversation)
-        if newest is None or access.role_of(self._who, newest.at.channel, newest.sender) != "owner":
+        if newest is None or access.role_of(self._who, newest.at, newest.sender) != "owner":
             return ""
         gone = self.following.returned()
         if gone is None:
@@ -123,3 +141,8 @@ class Life:
     async def _ring(self, alarm: Alarm) -> None:
         await self.inward.tell(alarm)
         self._ears.rang(alarm)
+
+
+def _prefetch(settings: Settings) -> Prefetch | None:
+    asked = settings.recall.prefetch
+    return Prefetch(asked.command, asked.timeout) if asked.command else None

@@ -1,23 +1,54 @@
-"""The part of the configuration that may change while the gateway runs: how context is optimized.
+"""What the settings say by now: the configuration read again while the gateway runs, and put in force.
 
-Looked at before each turn, so that a change counts from the next request on. A configuration that is broken, or
-changes what needs a restart, is said once; what was valid last goes on.
+In two phases, so that nothing is half in force: everything is read, validated and made ready, and where anything of it
+cannot be, nothing changes; then all of it is put in force in one stretch, in which nothing else happens. A turn that
+runs ends with what it began with; the next message meets what is new. What the files say becomes what counts in this
+way only: whatever has them read again calls `reload`.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
-from gateway.settings import Settings
+from agent.cache.prices import Prices
+from gateway.config_files import ConfigFiles
+from gateway.known_secrets import known_secrets
+from gateway.price_table import BadPrices, price_table
+from gateway.reloading import Reloaded, compared, in_force, placed, unfit
+from gateway.settings import AgentConfig, Settings
 from gateway.settings_context import ContextOptimization
-from gateway.settings_load import BadConfig, load
+from gateway.settings_load import BadConfig, Problem, Read
+
+__all__ = ["Live", "Reloaded", "Switches", "Taker", "Takes"]
 
 logger = logging.getLogger("reverie.live")
 
-Stamp = tuple[tuple[str, int, int, int], ...]
-"""Name, inode, size and time of change (ns) of each file: equal while nothing was written."""
+T = TypeVar("T")
+
+
+class Taker(Protocol):
+    """Somebody who goes by the settings."""
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """Make ready what `new` says; raise BadConfig if it cannot be, with keys, and without files.
+
+        What is returned puts it in force: it is synchronous and cannot fail. It is not called if anybody else refuses,
+        so nothing may have to be put away then. Called on the event loop; `Live.settings` says meanwhile what it said.
+        """
+
+
+class Takes(Generic[T]):
+    """A taker who is told what follows from the settings."""
+
+    def __init__(self, make: Callable[[Settings], T], become: Callable[[T], None]) -> None:
+        self._make, self._become = make, become
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        made = self._make(new)
+        return lambda: self._become(made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +67,40 @@ class Live:
     def __init__(self, settings: Settings, directory: Path | None = None, env: Mapping[str, str] | None = None) -> None:
         """`directory`: of the configuration files, with what `${NAME}` stands for. None: nothing changes."""
         self._settings = settings
-        self._env = env or {}
-        self._directory = directory
-        self._stamp = self._look()
-        self._looking = asyncio.Lock()
+        self.directory = directory
+        """Of the configuration files."""
+        self.files = ConfigFiles(directory, env or {}) if directory is not None else None
+        """What is read. None: nothing is."""
+        self.news = asyncio.Event()
+        """Something may have been written, or somebody has asked: for `gateway.watching`."""
+        self._asked = False
+        self._prices: Prices | None = None
+        self._reading = asyncio.Lock()
+        self._takers: list[Taker] = []
+        self._learn: list[Callable[[Iterable[str]], None]] = []
+        self._tell: list[Callable[[Reloaded], None]] = []
+        self._warned: frozenset[Problem] = frozenset()
 
     @property
-    def directory(self) -> Path | None:
-        """Of the configuration files."""
-        return self._directory
+    def settings(self) -> Settings:
+        """What counts, with what still runs as it did where that needs a restart. Ask again whenever it matters."""
+        return self._settings
+
+    @property
+    def prices(self) -> Prices:
+        """What tokens cost. The first time it is read, then with everything else. Raises BadPrices."""
+        if self._prices is None:
+            self._prices = price_table(self.directory)
+        return self._prices
 
     @property
     def optimization(self) -> ContextOptimization:
         """The knobs, which are the same for all agents."""
         return self._settings.llm.context_optimization
+
+    def agent(self, agent_id: str) -> AgentConfig:
+        """What is said by now of an agent that runs."""
+        return next(one for one in self._settings.agents if one.id == agent_id)
 
     def switches(self, agent_id: str) -> Switches:
         """An agent's own word where it has one, else that for all."""
@@ -63,68 +114,90 @@ class Live:
             workspace_cache=_first(own.workspace_cache, said.workspace_cache.enabled),
         )
 
-    async def refresh(self) -> None:
-        """Take in what was written since. Costs a look at the files' times while nothing was."""
-        if self._directory is None or self._look() == self._stamp:
-            return
-        async with self._looking:
-            stamp = self._look()
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
+    def hear(self, taker: Taker) -> None:
+        """Have it take what is new from now on, after those that were named before."""
+        self._takers.append(taker)
+
+    def teach(self, learn: Callable[[Iterable[str]], None]) -> None:
+        """Have it told the secrets of whatever is read, before anything of that is used."""
+        self._learn.append(learn)
+
+    def tell(self, told: Callable[[Reloaded], None]) -> None:
+        """Have it told what came of each reading, on the event loop. It returns at once."""
+        self._tell.append(told)
+
+    def ask(self) -> None:
+        """Have it read soon, whether anything was written or not. Returns at once."""
+        self._asked = True
+        self.news.set()
+
+    def asked(self) -> bool:
+        """Whether somebody has, since this was called last."""
+        asked, self._asked = self._asked, False
+        return asked
+
+    async def reload(self) -> Reloaded:
+        """Read the configuration now, whether it was written or not. What is broken changes nothing.
+
+        One at a time: who calls while another is under way is answered by one that began after the call.
+        """
+        if self.files is None:
+            return Reloaded(unread="it is in no files")
+        async with self._reading:
             try:
-                read = await asyncio.to_thread(load, self._directory, self._env)
-            except BadConfig as error:
-                logger.error("the configuration is broken and goes on as it was:\n%s", error)  # noqa: TRY400 - no bug
-                return
-            except OSError as error:  # a file was taken away while it was read: what comes in its place is seen next
-                logger.warning("the configuration cannot be read just now: %s", error.strerror)
-                return
-            self._take(read)
-
-    def _take(self, read: Settings) -> None:
-        if later := _needs_restart(self._settings, read):
-            logger.warning("changed, but only after a restart: %s", ", ".join(later))
-        mine = {agent.id: agent.context_optimization for agent in read.agents}
-        agents = tuple(
-            agent.model_copy(update={"context_optimization": mine.get(agent.id, agent.context_optimization)})
-            for agent in self._settings.agents
+                came = await self._read(self.files)
+            except Exception:  # a bug: what there was is as good as ever
+                logger.exception("the configuration cannot be taken")
+                came = Reloaded(unread="internal error")
+        logger.log(
+            logging.ERROR if came.problems else logging.WARNING if came.unread or came.later else logging.INFO,
+            "%s",
+            came,
         )
-        llm = self._settings.llm.model_copy(update={"context_optimization": read.llm.context_optimization})
-        changed = self._settings.model_copy(update={"agents": agents, "llm": llm})
-        if changed != self._settings:
-            logger.info("context optimization is changed from the next request on")
-        self._settings = changed
+        for told in self._tell:
+            told(came)
+        return came
 
-    def _look(self) -> Stamp:
-        if self._directory is None:
-            return ()
+    async def _read(self, files: ConfigFiles) -> Reloaded:
         try:
-            files = sorted(path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"})
-            stats = [(path.name, path.stat()) for path in files]
-        except OSError:  # just being replaced: the next look will tell
-            return ()
-        return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+            found, prices = await asyncio.to_thread(lambda: (files.read(), price_table(self.directory)))
+        except BadConfig as error:
+            return Reloaded(problems=error.problems)
+        except BadPrices as error:
+            return Reloaded(problems=(Problem("", 0, "", str(error)),))
+        except OSError as error:  # a file was taken away while it was read: what comes in its place is seen next
+            return Reloaded(unread=error.strerror or "it cannot be read")
+        for warning in found.warnings:
+            if warning not in self._warned:
+                logger.warning("%s", warning)
+        self._warned = frozenset(found.warnings)
+        secrets = known_secrets(found.settings, found.references)
+        for learn in self._learn:
+            learn(secrets)
+        return self._take(found, prices)
 
-
-_FIXED = (
-    ("compaction", "summarizer_model"),
-    ("folds", "provider_side"),
-    ("token_counter", "cache_capacity"),
-    ("workspace_cache", "watch_debounce_ms"),
-    ("workspace_cache", "max_age_seconds"),
-)
-"""Knobs that are read once."""
+    def _take(self, found: Read, prices: Prices) -> Reloaded:
+        """All or nothing, and nothing else meanwhile."""
+        new, problems, ready = in_force(self._settings, found.settings), list[Problem](), list[Callable[[], None]]()
+        problems += unfit(self._settings, found.settings)
+        for taker in self._takers if not problems else ():
+            try:
+                ready.append(taker.prepare(new))
+            except BadConfig as error:
+                problems += error.problems
+        if problems:
+            return Reloaded(problems=tuple(placed(one, found.lines) for one in problems))
+        came, self._settings = compared(self._settings, found.settings), new
+        if self._prices not in (None, prices):
+            came = replace(came, taken=(*came.taken, "prices"))
+        self._prices = prices
+        for put in ready:
+            try:
+                put()
+            except Exception:  # a bug: the others must go on with the same settings
+                logger.exception("a part of the configuration is not in force")
+        return came
 
 
 def _first(own: bool | None, general: bool) -> bool:
     return general if own is None else own
-
-
-def _needs_restart(old: Settings, new: Settings) -> list[str]:
-    """Top-level keys that say something else now, and of context optimization what is read once."""
-    without = {"llm": {"context_optimization"}, "agents": {"__all__": {"context_optimization"}}}
-    before, after = old.model_dump(exclude=without), new.model_dump(exclude=without)  # type: ignore[arg-type]
-    later = sorted(key for key in before if before[key] != after.get(key))
-    knobs, turned = old.llm.context_optimization.model_dump(), new.llm.context_optimization.model_dump()
-    return later + [f"llm.context_optimization.{a}.{b}" for a, b in _FIXED if knobs[a][b] != turned[a][b]]

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 from agent import dmn
 from agent.signals import (
@@ -60,8 +61,8 @@ class Loop:
         self._spawn = spawn
         self._waits = waits
         self._timer: asyncio.Task[None] | None = None
-        self._tick_at_s = 0.0
-        """Monotonic; when the timer comes."""
+        self._tick_at_s = self._armed_s = 0.0
+        """Monotonic; when the timer comes, and since when it waits."""
         self._stretch = Stretch()
         self._saving = Saving(agent, store, clock, state=lambda: self._state, stretch=self._stretch, spawn=spawn)
         self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
@@ -75,12 +76,24 @@ class Loop:
 
     @property
     def next_tick_s(self) -> float:
-        """How long until the timer comes."""
+        """Until the timer comes."""
         return max(0.0, self._tick_at_s - self._clock.monotonic())
+
+    def lane(self, conversation: ConversationId) -> Lane | None:
+        """Of the turn that runs there. None: none does."""
+        return self._lanes[conversation][0] if conversation in self._lanes else None
 
     def start(self) -> None:
         """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
         self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
+
+    def become(self, policy: Policy) -> None:
+        """Be paced so from now on; what the timer has waited counts. Returns at once."""
+        if self._timer is not None and policy != self.policy:
+            due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
+            self._set_timer(max(0.0, due_s - self._clock.monotonic()))
+            self._armed_s = armed_s
+        self.policy = policy
 
     def notice(
         self,
@@ -94,18 +107,9 @@ class Loop:
         """Something there is ripe for the agent's attention."""
         if conversation in self._lanes:
             self._late[conversation] = max(urgency, self._late.get(conversation, AMBIENT))
-        direct, now = self._turns.direct(conversation), self._clock.now()
-        self.send(
-            Noticed(
-                at=now,
-                conversation=conversation,
-                urgency=urgency,
-                type=dotted,
-                direct=direct,
-                arrivals=arrivals,
-                trusted=trusted,
-            )
-        )
+        direct, at = self._turns.direct(conversation), self._clock.now()
+        noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=dotted, direct=direct)
+        self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
 
     def tick(self) -> None:
         """Look now, and not only when the timer comes: something was to happen at this time."""
@@ -145,7 +149,7 @@ class Loop:
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
 
-        A parked turn has left no trace: its messages are unread, and the next start takes them up.
+        A parked turn has left no trace, unless it has used tools: the next start takes up what it had heard.
         """
         self.send(Stopping(at=self._clock.now()))
         if self._timer is not None:
@@ -194,12 +198,7 @@ class Loop:
         signal: Signal
         if report.failed:
             signal = TurnFailed(
-                at=now,
-                conversation=place,
-                autonomous=autonomous,
-                cost_usd=report.cost_usd,
-                left=left,
-                direct=direct,
+                at=now, conversation=place, autonomous=autonomous, cost_usd=report.cost_usd, left=left, direct=direct
             )
         else:
             signal = TurnEnded(
@@ -235,7 +234,7 @@ class Loop:
             if sooner and self._tick_at_s <= at_s:
                 return
             self._timer.cancel()
-        self._tick_at_s = at_s
+        self._tick_at_s, self._armed_s = at_s, self._clock.monotonic()
         self._timer = self._spawn(self._tick(delay_s))
 
     async def _tick(self, delay_s: float) -> None:

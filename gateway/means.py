@@ -1,10 +1,12 @@
 """What the turns of one agent are made with."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
-from agent.models.base import Model, Request
+from agent.models.base import Model, Request, ToolCall, ToolResult, ToolSpec
+from agent.tools.surface import Kind
 from agent.turn import Tools
+from gateway import access
 from gateway.briefing import Briefing
 from gateway.clock import Clock
 from gateway.events import ConversationId
@@ -14,9 +16,14 @@ from gateway.hands import Whereabouts
 from gateway.hearing import Hearing
 from gateway.media import Media
 from gateway.recalling import Recalling
+from gateway.redaction import Redact, Redactor
 from gateway.settings_context import ContextOptimization, RecallConfig
 from gateway.store import Store
 from gateway.views import Views
+
+
+async def _none(*_: object) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +53,37 @@ class Means:
     truncated: Callable[[], None]
     """Told when a tool's result was too large to be told whole."""
 
+    who: access.Policy
+    surface: Kind = "native"
+    """How tools are told."""
+    late: bool = False
+    """Tools may come and go while the gateway runs."""
+    skills: Callable[[], Awaitable[str]] = _none
+    """The catalogue of skills."""
+    tools: Callable[[ConversationId, Sequence[str]], Awaitable[str]] = _none
+    """How they are there just now, for whoever has these roles; empty: nothing is to be said."""
+    redact: Redact = field(default_factory=Redactor)
+    """Given what a turn says."""
+    max_rounds: int = 8
+    """Answers with tool calls in one turn."""
+
     @property
     def plain(self) -> bool:
         """The model is a very small one."""
         return self.model.family == "local"
+
+
+class Exchanged:
+    """Tools of a turn that are others once somebody speaks in its middle."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """As they are by now."""
+        return self.tools.specs
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """The same."""
+        return await self.tools.call(call)

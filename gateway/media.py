@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, Image
 from channels.base import CanDownload, Channel, SendError
+from gateway.channels_now import Each
 from gateway.clock import Clock
 from gateway.describe import describe
-from gateway.events import Address, Attachment, ChannelName, Message
+from gateway.events import Address, Attachment, ChannelName, Message, Shown
 from gateway.media_config import MediaConfig
-from gateway.pictures import picture, sound_suffix
+from gateway.pictures import Picture, picture, sound_suffix
 from gateway.records import MediaRef, Seq
 from gateway.transcribe import NotTranscribed, transcribe
 
@@ -54,11 +55,13 @@ class Media:
         """`folder` is made when it is needed."""
         self._config = config
         self._folder = folder
-        self._sources: dict[ChannelName, CanDownload] = {
-            name: channel for name, channel in channels.items() if isinstance(channel, CanDownload)
-        }
+        self._sources = Each[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
         self._clock = clock
         self._one_voice = asyncio.Lock()
+
+    def become(self, config: MediaConfig) -> None:
+        """Go by that from now on. Returns at once."""
+        self._config = config
 
     async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
         """What to say and show of each message's attachments. Never raises for what somebody sent.
@@ -91,9 +94,19 @@ class Media:
             if message.attachments
         }
 
-    async def load(self, refs: Sequence[MediaRef]) -> tuple[Image, ...]:
+    async def load(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
         """The images as they were shown; without those that are gone."""
         return await asyncio.to_thread(self._load, refs) if refs else ()
+
+    async def keep(self, data: bytes, found: Picture, about: str) -> Shown:
+        """Keep a picture that no message brought, as long as those of messages. Raises OSError."""
+        name = await asyncio.to_thread(self._save, data)
+        return Shown(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
+
+    async def pictures(self, shown: Sequence[Shown]) -> dict[str, Image]:
+        """What tools brought to be seen, by the hash of its bytes; without what is gone."""
+        found = [(one.sha256, await self.load((one,))) for one in shown]
+        return {name: image for name, images in found for image in images}
 
     async def sweep(self) -> None:
         """Remove what was not shown for `keep`, now and every hour. Ends only by cancellation."""
@@ -156,9 +169,12 @@ class Media:
         """The bytes, at most so many. Raises `NotFetched`."""
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
             raise NotFetched("too large to be fetched")
+        source = self._sources.get(at.channel)
+        if source is None:  # it has gone meanwhile
+            raise NotFetched("could not be fetched")
         try:
             async with asyncio.timeout(self._config.timeout):
-                data = await self._sources[at.channel].download(at, attachment, limit_bytes=limit_bytes)
+                data = await source.download(at, attachment, limit_bytes=limit_bytes)
         except TimeoutError:
             logger.info("%s: an attachment did not come within %g s", at.channel, self._config.timeout)
             raise NotFetched("could not be fetched") from None
@@ -194,7 +210,7 @@ class Media:
             raise
         return Path(name)
 
-    def _load(self, refs: Sequence[MediaRef]) -> tuple[Image, ...]:
+    def _load(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
         found = []
         for ref in refs:
             path = self._folder / ref.sha256

@@ -16,6 +16,7 @@ from gateway import own_files
 from gateway.clock import Clock
 from gateway.ids import new_id
 from gateway.records import Dreamed, Seq, inner
+from gateway.relevance import plain
 from gateway.store import Entry, Reader, Store
 
 logger = logging.getLogger("reverie.memory")
@@ -79,6 +80,16 @@ def diff(before: str, after: str) -> str:
     """What changed, as a unified diff; empty: nothing did."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     return "\n".join(lines)
+
+
+def without(text: str, noted: str) -> str:
+    """The file without the lines that say word for word what was noted, and nothing else. Pure."""
+    wanted = [words for line in noted.split("\n") if (words := plain(line))]
+    lines = text.split("\n")
+    said = [plain(line) for line in lines]
+    count = len(wanted)
+    first = next((place for place in range(len(lines)) if wanted and said[place : place + count] == wanted), None)
+    return text if first is None else without("\n".join(lines[:first] + lines[first + count :]), noted)
 
 
 class MemoryFile:

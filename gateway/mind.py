@@ -1,40 +1,36 @@
 """One agent: what takes its turns, what it can do, and its outer loop."""
 
-import random
-from collections.abc import Awaitable, Callable
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from datetime import UTC
-from functools import partial
-from pathlib import Path
 
-from agent.signals import State
-from agent.tools import mind as tools
-from agent.workspace import default_workspace
-from agent.workspace.bundle import Bundle, Scope
+from agent.brief import Brief
+from agent.cache.ask import Ask
+from agent.models.base import Model, ModelError
+from agent.signals import LeftOff, State
+from agent.turn import beginning
 from gateway import policies
-from gateway.acting import Acting
-from gateway.briefing import Briefing
-from gateway.compacting import Compacting
-from gateway.digest import Digests
-from gateway.dreams import Dreams
 from gateway.equipment import Equipment
 from gateway.events import Address, ConversationId
-from gateway.folds import Folds
 from gateway.guidance import Guidance
-from gateway.hands import Hand, Hands
+from gateway.happened import asks
 from gateway.hearing import Hearing
 from gateway.lane import Lane
 from gateway.loop import Loop
-from gateway.means import Means
+from gateway.mind_parts import doing, looking, own
 from gateway.purse import Purse
-from gateway.records import is_inner
-from gateway.repose import Repose
+from gateway.records import TurnEnded, is_inner
 from gateway.settings import AgentConfig
 from gateway.shared import Shared
-from gateway.turns import Report, Turns
-from gateway.views import Views
+from gateway.stopping import heard
+from gateway.thinkers import Thinker
+from gateway.thinking import Body, Me, Thinking
+from gateway.tools.dispatch import Hands
+from gateway.turns import Report
 
-Me = Callable[[Scope], Awaitable[Bundle]]
-"""Who an agent is by now."""
+logger = logging.getLogger("reverie.minds")
 
 
 class Mind:
@@ -48,14 +44,16 @@ class Mind:
         state: State,
         *,
         owns: Callable[[ConversationId], bool],
+        model: str = "",
     ) -> None:
-        """`state`: of its DMN, from the last run. `owns`: whether the turns somewhere are this agent's."""
+        """`state`: of its DMN, from the last run. `owns`: whether the turns somewhere are this agent's.
+
+        `model`: a key of `llm.models`. Empty: as the configuration says.
+        """
         self.id = agent.id
         self._shared = shared
         self._live = equipment.live
-        self.model = equipment.models[agent.id]
-        self.me = _self(agent, equipment, shared.life.directory(agent.id))
-        policy = policies.dmn_policy(shared.settings, agent.id)
+        policy = policies.dmn_policy(shared.live.settings, agent.id)
         self.loop = Loop(
             agent=agent.id,
             store=shared.store,
@@ -66,169 +64,150 @@ class Mind:
             spawn=shared.spawn,
             waits=shared.waits,
         )
-        self._purse = Purse(ceiling_usd=equipment.ceilings[agent.id], left_usd=self._left_usd)
-        self._hearing = Hearing(shared.store, shared.who, shared.media)
-        self._digests = self._looking(owns)
-        acting = self._acting()
-        self.hands = self._hands(acting)
-        briefing = self._briefing(equipment)
-        self._dreams = self._dreaming(briefing)
-        guidance = Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned)
-        self._turns = Turns(
-            self._means(equipment, briefing, guidance),
-            signs=shared.signs,
+        self._purse = Purse(left_usd=self._left_usd)
+        hearing = Hearing(shared.store, shared.who, shared.media, shared.redact)
+        self._digests = looking(shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local")
+        acting = doing(shared, agent.id, self._digests, self.forget)
+        self._body = Body(
+            agent=agent.id,
+            shared=shared,
+            equipment=equipment,
+            hearing=hearing,
             digests=self._digests,
-            post=shared.post,
-            answered=shared.answered,
-        )
-
-    def _means(self, equipment: Equipment, briefing: Briefing, guidance: Guidance) -> Means:
-        shared, live, model = self._shared, equipment.live, self.model
-        views = Views(shared.store, shared.clock, shared.media, simple=not model.takes_tools or model.family == "local")
-        compacting = Compacting(
-            agent=self.id,
-            store=shared.store,
-            clock=shared.clock,
-            random=random.random,
-            model=lambda: equipment.summarizer or model,
-            said=lambda: live.optimization.compaction,
-            compacted=partial(shared.compacted, self.id),
-        )
-        folds = Folds(
-            store=shared.store,
-            clock=shared.clock,
-            views=views,
-            model=model,
-            outlook=equipment.outlooks[self.id],
-            said=lambda: live.optimization,
-            compacts=lambda: live.switches(self.id).compaction,
-            compacting=compacting,
-        )
-        return Means(
-            store=shared.store,
-            clock=shared.clock,
-            model=model,
-            agent_id=self.id,
-            briefing=briefing,
-            hearing=self._hearing,
-            media=shared.media,
-            views=views,
-            folds=folds,
-            evidence=shared.life.evidences,
-            recalling=shared.life.recalling,
-            context=lambda: live.optimization,
-            recall=shared.settings.recall,
-            hands=self.hands.at,
-            guidance=guidance,
-            afford=lambda _agent, request: self._purse.afford(request),
-            truncated=lambda: shared.compacted(self.id, "tool_result_truncated", None),
-        )
-
-    def _looking(self, owns: Callable[[ConversationId], bool]) -> Digests:
-        shared = self._shared
-        return Digests(
-            agent=self.id,
-            store=shared.store,
-            clock=shared.clock,
-            places=shared.life.places,
-            hearing=self._hearing,
-            plain=self.model.family == "local",
-            mine=owns,
-            busy=shared.doors.busy,
-        )
-
-    def _acting(self) -> Acting:
-        shared = self._shared
-        return Acting(
-            agent=self.id,
-            store=shared.store,
-            clock=shared.clock,
-            bindings=shared.bindings,
-            places=shared.life.places,
-            who=shared.who,
-            channels=shared.channels,
-            doors=shared.doors,
-            digests=self._digests,
-            post=shared.post,
+            acting=acting,
+            guidance=Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned),
+            purse=self._purse,
+            skills=shared.tooling.skills(agent),
+            own=own(shared, agent.id, acting, self.loop.send),
             forget=self.forget,
         )
+        thinker = equipment.thinker(agent.id, model or agent.model)
+        equipment.thinkers.hold(thinker)
+        self._thinking = Thinking(thinker, self._body)
 
-    def _dreaming(self, briefing: Briefing) -> Dreams:
-        shared = self._shared
-        return Dreams(
-            agent=self.id,
-            store=shared.store,
-            clock=shared.clock,
-            model=self.model,
-            dreaming=shared.life.dreaming,
-            briefing=briefing,
-            hands=self.hands.at,
-            memory_chars=shared.settings.dmn.memory_chars,
-            afford=self._purse.afford,
-            answered=shared.answered,
-            finished=shared.life.inward.tell,
-            forget=self.forget,
-        )
+    @property
+    def thinker(self) -> Thinker:
+        """What the next turn is taken with."""
+        return self._thinking.thinker
 
-    def _hands(self, acting: Acting) -> Hands:
-        shared = self._shared
-        repose = Repose(
-            agent=self.id,
-            store=shared.store,
-            clock=shared.clock,
-            timezone=shared.settings.dmn.timezone,
-            send=self.loop.send,
-        )
-        own = (
-            Hand.of(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message),
-            Hand.of(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
-            Hand.of(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
-            Hand.of(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),
-        )
-        return Hands((*own, *shared.life.hands))
+    @property
+    def model(self) -> Model:
+        """The same."""
+        return self._thinking.model
 
-    def _briefing(self, equipment: Equipment) -> Briefing:
-        shared = self._shared
-        return Briefing(
-            me=self.me,
-            peers=tuple(sorted(other.id for other in shared.settings.agents if other.id != self.id)),
-            bindings=shared.bindings,
-            who=shared.who,
-            cards=shared.cards,
-            places=shared.life.places,
-            kept=partial(equipment.keep_warm.kept, self.id),
-            tools=self.hands.specs if self.model.takes_tools else (),
-        )
+    @property
+    def hands(self) -> Hands:
+        """What it can do, as far as its model has room for that."""
+        return self._thinking.hands
+
+    @property
+    def me(self) -> Me:
+        """Who it is by now."""
+        return self._thinking.me
+
+    def think_with(self, thinker: Thinker) -> None:
+        """From the next turn on. Those that have begun end with what they began with. Returns at once."""
+        before, equipment = self.thinker, self._body.equipment
+        equipment.thinkers.hold(thinker)
+        self._thinking = Thinking(thinker, self._body)
+        equipment.keep_warm.change(self.id, before.keepers, thinker.keepers)
+        equipment.thinkers.let_go(before)
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[Thinking]:
+        """What is begun now ends with what it began with."""
+        thinking = self._thinking
+        with self._body.equipment.thinkers.held(thinking.thinker):
+            yield thinking
+
+    async def brief(self, persona: str) -> Brief:
+        """What every conversation of this agent begins with."""
+        return await self._thinking.brief(persona)
+
+    def asked(self, conversation: ConversationId) -> Ask | None:
+        """The last request there that was answered. None: there was none since the start, or it is not kept."""
+        found = (keeper.newest.get(self.id, conversation) for keeper in self.thinker.keepers)
+        return max((one for one in found if one is not None), key=lambda one: one.at_s, default=None)
 
     def forget(self, conversation: ConversationId) -> None:
         """What is kept of the view there is not what the log has."""
-        self._turns.forget(conversation)
+        self._thinking.turns.forget(conversation)
         self._digests.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
         async with self._shared.doors.of(conversation):
-            return await self._turns.compact(conversation)
+            with self._begun() as thinking:
+                return await thinking.turns.compact(conversation)
 
     def _left_usd(self) -> float:
         state, policy = self.loop.state, self.loop.policy
         today = self._shared.clock.now().astimezone(UTC).date().isoformat()
         return policy.daily_cost_usd - (state.spent_today_usd if state.day == today else 0.0)
 
+    async def ready(self) -> None:
+        """Its model is about to be asked: what it is told of its tools is what there is by now, where that is free."""
+        await self._shared.tooling.ready(self.hands, self._live.optimization.prompt_cache.long_ttl)
+
+    async def warm_up(self) -> None:
+        """Have a local model read in what all conversations begin with, so that nobody's first message pays for it."""
+        with self._begun() as thinking:
+            await self._warm_up(thinking.model)
+
+    async def _warm_up(self, model: Model) -> None:
+        if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
+            return
+        try:
+            await self.ready()  # servers of tools are coming up at the same time
+            me = await self.me("public")
+            request = beginning(await self.brief(me.identity), model, self.hands.specs, key=self.id)
+            async with aclosing(model.stream(request)) as chunks:
+                async for _ in chunks:
+                    pass
+        except (ModelError, OSError) as error:  # whoever speaks first will wait for it, or be told
+            logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
+
     async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
-        await self._live.refresh()  # what the operator has changed meanwhile counts already
+        await self.ready()
         async with self._shared.doors.of(conversation):
             self._digests.forget(conversation)  # what a digest told of it is dealt with here
-            return await self._turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+            with self._begun() as thinking:
+                turns = thinking.turns
+                return await turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
     async def dream(self, lane: Lane) -> Report:
         async with self._shared.doors.of(self.loop.policy.inner):
-            return await self._dreams.take(Address.parse(self.loop.policy.inner), lane)
+            with self._begun() as thinking:
+                return await thinking.dreams.take(Address.parse(self.loop.policy.inner), lane)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
-        return await self._turns.give_up(conversation, reason, autonomous=autonomous)
+        return await self._thinking.turns.give_up(conversation, reason, autonomous=autonomous)
 
     async def left(self, conversation: ConversationId) -> int:
-        return await (self._digests.left() if is_inner(conversation) else self._turns.left(conversation))
+        return await (self._digests.left() if is_inner(conversation) else self._thinking.turns.left(conversation))
+
+    def lane(self, conversation: ConversationId) -> Lane | None:
+        """As `gateway.stopping.Mind`."""
+        return self.loop.lane(conversation)
+
+    async def owes(self, conversation: ConversationId) -> bool:
+        """The same."""
+        state = self.loop.state
+        if conversation in (*state.pending, *state.continuing, *(one.conversation for one in state.waiting)):
+            return True
+        unread = await self._shared.store.unread(conversation, most=1)  # what asks is told of first
+        return any(asks(one.fact) for one in unread.messages)
+
+    async def left_off(self, conversation: ConversationId, why: str) -> TurnEnded:
+        """The same."""
+        return await heard(self._thinking.means, conversation, why)
+
+    def leave_off(self, conversation: ConversationId, why: str) -> None:
+        """The same."""
+        lane = self.loop.lane(conversation)
+        if lane is not None:
+            lane.leave_off(why)
+        self.loop.send(LeftOff(at=self._shared.clock.now(), conversation=conversation))
+        self.forget(conversation)
 
     def direct(self, conversation: ConversationId) -> bool:
         return self._shared.life.places.known_direct(conversation)
@@ -238,13 +217,3 @@ class Mind:
 
     def material_tokens(self) -> int:
         return self._shared.life.notes.material_tokens(self.id)
-
-
-def _self(agent: AgentConfig, equipment: Equipment, own: Path) -> Me:
-    root, family = agent.workspace or default_workspace(), equipment.models[agent.id].family
-
-    async def me(scope: Scope) -> Bundle:
-        cached = equipment.live.switches(agent.id).workspace_cache
-        return await equipment.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
-
-    return me

@@ -4,20 +4,18 @@ The running gateway, the command line beside a stopped one, and whatever else ta
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Protocol
-
-from pydantic import TypeAdapter, ValidationError
+from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
 from agent.signals import Directive, Mode, Policy, State
-from gateway.fields import Duration
 from gateway.ops.report import span
 from gateway.orders import Answer, DmnOrder, MindSeen, What, Wish
 from gateway.records import Directed, DmnSaved
+from gateway.spoken import moment
 
 QUIET: Final = timedelta(hours=1)
 """So long, if nobody says how long."""
@@ -31,9 +29,7 @@ _ORDERS: Final[dict[What, signals.Order]] = {
     "rest": "rest",
     "off": "off",
 }
-_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 _CENT: Final = 0.01
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 
 
 class Mind(Protocol):
@@ -93,30 +89,16 @@ def facts(mind: Mind, directive: Directive, directed: Directed) -> tuple[Directe
     return directed, DmnSaved(state=signals.save(after), agent=mind.agent)
 
 
-def until_of(said: str, now: datetime, zone: tzinfo) -> datetime | None:
-    """`2h`, `until 07:00` in that time zone, or a date with a time. None for nothing. Raises ValueError, in words."""
+def until_of(said: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+    """Until when, UTC: a time as `gateway.spoken` reads it, or so many seconds. None for nothing.
+
+    Raises BadSchedule, in words.
+    """
     text = said.strip().removeprefix("until").strip()
     if not text:
         return None
-    try:
-        until = _time(text, now, zone)
-    except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(f"not a duration or a time: {text!r}; write 45m, 2h, 07:00 or 2026-03-04T07:00") from error
-    if until <= now:
-        raise ValueError(f"{text!r} is over already")
-    return until
-
-
-def _time(text: str, now: datetime, zone: tzinfo) -> datetime:
-    clock = _CLOCK.fullmatch(text)
-    if clock is not None:
-        here = now.astimezone(zone)
-        at = here.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
-        return (at if at > here else at + timedelta(days=1)).astimezone(UTC)
-    if "T" in text or "-" in text:
-        at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
-    return now + timedelta(seconds=_DURATION.validate_python(text))
+    whole = now.replace(microsecond=0)  # or 2 h from now would be told as more than that
+    return moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
 
 
 def _direct(order: DmnOrder, minds: Iterable[Mind], now: datetime) -> tuple[Answer, list[Told]]:

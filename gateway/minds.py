@@ -2,25 +2,28 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from agent.models.base import ModelError
 from agent.signals import Directive, Level, Presence, State
-from agent.turn import beginning
-from gateway import mindctl
+from gateway import mindctl, policies
+from gateway.choosing import Choosing
 from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
 from gateway.inbox import Arrival
 from gateway.loop import Loop
 from gateway.mind import Mind
-from gateway.orders import Answer, ContextOrder, DmnOrder, MindSeen, Order
+from gateway.orders import Answer, ContextOrder, DmnOrder, MindSeen
 from gateway.records import LOW, URGENT, Directed, TurnEnded, inner, is_inner
 from gateway.rewinds import Rewinds
+from gateway.settings import Settings
 from gateway.shared import Shared
+from gateway.stopping import Stopping
 from gateway.store import Entry
+from gateway.thinking import made_with
+from gateway.tools.toolbox import Toolbox
 
 logger = logging.getLogger("reverie.minds")
 
@@ -31,11 +34,26 @@ LOOKED_AT: Final = 50
 class Minds:
     """Every agent of a gateway."""
 
-    def __init__(self, shared: Shared, equipment: Equipment, states: Mapping[str, State]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        equipment: Equipment,
+        states: Mapping[str, State],
+        chosen: Mapping[str, str] | None = None,
+    ) -> None:
+        """`chosen`: by agent, the model that it thinks with, as `gateway.restored.chosen` finds it."""
         self._shared = shared
+        chosen = chosen or {}
         self.minds = {
-            agent.id: Mind(agent, shared, equipment, states.get(agent.id, State()), owns=partial(self._owns, agent.id))
-            for agent in shared.settings.agents
+            agent.id: Mind(
+                agent,
+                shared,
+                equipment,
+                states.get(agent.id, State()),
+                owns=partial(self._owns, agent.id),
+                model=chosen.get(agent.id, ""),
+            )
+            for agent in shared.live.settings.agents
         }
         self._first = next(iter(self.minds.values()))
         self.rewinds = Rewinds(
@@ -46,6 +64,37 @@ class Minds:
             post=shared.post,
             spawn=shared.spawn,
         )
+        self.stopping = Stopping(self.of, shared.doors)
+        self.choosing = Choosing(
+            live=shared.live,
+            store=shared.store,
+            clock=shared.clock,
+            equipment=equipment,
+            minds=self,
+            chosen=chosen,
+            post=shared.post,
+            spawn=shared.spawn,
+        )
+
+        self._thought = made_with(shared.live.settings)
+        shared.live.hear(self)
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """As `gateway.live.Taker`: the next turn, and the next step of each DMN, go by that."""
+        thought, paces = made_with(new), {agent: policies.dmn_policy(new, agent) for agent in self.minds}
+
+        def put() -> None:
+            others, self._thought = thought != self._thought, thought
+            for agent, mind in self.minds.items():
+                self.choosing.renew(mind, all_of_it=others)
+                mind.loop.become(paces[agent])
+
+        return put
+
+    @property
+    def all(self) -> Sequence[Mind]:
+        """Each agent."""
+        return [*self.minds.values()]
 
     def of(self, conversation: ConversationId) -> Mind:
         """Whose it is."""
@@ -65,6 +114,11 @@ class Minds:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
+    def toolbox(self, at: Address) -> Toolbox:
+        """What tools whoever answers there has, for people."""
+        mind = self.of(at.conversation)
+        return self._shared.tooling.toolbox(mind.id, mind.hands, at)
+
     @property
     def thinking(self) -> str:
         """For people: what they think with."""
@@ -79,6 +133,7 @@ class Minds:
         """As `Loop.stop`, all at once."""
         await asyncio.gather(*(mind.loop.stop(grace_s) for mind in self.minds.values()))
         await self.rewinds.close()
+        await self.choosing.close()
 
     async def due(self) -> list[Arrival]:
         """What an earlier process left undone, as it would arrive now."""
@@ -156,13 +211,13 @@ class Minds:
         now = self._shared.clock.now()
         return [mindctl.look(mind.loop, now) for mind in self.minds.values()]
 
-    async def order(self, order: Order) -> Answer:
+    async def order(self, order: DmnOrder | ContextOrder) -> Answer:
         """Somebody steers them from outside."""
         if isinstance(order, ContextOrder):
             return await self.rewinds.order(order)
         if order.what == "presence":
             return await self._near(order)
-        answer, todo = mindctl.answer(order, self._loops, self._shared.clock.now())
+        answer, todo = mindctl.answer(order, self.loops, self._shared.clock.now())
         for one in todo:
             await self.direct(*one)
         return answer
@@ -173,24 +228,20 @@ class Minds:
         told = [Directed(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.minds]
         await self._shared.store.append([Entry(fact=one, at=now, conversation=inner(one.agent)) for one in told])
         self._shared.life.following.ordered(None if order.level == "auto" else order.level)
-        answer, _ = mindctl.answer(order, self._loops, now)
+        answer, _ = mindctl.answer(order, self.loops, now)
         return answer
 
     @property
-    def _loops(self) -> list[Loop]:
+    def loops(self) -> list[Loop]:
+        """Of each agent its DMN."""
         return [mind.loop for mind in self.minds.values()]
 
     async def warm_up(self) -> None:
-        """Have local models read in what all conversations begin with, so that nobody's first message pays for it."""
-        for mind in self.minds.values():
-            model = mind.model
-            if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
-                continue
+        """Make ready what each agent thinks with, and warm that up."""
+        for model in {id(one): one for one in (mind.model for mind in self.minds.values())}.values():
             try:
-                me = await mind.me("public")
-                request = beginning(me.identity, "", model, mind.hands.specs, key=mind.id)
-                async with aclosing(model.stream(request)) as chunks:
-                    async for _ in chunks:
-                        pass
-            except (ModelError, OSError) as error:  # whoever speaks first will wait for it, or be told
-                logger.debug("what %s begins with is not read in ahead of time: %s", mind.id, error)
+                await model.start()
+            except ModelError as error:  # each turn will say so too; people come online meanwhile
+                logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
+        for mind in self.minds.values():
+            await mind.warm_up()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, parse, written
+from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, parse, without, written
 from agent.journal import Entry as Written
 from agent.tools.schema import Refused
 from agent.view import estimate_tokens
@@ -32,6 +32,8 @@ NEWEST: Final = 1_000
 """Notes that a start looks at."""
 TAIL_BYTES: Final = 4_000_000
 """Of a journal, in which a start looks for them."""
+MOST_BYTES: Final = 64_000_000
+"""Of a journal, out of which something is taken: more than years of notes."""
 _MARK: Final = "journal.mark"
 _KEY: Final = "note:"
 
@@ -101,6 +103,17 @@ class Notes:
             desk.hand = await asyncio.to_thread(_by_hand, path, desk.hand)
         return desk.hand[1]
 
+    async def strike(self, agent: str, note: Stored, forgotten: Seq) -> None:
+        """What the entry at `forgotten` forgets: no dream is told of it, and the journal loses it. Raises OSError."""
+        assert isinstance(note.fact, Noted)
+        desk, name = await self._known(agent), note_of(note)
+        async with desk.lock:
+            dreamt = all(seq != note.seq for seq, _ in desk.material)  # then the next dream is told that it goes
+            kept = [one for one in desk.material if one[0] not in (note.seq, forgotten)]
+            desk.material = deque([*kept, *([(forgotten, tokens(note.fact))] if dreamt else [])], maxlen=NEWEST)
+            desk.late = [entry for entry in desk.late if entry.note != name]
+            await asyncio.to_thread(_strike, self._directory(agent) / own_files.JOURNAL, name)
+
     async def close(self) -> None:
         """Wait for what is being written."""
         while self._writing:
@@ -147,8 +160,12 @@ class Notes:
                 notes = [(one, one.fact) for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
                 dream = await newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
-                desk.material.extend((one.seq, tokens(noted)) for one, noted in notes if one.seq > upto)
-                desk.late = await self._missing(agent, [entry_of(noted, one) for one, noted in notes])
+                gone = await self._store.forgotten([one.seq for one, _ in notes])
+                left = [(one, noted) for one, noted in notes if one.seq not in gone]
+                desk.material.extend((one.seq, tokens(noted)) for one, noted in left if one.seq > upto)
+                missing = await self._missing(agent, [entry_of(noted, one) for one, noted in notes])
+                names_left = {note_of(one) for one, _ in left}
+                desk.late = [entry for entry in missing if entry.note in names_left]
                 desk.known = True
                 await self._put(agent, desk)
         return desk
@@ -197,6 +214,18 @@ class Notes:
         return self._desks.setdefault(agent, _Desk())
 
 
+def _strike(path: Path, note: str) -> None:
+    text = (own_files.read(path, most=MOST_BYTES) or b"").decode("utf-8", "surrogateescape")
+    left = without(text, note)
+    if left != text:
+        own_files.replace(path, left.encode("utf-8", "surrogateescape"))
+
+
+def note_of(stored: Entry | Stored) -> str:
+    """What the journal calls it."""
+    return (stored.key or "").removeprefix(_KEY)
+
+
 def tokens(noted: Noted) -> int:
     """Roughly, of one note."""
     return estimate_tokens(noted.title + noted.text)
@@ -212,6 +241,5 @@ def _by_hand(path: Path, before: tuple[own_files.Mark, list[Written]]) -> tuple[
 
 def entry_of(noted: Noted, of: Entry | Stored) -> Written:
     """A note of the log as the journal has it."""
-    note = (of.key or "").removeprefix(_KEY)
     title = TO_REMEMBER if noted.lasting else noted.title
-    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note=note)
+    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note=note_of(of))

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gateway.attention import LATE, Policy, Rule, threshold_of
-from gateway.records import Judged
+from gateway.attention import LATE, Policy, Rule, Urgency, bar_of, named
+from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged
 from gateway.store import Pending, SeenType
 from gateway.store.lines import printable
 
 WORDS: Final = ("ambient", "low", "normal", "urgent")
 """The urgencies, by their numbers."""
+URGENCIES: Final[Mapping[str, Urgency]] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+"""The same the other way round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Threshold:
     lowest: str
     """The lowest urgency that passes, as a word."""
     where: str
-    """What says so: a key of the configuration, or `default`."""
+    """What says so: a key of the configuration, `notify threshold` and a prefix, or `default`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +44,14 @@ class Deciding:
     """How often its regular expression took too long, so that it did not decide."""
 
 
-def thresholds(levels: Mapping[str, int], types: Iterable[str]) -> list[Threshold]:
+def thresholds(policy: Policy, types: Iterable[str]) -> list[Threshold]:
     """What passes of each type, in their order."""
-    told = []
-    for dotted in types:
-        level, prefix = threshold_of(levels, dotted)
-        where = f"attention.thresholds.{prefix}" if prefix else "default"
-        told.append(Threshold(type=dotted, lowest=WORDS[level], where=where))
-    return told
+    found = [(dotted, *bar_of(policy, dotted)) for dotted in types]
+    return [Threshold(type=dotted, lowest=WORDS[level], where=says or "default") for dotted, level, says in found]
 
 
 def deciding(policy: Policy | None, judged: Sequence[Judged]) -> list[Deciding]:
-    """The operator's rules in the order in which they are tried, then all else that decided, the most frequent first.
+    """The rules in the order in which they are tried, then all else that decided, the most frequent first.
 
     `judged` may be of a time when other rules stood there: they are told apart by their places alone.
     """
@@ -61,8 +59,8 @@ def deciding(policy: Policy | None, judged: Sequence[Judged]) -> list[Deciding]:
     for one in judged:
         rule, *slow = one.rule.split(LATE)
         decided[rule] += 1
-        late.update(f"attention.rules[{index}" for index in slow)
-    known = {f"attention.rules[{index}]": said(rule) for index, rule in enumerate(policy.rules if policy else ())}
+        late.update(slow)
+    known = {name: said(rule) for name, rule in named(policy)} if policy is not None else {}
     order = [*known, *(rule for rule, _ in decided.most_common() if rule not in known)]
     order += [rule for rule in late if rule not in order]
     return [Deciding(rule=rule, says=known.get(rule, ""), decided=decided[rule], late=late[rule]) for rule in order]

@@ -48,7 +48,46 @@ class ContextOrder(_Line):
     kind: Literal["context"] = "context"
 
 
-Order = DmnOrder | ContextOrder
+class PairOrder(_Line):
+    """For who may speak to the agents: as `gateway.roster.deskless` has it."""
+
+    what: Literal["list", "approve", "revoke", "seed"]
+    by: _Word
+    """Who says so, for people. Nobody vouches for it."""
+    who: _Word = ""
+    """Of `approve`: the code; of `revoke` and `seed`: `channel:id`."""
+    role: Literal["owner", "admin", "member"] = "member"
+    """Of `seed`."""
+    kind: Literal["pair"] = "pair"
+
+
+class StopOrder(_Line):
+    """Leave off what goes on in one conversation, as `/stop` there."""
+
+    conversation: Annotated[ConversationId, Field(max_length=2_000)]
+    by: _Word = "operator"
+    """Who says so, for people. Nobody vouches for it."""
+    kind: Literal["stop"] = "stop"
+
+
+class KillOrder(_Line):
+    """End the tool that runs in one conversation. The model is told, and the turn goes on."""
+
+    conversation: Annotated[ConversationId, Field(max_length=2_000)]
+    by: _Word = "operator"
+    """Who says so, for people. Nobody vouches for it."""
+    kind: Literal["kill"] = "kill"
+
+
+class ReloadOrder(_Line):
+    """Read the configuration again, as `/reload`."""
+
+    by: _Word = "operator"
+    """Who says so, for people. Nobody vouches for it."""
+    kind: Literal["reload"] = "reload"
+
+
+Order = DmnOrder | ContextOrder | PairOrder | StopOrder | KillOrder | ReloadOrder
 """Everything that can be asked of a running gateway, tagged by `kind`."""
 
 
@@ -114,7 +153,12 @@ def _kind(said: object) -> object:
 
 
 _Tagged = Annotated[
-    Annotated[DmnOrder, Tag("dmn")] | Annotated[ContextOrder, Tag("context")],
+    Annotated[DmnOrder, Tag("dmn")]
+    | Annotated[ContextOrder, Tag("context")]
+    | Annotated[PairOrder, Tag("pair")]
+    | Annotated[StopOrder, Tag("stop")]
+    | Annotated[KillOrder, Tag("kill")]
+    | Annotated[ReloadOrder, Tag("reload")],
     Discriminator(_kind),
 ]
 ORDER: TypeAdapter[Order] = TypeAdapter(_Tagged)

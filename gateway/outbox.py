@@ -8,19 +8,22 @@ Within a conversation posts go out in order; conversations do not wait for each 
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import Channel, SendError
+from channels.base import Channel, Rejected
 from gateway import retry
-from gateway.attempt import Attempt
+from gateway.attempt import Attempt, bug
 from gateway.clock import Clock
-from gateway.events import ChannelName, ConversationId, Delivery, EventId, Post, Receipt
+from gateway.correlation import concerning
+from gateway.events import Address, ChannelName, ConversationId, Delivery, EventId, Post, Receipt
 from gateway.inbox import Arrival
+from gateway.outfiles import OutFiles
 from gateway.records import Fact, Judged, PartEnded, key_of
-from gateway.store import Entry, OutboxPart, OutboxPost, Store, StoreError
+from gateway.redaction import Redact, Redactor
+from gateway.store import Entry, OutboxPart, OutboxPost, Store
 
 logger = logging.getLogger("reverie.outbox")
 
@@ -39,23 +42,31 @@ class Outbox:
         clock: Clock,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
+        files: OutFiles | None = None,
         judge: Callable[[Delivery], Judged | None] = lambda _: None,
         arrived: Callable[[Arrival], None] = lambda _: None,
+        redact: Redact | None = None,
     ) -> None:
         """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
 
-        `judge` says what becomes of a delivery of what a turn said that did not go well (None: nothing), which is
-        written down with it; `arrived` is called if it is due. Of what the machine itself says nobody is told.
+        `files`: None, if nobody else puts any there. `judge` says what becomes of a delivery of what a turn said that
+        did not go well (None: nothing), which is written down with it; `arrived` is called if it is due. Of what the
+        machine itself says nobody is told. `redact` is given every text that goes out.
         """
         self._store = store
         self._channels = channels
         self._clock = clock
         self._spawn = spawn
+        self._files = files or OutFiles(store)
         self._judged = judge
         self._arrived = arrived
-        self._up = {name: asyncio.Event() for name in channels}
+        self._redact = redact or Redactor()
+        self._links: dict[ChannelName, asyncio.Event] = {}
+        """Set while it is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
+        self._flying: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
+        """What is handed over just now."""
         self._stopping = False
 
     async def recover(self) -> None:
@@ -73,6 +84,7 @@ class Outbox:
                 ended.append(end)
             await self._record(item.post, ended)
             self.put(replace(item, parts=tuple(parts)))
+        await self._files.sweep()
 
     def put(self, item: OutboxPost) -> None:
         """Deliver a post that is already queued in the store. Returns at once."""
@@ -85,16 +97,33 @@ class Outbox:
 
     def link(self, channel: ChannelName, up: bool) -> None:
         """The connection of a channel came up or went down."""
-        event = self._up.get(channel)
-        if event is not None and not self._stopping:
+        if not self._stopping:
+            event = self._link(channel)
             (event.set if up else event.clear)()
+
+    async def said(self, place: ConversationId, grace_s: float) -> None:
+        """Return once nothing waits to be said there, or after `grace_s` seconds of real time."""
+        if worker := self._workers.get(place):
+            await asyncio.wait({worker}, timeout=grace_s)
+
+    async def pause(self, channel: ChannelName, grace_s: float) -> None:
+        """Deliver what waits there for up to `grace_s` seconds of real time, then begin nothing until its link is up.
+
+        Returns once what was begun has ended, or after `grace_s` more.
+        """
+        working = [task for place, task in self._workers.items() if Address.parse(place).channel == channel]
+        if working and self._link(channel).is_set():
+            await asyncio.wait(working, timeout=grace_s)
+        self.link(channel, up=False)
+        if flying := self._flying[channel]:
+            await asyncio.wait(flying, timeout=grace_s)
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
         if self._workers:
             await asyncio.wait(self._workers.values(), timeout=grace_s)
         self._stopping = True
-        for event in self._up.values():
+        for event in self._links.values():
             event.set()  # whoever waits for a link wakes, and sees that we stop
 
     async def close(self) -> None:
@@ -111,36 +140,38 @@ class Outbox:
         queue = self._queues[place]
         try:
             while queue and not self._stopping:
-                await self._deliver(queue[0])
-                queue.popleft()
+                with concerning(conversation=place, post=queue[0].post.key):
+                    await self._deliver(queue[0])
+                if queue.popleft().post.file is not None:
+                    await self._files.sweep()
         finally:
             del self._workers[place], self._queues[place]
 
     async def _deliver(self, item: OutboxPost) -> None:
-        post, channel = item.post, self._channels.get(item.post.to.channel)
-        if channel is None:
-            await self._record(post, [self._delivery(post, "failed", f"no channel {post.to.channel} is configured")])
-            return
-        parts, cut = list(item.parts), None
-        if not parts:
-            try:
-                cut = channel.split(post)
-            except Exception as error:  # a bug in the adapter: ended here, or it would end every start
-                logger.exception("post %s cannot be cut", post.key)
-                await self._record(post, [self._delivery(post, "failed", _bug(error))])
-                return
-            parts = [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(cut)]
-        able = channel.capabilities
-        attempt = Attempt(post, cut, self._clock, able.resend_s, self._record)
-        while window := retry.window(parts, able.window, resend_s=able.resend_s):
-            await self._up[channel.name].wait()
-            if self._stopping:
+        post, parts = item.post, list(item.parts)
+        attempt, cutter = Attempt(post, self._clock, self._record), None
+        while not parts or retry.window(parts, 1):
+            channel = await self._ready(item)
+            if channel is None:
                 return
             if retry.unsaid(parts) and self._age_s(item) >= retry.MAX_AGE_S:
                 await self._record(post, [self._delivery(post, "failed", "the link was down for too long")])
                 return
-            sends = (channel.send(attempt.part(part), attempt.going(part)) for part in window)
-            ended, wait_s = self._judge(item, window, await asyncio.gather(*sends, return_exceptions=True), attempt)
+            if not parts or (attempt.cut and channel is not cutter):  # another one may cut it in another way
+                try:
+                    attempt.cut, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
+                except Exception as error:  # a bug in the adapter: ended here, or it would end every start
+                    logger.exception("post %s cannot be cut", post.key)
+                    await self._record(post, [self._delivery(post, "failed", bug(error))])
+                    return
+                parts = [
+                    OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
+                    for i, b in enumerate(attempt.cut)
+                ]
+            able = channel.capabilities
+            attempt.resend_s = able.resend_s
+            window = retry.window(parts, able.window, resend_s=able.resend_s)
+            ended, wait_s = attempt.judge(window, await self._send(channel, post, attempt, window), self._age_s(item))
             for end in ended:
                 parts[end.part] = retry.after(replace(parts[end.part], first_at=attempt.first(parts[end.part])), end)
             finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
@@ -152,44 +183,42 @@ class Outbox:
         # Nothing was left to send: a crash came between the last part and the word on the whole.
         await self._record(post, [self._delivery(post, *retry.sum_up(parts))])
 
-    def _judge(
-        self,
-        item: OutboxPost,
-        window: Sequence[OutboxPart],
-        results: Sequence[Receipt | BaseException],
-        attempt: Attempt,
-    ) -> tuple[list[PartEnded], float]:
-        ended, wait_s = [], 0.0
-        age_s = self._age_s(item)
-        for part, result in zip(window, results, strict=True):
-            if isinstance(result, Receipt):
-                ended.append(PartEnded(post=item.post.key, part=part.index, state="sent", reason="", ids=result.ids))
-            elif isinstance(result, SendError):
-                found = retry.verdict(
-                    result,
-                    attempts=part.attempts + 1,
-                    age_s=age_s,
-                    since_s=attempt.since_s(part, result),
-                    resend_s=attempt.resend_s,
-                )
-                logger.warning("post %s part %d is %s: %s", item.post.key, part.index, found.state, found.reason)
-                ended.append(
-                    PartEnded(
-                        post=item.post.key,
-                        part=part.index,
-                        state=found.state,
-                        reason=found.reason,
-                        maybe_seen=found.maybe_seen,
-                    )
-                )
-                wait_s = max(wait_s, found.wait_s)
-            elif isinstance(result, StoreError) or not isinstance(result, Exception):
-                raise result
-            else:  # a bug in the adapter: ended here, or the same part would end the process at every start
-                logger.error("post %s part %d broke", item.post.key, part.index, exc_info=result)
-                state: Literal["uncertain", "failed"] = "failed" if attempt.first(part) is None else "uncertain"
-                ended.append(PartEnded(post=item.post.key, part=part.index, state=state, reason=_bug(result)))
-        return ended, wait_s
+    async def _ready(self, item: OutboxPost) -> Channel | None:
+        """What the post goes to, once its link is up. None: we stop, or it is no longer to be waited for."""
+        name = item.post.to.channel
+        while True:
+            if name not in self._channels and self._age_s(item) >= retry.MAX_AGE_S:
+                await self._record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
+                return None
+            await self._link(name).wait()
+            if self._stopping:
+                return None
+            if (channel := self._channels.get(name)) is not None:
+                return channel
+            self._link(name).clear()  # it was taken away
+
+    def _link(self, channel: ChannelName) -> asyncio.Event:
+        event = self._links.setdefault(channel, asyncio.Event())
+        if self._stopping:
+            event.set()
+        return event
+
+    async def _send(
+        self, channel: Channel, post: Post, attempt: Attempt, window: Sequence[OutboxPart]
+    ) -> list[Receipt | BaseException]:
+        """What came of each of them; of the first alone, if nothing was sent."""
+        file = None
+        try:
+            if window[0].index == 0 and post.file is not None:
+                file = await self._files.file(post.file, channel.capabilities)
+        except Rejected as error:
+            return [error]
+        parts = [attempt.part(part, file if part.index == 0 else None) for part in window]
+        sends = [channel.send(part, attempt.going(one)) for part, one in zip(parts, window, strict=True)]
+        flying = asyncio.gather(*sends, return_exceptions=True)
+        self._flying[channel.name].add(flying)
+        flying.add_done_callback(self._flying[channel.name].discard)
+        return await flying
 
     def _age_s(self, item: OutboxPost) -> float:
         return (self._clock.now() - item.at).total_seconds()
@@ -218,8 +247,4 @@ class Outbox:
         """Whether it is what a turn said: else it answers a command, and no agent knows of it."""
         queued = await self._store.by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
-        return cause is not None and cause.kind == "turn_ended"
-
-
-def _bug(error: Exception) -> str:
-    return f"internal error: {type(error).__name__}"
+        return cause is not None and cause.kind in ("turn_ended", "acted")

@@ -14,6 +14,7 @@ from agent.folding import Sizes, weigh
 from agent.models.base import Image, Piece, Text, ToolCall
 from agent.projection import Form, Marks, Raw
 from agent.view import estimate_tokens, images_tokens
+from gateway.events import Shown
 from gateway.records import Fact, Folded, MediaRef, Seq, TurnEnded
 
 LOOKED_AT = 8
@@ -87,9 +88,14 @@ class PastTurn:
 
     def told_as(self, exchange: Exchange, form: Form) -> Self:
         """The same in another form."""
-        if form is self.form and exchange.said == self.exchange.said:
+        if form is self.form and exchange.said == self.exchange.said and _shown(exchange) == self.shown:
             return self
         return replace(self, exchange=exchange, form=form)
+
+    @cached_property
+    def shown(self) -> tuple[Shown, ...]:
+        """What its tools brought to be seen, as far as that is told."""
+        return _shown(self.exchange)
 
     @cached_property
     def tokens(self) -> int:
@@ -108,7 +114,7 @@ class PastTurn:
         for said in self.exchange.said:
             for part in said.parts:
                 _feed(named, said.role, type(part).__name__, *_texts(part))
-        _feed(named, *(ref.sha256 for ref in self.media))
+        _feed(named, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.shown))
         return named.digest()
 
 
@@ -197,6 +203,11 @@ class View:
     def grown(self, newest: PastTurn) -> "View":
         """With one more turn at its end."""
         return replace(self, turns=(*self.turns, newest))
+
+
+def _shown(exchange: Exchange) -> tuple[Shown, ...]:
+    steps = () if exchange.simple else exchange.steps
+    return tuple([one for step in steps for called in step.calls for one in called.images])
 
 
 def marks_of(fold: Folded) -> Marks:

@@ -1,5 +1,6 @@
 """From the operator's words to the policies that the deciding files take. Pure."""
 
+from collections.abc import Callable
 from datetime import time
 from zoneinfo import ZoneInfo
 
@@ -7,28 +8,62 @@ from agent import signals
 from gateway import access, attention
 from gateway.access import Role
 from gateway.attention import Urgency
-from gateway.bindings import Bindings, Bound, Pattern
-from gateway.events import ChannelName, RoomId
+from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
+from gateway.events import Address, ChannelName, RoomId
+from gateway.limits.most import Most, Rate
 from gateway.presence import Habits, Night
-from gateway.records import AMBIENT, LOW, NORMAL, URGENT, inner
+from gateway.records import AMBIENT, LOW, NORMAL, OPERATOR, URGENT, inner
 from gateway.regexes import Regex
 from gateway.salience import Salience
 from gateway.settings import Settings
+from gateway.standing import AGENT, RANKS, Grant, Mapped, folded
 
 _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
-_ROLES: tuple[Role, ...] = ("guest", "member", "admin", "owner", "blocked")
-"""Weakest first: who is listed twice has the last; being blocked wins over all."""
 
 
 def access_policy(settings: Settings) -> access.Policy:
-    """Who is who, and what is open."""
+    """Who is who, and what is open. Who is listed twice has the strongest role; being blocked wins over all."""
+    said = settings.access
+    roles: dict[str, Role] = {}
+    for role in (*RANKS[1:], RANKS[0]):
+        for one in getattr(said.roles, role):
+            roles[folded(one)] = role
+    grants: dict[str, list[Grant]] = {}
+    for number, given in enumerate(said.grants):
+        scope = given.room or f"{AGENT}{given.agent}"
+        grants.setdefault(folded(given.who), []).append(Grant(given.role, scope, f"access.grants[{number}]"))
     return access.Policy(
-        dm=settings.access.dm,
-        roles={person: role for role in _ROLES for person in getattr(settings.access.roles, role)},
+        dm=said.dm,
+        roles=roles,
         rooms={
             ChannelName(name): frozenset(RoomId(room) for room in channel.rooms)
             for name, channel in settings.channels.items()
         },
+        grants=grants,
+        mapped=[
+            Mapped(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
+            for number, one in enumerate(said.platform_roles)
+        ],
+        ask_rooms=said.rooms,
+        masks=said.masks,
+        agent_of=_agents(bindings(settings)),
+        operator=OPERATOR if settings.ops.token is not None else None,
+    )
+
+
+def _agents(bound: Bindings) -> Callable[[Address], str]:
+    return lambda at: bound.of(at).agent
+
+
+def most(settings: Settings) -> Most:
+    """How much may be asked of the agents, and what it may cost."""
+    rates, budgets = settings.access.rates, settings.access.budgets
+    return Most(
+        sender=Rate(rates.sender.burst, rates.sender.per_minute),
+        room=Rate(rates.room.burst, rates.room.per_minute),
+        agent=Rate(rates.agent.burst, rates.agent.per_minute),
+        sender_usd=budgets.sender_usd,
+        room_usd=budgets.room_usd,
     )
 
 
@@ -65,7 +100,9 @@ def habits(settings: Settings) -> Habits:
 
 
 def bindings(settings: Settings) -> Bindings:
-    """Which agent behaves how where."""
+    """Which agent behaves how where. What matches nothing else of the operator's own channel is the first agent's."""
+    own = Bound(listen="all", agent=settings.agents[0].id, private=True) if settings.agents else NOT_BOUND
+    fallback = [Pattern(channel=OPERATOR, room="*", thread=None, bound=own)] if settings.ops.token is not None else []
     return Bindings(
         [
             Pattern(
@@ -79,11 +116,13 @@ def bindings(settings: Settings) -> Bindings:
                     language=binding.language,
                     private=binding.private,
                     arrivals=binding.arrivals,
+                    skills=binding.skills,
                 ),
             )
             for agent in settings.agents
             for binding in agent.bindings
         ]
+        + fallback
     )
 
 

@@ -1,15 +1,12 @@
 """The operator's command that is asked before a turn what else the agent should know."""
 
-import asyncio
-import contextlib
 import json
 import logging
-import os
-import signal
 from collections.abc import Sequence
 from typing import Final
 
 from agent.journal import flat
+from gateway.process import NotStarted, environment, run
 
 logger = logging.getLogger("reverie.prefetch")
 
@@ -52,55 +49,24 @@ class Prefetch:
             return []
 
     async def _run(self, asked: bytes) -> str:
+        program = self._command[0]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                start_new_session=True,  # a group of its own, so that it can be ended with its children
+            ran = await run(
+                self._command,
+                env=environment(*_PASSED_ON),
+                time_s=self._timeout_s,
+                max_bytes=MAX_OUTPUT_BYTES,
+                said=asked,
             )
-        except (OSError, ValueError) as error:  # not there; a NUL in its name
-            raise _Useless(f"{self._command[0]} cannot be started: {error}") from None
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                said, status = await _talk(process, asked)
-        except TimeoutError:
-            raise _Useless(f"{self._command[0]} took longer than {self._timeout_s:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            # `wait` waits for the pipes, too: one that somebody who got away still holds never ends.
-            process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way
-            await asyncio.shield(process.wait())
-        if status:
-            raise _Useless(f"{self._command[0]} ended with status {status}")
-        return said.decode("utf-8", "replace")
-
-
-async def _talk(process: asyncio.subprocess.Process, asked: bytes) -> tuple[bytes, int]:
-    """What it says, and its status."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    said = b""
-    telling = asyncio.create_task(_tell(process.stdin, asked))  # it may answer before it has read all
-    try:
-        while piece := await process.stdout.read(MAX_OUTPUT_BYTES):
-            said += piece
-            if len(said) > MAX_OUTPUT_BYTES:
-                raise _Useless(f"it said more than {MAX_OUTPUT_BYTES} bytes")
-    finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-    return said, await process.wait()
-
-
-async def _tell(stdin: asyncio.StreamWriter, asked: bytes) -> None:
-    with contextlib.suppress(OSError):  # it does not want to know
-        stdin.write(asked)
-        await stdin.drain()
-        stdin.close()
+        except NotStarted as reason:
+            raise _Useless(str(reason)) from None
+        if ran.end == "late":
+            raise _Useless(f"{program} took longer than {self._timeout_s:g} s")
+        if ran.end == "full":
+            raise _Useless(f"{program} said more than {MAX_OUTPUT_BYTES} bytes")
+        if ran.status:
+            raise _Useless(f"{program} ended with status {ran.status}")
+        return ran.output.decode("utf-8", "replace")
 
 
 def pieces(said: str) -> list[str]:

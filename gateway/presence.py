@@ -79,7 +79,8 @@ class Watcher:
     """Follows one agent's people."""
 
     def __init__(self, habits: Habits) -> None:
-        self._habits = habits
+        self.habits = habits
+        """May be others from some moment on."""
         self._ordered: Level | None = None
         self._last: datetime | None = None
         self._per_min = 0.0
@@ -94,9 +95,9 @@ class Watcher:
         """One of them spoke to the agent then. One that is told late counts as said together with the newest."""
         at = at if self._last is None else max(at, self._last)
         silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
-        if self._last is not None and silent_s >= self._habits.idle_s:
+        if self._last is not None and silent_s >= self.habits.idle_s:
             self._absent, self._back = at - self._last, at
-        elif self._back is not None and (at - self._back).total_seconds() >= self._habits.idle_s:
+        elif self._back is not None and (at - self._back).total_seconds() >= self.habits.idle_s:
             self._absent = None  # that was long ago: others have been here since
         self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
         goes_on = self._focused_until is not None and at < self._focused_until
@@ -125,11 +126,11 @@ class Watcher:
         if self._focused_until is not None and at < self._focused_until:
             return "focused"
         silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
-        if silent_s < self._habits.idle_s:
+        if silent_s < self.habits.idle_s:
             return "present"
-        if self._habits.night is not None and self._habits.night.holds(at):
+        if self.habits.night is not None and self.habits.night.holds(at):
             return "sleeping"
-        return "idle" if silent_s < self._habits.away_s else "away"
+        return "idle" if silent_s < self.habits.away_s else "away"
 
     def next_change(self, at: datetime) -> datetime | None:
         """When, after that moment, the level becomes another one if nobody says anything. None: never."""
@@ -156,9 +157,9 @@ class Watcher:
         if self._focused_until is not None:
             yield self._focused_until
         if self._last is not None:
-            yield self._last + timedelta(seconds=self._habits.idle_s)
-            yield self._last + timedelta(seconds=self._habits.away_s)
-        for night in self._habits.night.around(at) if self._habits.night is not None else ():
+            yield self._last + timedelta(seconds=self.habits.idle_s)
+            yield self._last + timedelta(seconds=self.habits.away_s)
+        for night in self.habits.night.around(at) if self.habits.night is not None else ():
             yield from night
 
 

@@ -8,16 +8,22 @@ the whole answer is sent, or else for as long as it takes, also by the next proc
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Coroutine, Mapping
 
 from agent.glimpse import presentable
-from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError
+from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
+from gateway.channels_now import Each
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, MessageId
 from gateway.records import Previewed, PreviewEnded
+from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, Store, StoreError
 
 logger = logging.getLogger("reverie.preview")
+
+_UNFINISHED = re.compile(r"[!-~]+\Z")
+"""The last word. It may become a secret, and until it is whole nothing takes it out."""
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
@@ -36,24 +42,32 @@ FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 class Signs:
     """Makes the signs of each turn, and clears away what is left of them."""
 
-    def __init__(self, store: Store, clock: Clock, channels: Mapping[ChannelName, Channel], spawn: Spawn) -> None:
-        """`spawn` starts a task whose failure stops the gateway."""
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        spawn: Spawn,
+        redact: Redact | None = None,
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway. `redact` is given what is shown."""
+        self.redact = redact or Redactor()
         self._store = store
         self.clock = clock
         self.spawn = spawn
-        self._typing: dict[ChannelName, CanType] = {n: c for n, c in channels.items() if isinstance(c, CanType)}
-        self._previews: dict[ChannelName, CanPreview] = {n: c for n, c in channels.items() if isinstance(c, CanPreview)}
+        self._typing = Each[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
+        self._previews = Each[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
         self._clearing: set[asyncio.Task[None]] = set()
 
     def begin(self, at: Address) -> "Sign":
         """A turn begins to ask the model: show it there, as far as the platform can."""
         return Sign(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
 
-    async def recover(self) -> None:
-        """Begin to clear away what an earlier process left. Call once."""
+    async def recover(self, only: ChannelName | None = None) -> None:
+        """Begin to clear away what an earlier process left, or `only` what was left when that channel went."""
         for conversation, message in await self._store.previews():
             at = Address.parse(conversation)
-            if at.channel in self._previews:
+            if at.channel in self._previews and only in (None, at.channel):
                 self.clear_later(at, message)
 
     async def stood(self, at: Address, message: MessageId) -> None:
@@ -63,9 +77,11 @@ class Signs:
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Take a preview away, once. Raises `SendError` if it is to be tried again."""
-        reason = ""
+        reason, channel = "", self._previews.get(at.channel)
+        if channel is None:
+            raise Unreachable(f"there is no channel {at.channel} just now")
         try:
-            await self._previews[at.channel].unpreview(at, message)
+            await channel.unpreview(at, message)
         except Rejected as error:
             reason = error.reason
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
@@ -90,7 +106,7 @@ class Signs:
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
-        while True:
+        while at.channel in self._previews:  # else it is in the store, for when the channel is back
             hint_s = 0.0
             try:
                 await self.clear(at, message)
@@ -197,7 +213,7 @@ class Sign:
             while not self._over:
                 await self._news.wait()
                 self._news.clear()
-                text, wait_s = presentable(self._newest), channel.preview_every_s
+                text, wait_s = self._shows(), channel.preview_every_s
                 try:
                     if text not in ("", last):
                         shown, last = await self._show(channel, text, shown), text
@@ -212,6 +228,10 @@ class Sign:
         except Exception:  # a bug in the adapter: the answer itself comes all the same
             logger.exception("a preview in %s broke", self._at.conversation)
         self._preview = None
+
+    def _shows(self) -> str:
+        """What may be shown of the newest."""
+        return self._signs.redact(_UNFINISHED.sub("", presentable(self._newest)).rstrip())
 
     async def _show(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
         """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from agent.cache.prices import Prices
+from gateway.settings_yaml import text_of
 
 
 class BadPrices(Exception):
@@ -17,7 +18,7 @@ def price_table(directory: Path | None) -> Prices:
     own = directory / "prices.yaml" if directory is not None else None
     path = own if own is not None and own.is_file() else _shipped()
     try:
-        return Prices.parse(path.read_text(encoding="utf-8"))
+        return Prices.parse(text_of(path))
     except (OSError, ValueError) as error:
         raise BadPrices(f"{path}: {error}; mend it, or remove it for the table that ships with the product") from None
 

@@ -12,16 +12,14 @@ from gateway.events import ConversationId
 class Purse:
     """One for each agent."""
 
-    def __init__(self, *, ceiling_usd: Callable[[Request], float], left_usd: Callable[[], float]) -> None:
-        """`ceiling_usd`: what a request may cost. `left_usd`: of today's money, without the turns that run now."""
-        self._ceiling_usd = ceiling_usd
+    def __init__(self, *, left_usd: Callable[[], float]) -> None:
+        """`left_usd`: of today's money, without the turns that run now."""
         self._left_usd = left_usd
         self._set_aside: dict[str, float] = {}
         """By conversation, for the requests of the turn that runs there."""
 
-    def afford(self, request: Request) -> bool:
-        """Whether one more request can be paid; if so, its money is set aside until `settle`."""
-        cost_usd = self._ceiling_usd(request)
+    def afford(self, request: Request, cost_usd: float) -> bool:
+        """Whether one more request can be paid that may cost so much; if so, that is set aside until `settle`."""
         if cost_usd > 0 and sum(self._set_aside.values()) + cost_usd > self._left_usd():
             return False
         self._set_aside[request.place] = self._set_aside.get(request.place, 0.0) + cost_usd

@@ -41,7 +41,7 @@ class Recall:
         written = await self._written(where, words)
         hits = sorted((*said, *written), key=lambda hit: (hit.at, hit.seq), reverse=True)
         lines = [f"[MEMORY.md] {quoted(line, words)}" for line in await self._known(where, words)]
-        lines += [hit.line(words) for hit in hits]
+        lines += [f"{hit.handle} {hit.line(words)}".lstrip() for hit in hits]
         return "\n".join((FOUND, *lines[:MAX_HITS])) if lines else NOTHING
 
     async def _known(self, where: Whereabouts, words: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ It is on the way of each message, so it looks up little, in the index, and goes 
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from gateway.hands import Whereabouts
 from gateway.hits import OWNERS, ByHand, Hit, Hits, Scopes, by_hand, quoted, scope_of_hit, words_of
 from gateway.kept import Files
 from gateway.prefetch import Prefetch
-from gateway.recalled import HEADER_TOKENS, Recalled, Telling
+from gateway.recalled import HEADER_TOKENS, Recalled, Telling, name_of
 from gateway.records import AMBIENT, Seq, TurnEnded
+from gateway.redaction import Redact, Redactor
 from gateway.relevance import Weights, aged, candidates, found_in, phrases, terms, weigh
 from gateway.store import Placed, Reader
 
@@ -82,13 +82,16 @@ class Recalling:
         by_hand: ByHand,
         clock: Clock,
         prefetch: Prefetch | None = None,
+        redact: Redact | None = None,
     ) -> None:
         """`memory` and `by_hand`: as of `gateway.recall.Recall`. `prefetch`: the operator's command; None: none."""
         self._reader = reader
-        self._hits = Hits(reader, places)
+        self._hits = Hits(reader, places, redact)
         self._files = Files(memory, by_hand)
         self._clock = clock
-        self._prefetch = prefetch
+        self.prefetch = prefetch
+        """May be another one from some moment on."""
+        self._redact = redact or Redactor()
         self._notes = set[int]()
         self._noted = 0
         self._begun: dict[Seq, Seq] = {}
@@ -114,7 +117,7 @@ class Recalling:
         """
         if not lines or tokens <= HEADER_TOKENS:
             return Recalled()
-        told = Telling(tokens)
+        told = Telling(tokens, self._redact)
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._fetch(where, lines)) if asked else None
             looking = self._look(where, lines, told, seen=seen, since=since, shown=shown)
@@ -124,15 +127,15 @@ class Recalling:
                 logger.log(logging.DEBUG if self._failed else logging.INFO, "not all is recalled: %r", error)
                 self._failed = True
         for piece in fetching.result() if fetching is not None else ():
-            name, line = _name("p", piece), partial(quoted, piece, ())
-            if name not in seen and not told.add(name, piece, line, sizes=_FETCHED):
+            name, line = name_of("p", piece), partial(quoted, piece, ())
+            if name not in seen and not told.add(name, piece, line, sizes=_FETCHED, foreign=True):
                 break
         return told.told()
 
     async def _fetch(self, where: Whereabouts, lines: Sequence[str]) -> list[str]:
-        if self._prefetch is None:
+        if (prefetch := self.prefetch) is None:
             return []
-        return await self._prefetch(conversation=where.at.conversation, scope=where.sight.scope, lines=lines)
+        return await prefetch(conversation=where.at.conversation, scope=where.sight.scope, lines=lines)
 
     async def _look(
         self,
@@ -218,12 +221,12 @@ class Recalling:
         entries = [(by_hand(entry), text) for entry, text in await self._files.entries(agent)]
         for hit, text in sight.of(entries, lambda pair: pair[0].scope):
             weight = weights.of(found_in(text, looked_for), noted=True)
-            if weight and (name := _name("j", f"{hit.at} {hit.text}")) not in asked.seen:
+            if weight and (name := name_of("j", f"{hit.at} {hit.text}")) not in asked.seen:
                 found.append(_Found(score=aged(weight, now - hit.at), name=name, found=hit))
         facts = await self._files.facts(agent) if sight.sees(OWNERS) else []
         for line, text in sight.of(facts, lambda _: OWNERS):
             weight = weights.of(found_in(text, looked_for), noted=True)
-            if weight and line not in asked.shown and (name := _name("m", line)) not in asked.seen:
+            if weight and line not in asked.shown and (name := name_of("m", line)) not in asked.seen:
                 found.append(_Found(score=weight, name=name, found=line))
         return found
 
@@ -232,7 +235,7 @@ def _tell(name: str, what: Hit | str | None, told: Telling, words: Sequence[str]
     """False: there is no room any more."""
     if isinstance(what, str):
         return told.add(name, what, lambda most: f"[MEMORY.md] {quoted(what, words, most)}")
-    return what is None or told.add(name, what.text, lambda most: what.line(words, most))
+    return what is None or told.add(name, what.text, lambda most: what.line(words, most), foreign=what.foreign)
 
 
 def _wanted(one: Placed, asked: _Asked, now: datetime) -> bool:
@@ -244,7 +247,3 @@ def _wanted(one: Placed, asked: _Asked, now: datetime) -> bool:
     theirs = one.noted and one.agent != asked.where.agent
     left = one.cut or (here and one.left and not one.noted)
     return not (in_view or news or just_said or left or theirs or f"s{one.seq}" in asked.seen)
-
-
-def _name(kind: str, text: str) -> str:
-    return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:8]}"

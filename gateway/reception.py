@@ -1,25 +1,30 @@
 """The way in of every channel, wired: who is heard, what is a command, where an event goes from there."""
 
-import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from channels.base import CanJoin, CanPage, Channel, HasSpaces, SendError
-from gateway import access, policies
+from agent.signals import Level
+from channels.base import CanPage, CanWhisper, Channel, HasNick, HasSpaces
+from gateway import access, attention, policies
 from gateway.bindings import Bindings
+from gateway.channels_now import Each
 from gateway.clock import Clock
 from gateway.commands.desk import Desk
-from gateway.commands.world import World
-from gateway.events import Address, ChannelName, Post, RoomId
+from gateway.commands.handlers import HANDLERS
+from gateway.commands.world import Handler, World
+from gateway.events import Address, ChannelName, Post, RoomId, Sender
 from gateway.intake import Doors, Intake
+from gateway.judging import Greet, Judging, Limit, Rules
+from gateway.limits.limits import Verdict
+from gateway.live import Live
+from gateway.ops.operator import OperatorChannel
 from gateway.ops.stats import Stats
+from gateway.redaction import Redact
 from gateway.rewinds import Rewinds
-from gateway.settings import Settings
 from gateway.store import Store
-
-logger = logging.getLogger("reverie.reception")
+from gateway.tools.deciding import Deciding
+from gateway.tools.toolbox import Toolbox
 
 NATIVE = frozenset({"telegram", "discord"})
 """Platforms with commands of their own, which begin with a slash."""
@@ -29,7 +34,7 @@ NATIVE = frozenset({"telegram", "discord"})
 class Parts:
     """What the intakes of all channels share."""
 
-    settings: Settings
+    live: Live
     store: Store
     clock: Clock
     channels: Mapping[ChannelName, Channel]
@@ -39,39 +44,114 @@ class Parts:
     model: Callable[[], str]
     mode: Callable[[], str]
     rewinds: Rewinds
+    greet: Greet = lambda _event, _decision: None
+    limit: Limit = lambda _message, judged, _agent: Verdict(judged)
+    level: Callable[[], Level] = lambda: "present"
+    """How near people are."""
+    attend: attention.Policy | None = None
+    """What attention goes by. None: what is configured."""
+    answers: Mapping[str, Handler] = field(default_factory=lambda: HANDLERS)
+    """What answers commands, by `name` or `name sub`."""
+    redact: Redact = str
+    """Given what commands answer, and what is written down of administration."""
+    deciding: Deciding | None = None
+    """As `World.deciding`."""
+    tools: Callable[[Address], Toolbox] = lambda _: Toolbox()
+    """As `World.tools`."""
 
 
-def intakes(parts: Parts, doors: Doors) -> dict[ChannelName, Intake]:
-    """One for each channel."""
-    settings = parts.settings
-    desk = Desk(_world(parts), parts.who, settings.commands.prefix, settings.commands.per_minute)
-    attention_policy = policies.attention_policy(settings)
-    return {
-        name: Intake(
-            name,
-            store=parts.store,
-            clock=parts.clock,
-            access_policy=parts.who,
-            attention_policy=attention_policy,
-            bindings=parts.bindings,
-            desk=desk,
-            max_bot_exchanges=settings.access.max_bot_exchanges,
-            stats=parts.stats,
-            doors=doors,
-        )
-        for name in parts.channels
-    }
+class Prefixes(Mapping[ChannelName, str]):
+    """What stands in front of a command's name on each channel, by now. Empty: none can be given there."""
+
+    def __init__(self, live: Live, channels: Mapping[ChannelName, Channel]) -> None:
+        self._live, self._channels = live, channels
+
+    def __getitem__(self, name: ChannelName) -> str:
+        channel = self._channels.get(name)  # None: it has gone, and somebody still speaks of it
+        native = channel is not None and channel.capabilities.platform.lower() in NATIVE
+        return "/" if native or isinstance(channel, OperatorChannel) else self._live.settings.commands.prefix
+
+    def __iter__(self) -> Iterator[ChannelName]:
+        return iter(self._channels)
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+
+class Intakes(Mapping[ChannelName, Intake]):
+    """One for each channel, made when it is asked for first."""
+
+    def __init__(self, parts: Parts, doors: Doors) -> None:
+        self._parts, self._doors, self._rules = parts, doors, _rules(parts)
+        self._made: dict[ChannelName, Intake] = {}
+
+    def __getitem__(self, name: ChannelName) -> Intake:
+        parts = self._parts
+        if name not in parts.channels:
+            raise KeyError(name)
+        if name not in self._made:
+            judging = Judging(self._rules, parts.store, parts.clock)
+            self._made[name] = Intake(
+                name, store=parts.store, clock=parts.clock, judging=judging, stats=parts.stats, doors=self._doors
+            )
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[ChannelName]:
+        return iter(self._parts.channels)
+
+    def __len__(self) -> int:
+        return len(self._parts.channels)
+
+    def drop(self, name: ChannelName) -> None:
+        """Forget a channel that has gone."""
+        self._made.pop(name, None)
+
+
+def _rules(parts: Parts) -> Rules:
+    """What all of them judge by."""
+    live = parts.live
+    desk = Desk(
+        _world(parts),
+        parts.who,
+        lambda: live.settings.commands,
+        answers=parts.answers,
+        ours=_called(parts.channels),
+        redact=parts.redact,
+    )
+    return Rules(
+        access=parts.who,
+        attention=parts.attend or policies.attention_policy(live.settings),
+        bindings=parts.bindings,
+        desk=desk,
+        max_bot_exchanges=lambda: live.settings.access.max_bot_exchanges,
+        greet=parts.greet,
+        limit=parts.limit,
+        level=parts.level,
+    )
+
+
+def _called(channels: Mapping[ChannelName, Channel]) -> Callable[[ChannelName], Collection[str] | None]:
+    """What we are called where commands may be given by saying our name."""
+    named = Each[HasNick](channels, lambda one: one if isinstance(one, HasNick) else None)
+
+    def called(name: ChannelName) -> Collection[str] | None:
+        channel = named.get(name)
+        return None if channel is None else {channel.nick.casefold()}
+
+    return called
 
 
 def _world(parts: Parts) -> World:
-    said = parts.settings.commands
-    contacts = {name: getattr(parts.settings.channels.get(name), "contact", None) for name in parts.channels}
-    platforms = {name: channel.capabilities.platform.lower() for name, channel in parts.channels.items()}
+    paged = Each[CanPage](parts.channels, lambda one: one if isinstance(one, CanPage) else None)
+    reach = reaching(parts.channels)
 
-    paged: dict[ChannelName, CanPage] = {n: c for n, c in parts.channels.items() if isinstance(c, CanPage)}
+    def contact(name: ChannelName) -> str | None:
+        said = parts.live.settings
+        return getattr(said.channels.get(name), "contact", None) or said.commands.contact
 
     def pages(post: Post) -> int:
-        return paged[post.to.channel].pages(post) if post.to.channel in paged else 1
+        channel = paged.get(post.to.channel)
+        return 1 if channel is None else channel.pages(post)
 
     return World(
         reader=parts.store,
@@ -80,51 +160,34 @@ def _world(parts: Parts) -> World:
         version=version("reverie-gateway"),
         model=parts.model,
         mode=parts.mode,
-        contacts={name: found for name, own in contacts.items() if (found := own or said.contact)},
-        prefix={name: "/" if platform in NATIVE else said.prefix for name, platform in platforms.items()},
+        contact=contact,
+        prefix=Prefixes(parts.live, parts.channels),
         rewinds=parts.rewinds,
         pages=pages,
+        deciding=parts.deciding,
+        tools=parts.tools,
+        awaits=Each(parts.channels, lambda channel: channel.capabilities.awaits or None),
+        alone=lambda command: reach(command.at, command.sender),
     )
+
+
+def reaching(channels: Mapping[ChannelName, Channel]) -> Callable[[Address, Sender], Address]:
+    """Where to write to somebody who did something in a room, if not to the room: where the platform knows of such."""
+    able = Each[CanWhisper](channels, lambda one: one if isinstance(one, CanWhisper) else None)
+
+    def reach(at: Address, sender: Sender) -> Address:
+        channel = able.get(at.channel)
+        return at if channel is None else Address(channel=at.channel, room=channel.alone_with(sender))
+
+    return reach
 
 
 def space_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
     """What a room is part of, asked of its channel."""
-    grouped: dict[ChannelName, HasSpaces] = {n: c for n, c in channels.items() if isinstance(c, HasSpaces)}
-    return lambda place: grouped[place.channel].space(place.room) if place.channel in grouped else None
+    grouped = Each[HasSpaces](channels, lambda one: one if isinstance(one, HasSpaces) else None)
 
+    def space(place: Address) -> RoomId | None:
+        channel = grouped.get(place.channel)
+        return None if channel is None else channel.space(place.room)
 
-class Invitations:
-    """Goes where it may be asked to."""
-
-    def __init__(
-        self,
-        channels: Mapping[ChannelName, Channel],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-    ) -> None:
-        """`spawn` starts a task whose failure stops the gateway."""
-        self._able: dict[ChannelName, CanJoin] = {n: c for n, c in channels.items() if isinstance(c, CanJoin)}
-        self._spawn = spawn
-        self._going: set[asyncio.Task[None]] = set()
-
-    def accept(self, at: Address) -> None:
-        """Enter, if the channel can. Returns at once; a failure is logged."""
-        if at.channel in self._able:
-            task = self._spawn(self._enter(self._able[at.channel], at))
-            self._going.add(task)
-            task.add_done_callback(self._going.discard)
-
-    async def close(self) -> None:
-        """Stop trying."""
-        going = list(self._going)
-        for task in going:
-            task.cancel()
-        await asyncio.gather(*going, return_exceptions=True)
-
-    async def _enter(self, channel: CanJoin, at: Address) -> None:
-        try:
-            await channel.join(at)
-            logger.info("invited, and entered %s", at.conversation)
-        except SendError as error:
-            logger.warning("invited, but cannot enter %s: %s", at.conversation, error.reason)
-        except Exception:  # a bug in the adapter: an invitation must not stop the gateway
-            logger.exception("invited, but entering %s broke", at.conversation)
+    return space

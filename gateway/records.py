@@ -133,7 +133,7 @@ class TurnEnded:
     text: str
     """What was said; empty for silent, yielded and interrupted."""
     reason: str
-    """Why it failed, or why the model was not asked, without secrets; empty otherwise."""
+    """Why it failed, why the model was not asked, or who had it left off, without secrets; empty otherwise."""
     model: str
     """What answered, as its provider names it; empty if nothing did."""
     usage: Usage
@@ -148,7 +148,8 @@ class TurnEnded:
     agent: str = ""
     """Who took it, by its id. Empty: the version that wrote this did not tell."""
     senders: tuple[SenderId, ...] = ()
-    """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told."""
+    """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told. Of a turn
+    that was left off they stand without `covers`: these are in the record of the word that ended it."""
     steps: tuple[Step, ...] = ()
     """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
     cause: Cause = "addressed"
@@ -169,6 +170,8 @@ class TurnEnded:
     (`gateway.past.View.digest`). Empty: not told."""
     weighed: Weighed | None = None
     """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
+    foreign: str = ""
+    """The tool that brought text from outside into it first. Empty: none did, or an earlier version did not tell."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -346,6 +349,9 @@ class Reminded:
     """When it comes first."""
     turn: TurnId | None = None
     """Which set it. None: no turn did, or an earlier version."""
+    role: str = ""
+    """The least role of those whose idea it may be: what comes of it has their rights at most. Empty: nobody's but the
+    agent's own; with `by`, an earlier version did not tell."""
     kind: Literal["reminded"] = "reminded"
 
 
@@ -413,6 +419,267 @@ class DmnSaved:
     kind: Literal["dmn"] = "dmn"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked:
+    """A tool waits for an admin's word."""
+
+    approval: str
+    """Its id, as people write it."""
+    agent: str
+    tool: str
+    arguments: str
+    """As people were shown them: on one line, not longer than they need to be."""
+    turn: TurnId
+    asked_by: tuple[SenderId, ...]
+    """Who asked for it; empty: the agent itself."""
+    room: ConversationId
+    """Where the approval is asked for; the entry stands in the conversation of the turn."""
+    until: Time
+    """Then the answer is no."""
+    kind: Literal["approval_asked"] = "approval_asked"
+
+
+Verdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
+"""Approved for this call, for the conversation until it begins afresh or the gateway ends, for good; not approved;
+nobody said anything in time; the turn ended before anybody did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEnded:
+    """What became of it."""
+
+    approval: str
+    agent: str
+    tool: str
+    verdict: Verdict
+    by: str
+    """Who decided, for people. Empty: nobody."""
+    kind: Literal["approval_ended"] = "approval_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRevoked:
+    """What was approved for good is not any more, in the entry's conversation."""
+
+    agent: str
+    tool: str
+    by: str
+    kind: Literal["approval_revoked"] = "approval_revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRefused:
+    """The agent wanted to use a tool that it may not use there, or not for whoever asked."""
+
+    turn: TurnId
+    agent: str
+    tool: str
+    role: str
+    """Whose rights counted."""
+    rule: str
+    """Which rule decided, for people."""
+    kind: Literal["tool_refused"] = "tool_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolBegun:
+    """A tool begins that may change something outside. What came of it stands in its turn's record, if that ends."""
+
+    turn: TurnId
+    agent: str
+    tool: str
+    arguments: str
+    """Hex digest of what it was asked for, as `agent.repeats.named` writes it."""
+    kind: Literal["tool_begun"] = "tool_begun"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What the agent did on a platform besides posting."""
+
+    turn: TurnId
+    agent: str
+    what: Literal["react", "unreact", "edit", "delete", "topic", "file"]
+    """`file`: one is posted, by the `Queued` that this caused; it is done with that."""
+    at: Address
+    message: MessageId | None
+    """What it was done to; None: to the room."""
+    text: str
+    """The reaction, the new text or topic, the file's name."""
+    state: Literal["begun", "done", "failed"]
+    """A fact of its own each: what has begun and not ended may have been done."""
+    reason: str = ""
+    kind: Literal["acted"] = "acted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """The agent was to forget something that it wrote down."""
+
+    agent: str
+    note: Seq
+    """Of the `Noted`."""
+    by: str
+    """Who wanted it, for people."""
+    turn: TurnId | None = None
+    kind: Literal["forgotten"] = "forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeGiven:
+    """Somebody was shown a one-time code, which proves who they are to whoever they hand it to."""
+
+    request: str
+    """Its name: not the code."""
+    what: Literal["pair", "room", "link", "confirm"]
+    """To be heard in direct chats; to have `room` approved; to show a second account; to show that the first one wants
+    that, too."""
+    person: str
+    """Who was shown it, as `gateway.standing.person` writes them."""
+    name: str
+    """Of that person, for display. Untrusted."""
+    at: Address
+    """Where it was shown."""
+    room: Address | None = None
+    """Of `room`."""
+    about: str = ""
+    """What the room calls itself. Untrusted."""
+    other: str = ""
+    """Of `confirm`: the other person."""
+    salt: str
+    digest: str
+    """SHA-256 of salt and code, in lower-case hex."""
+    until: Time
+    kind: Literal["code_given"] = "code_given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeOver:
+    """A code is good for nothing any more."""
+
+    request: str
+    state: Literal["used", "revoked", "expired"]
+    by: str
+    kind: Literal["code_over"] = "code_over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleGiven:
+    """Somebody has this role from now on, in this scope."""
+
+    person: str
+    """As `gateway.standing.person` writes them; of a mask perhaps a pattern."""
+    role: Literal["owner", "admin", "member", "guest", "blocked", ""]
+    """Empty: it is taken back."""
+    scope: str = ""
+    """As `gateway.standing.Grant.scope`."""
+    name: str = ""
+    """Of that person, for display. Untrusted."""
+    by: str
+    """Who gave it, as `person`; `operator`: whoever runs the command line."""
+    why: Literal["pairing", "role", "block", "seed"]
+    kind: Literal["role_given"] = "role_given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomOpened:
+    """The agent may act in this room, or in all rooms of this space, from now on; or no more."""
+
+    room: Address
+    open: bool
+    by: str
+    about: str = ""
+    """What it calls itself. Untrusted."""
+    kind: Literal["room_opened"] = "room_opened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityLinked:
+    """Two accounts are one person from now on; or no more."""
+
+    one: str
+    other: str
+    """Both as `gateway.standing.person` writes them; in alphabetical order."""
+    joined: bool
+    by: str
+    kind: Literal["identity_linked"] = "identity_linked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdSet:
+    """Notifications of this type are cut off below this urgency from now on."""
+
+    type: str
+    value: int | None
+    """None: as the configuration says."""
+    by: str
+    kind: Literal["threshold_set"] = "threshold_set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    """A rule of attention that was made while the gateway ran. These stand in front of the configuration's."""
+
+    rule: str
+    """Its name."""
+    type: str
+    urgency: Literal[0, 1, 2, 3]
+    keyword: str = ""
+    """Empty: whatever the text is."""
+    gone: bool = False
+    by: str
+    kind: Literal["rule_set"] = "rule_set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChosen:
+    """An agent thinks with this model from now on."""
+
+    agent: str
+    model: str
+    """A key of `llm.models`. Empty: as the configuration says."""
+    by: str
+    kind: Literal["model_chosen"] = "model_chosen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """Somebody asked for more than they may, and is told so once."""
+
+    limit: Literal["rate", "cost"]
+    whose: Literal["sender", "room", "agent"]
+    subject: str
+    """The person, the conversation or the agent."""
+    rule: str
+    kind: Literal["limited"] = "limited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """An act of administration, allowed or refused."""
+
+    what: str
+    """The command, or what the operator did."""
+    by: str
+    """Who, as `gateway.standing.person` writes them; `operator`: whoever runs the command line."""
+    name: str
+    """Of them, for display. Untrusted."""
+    evidence: str
+    """Why that is who it was: what the platform vouches for, and what it does not."""
+    role: str
+    rule: str
+    """Why they have that role."""
+    at: Address | None
+    """Where. None: on the command line."""
+    args: str
+    """Without secrets."""
+    ok: bool
+    """False: it was refused or did not work."""
+    result: str
+    """What was answered, in a line; without secrets."""
+    kind: Literal["audited"] = "audited"
+
+
 Fact = (
     Notification
     | Judged
@@ -435,6 +702,23 @@ Fact = (
     | Dreamed
     | Directed
     | DmnSaved
+    | ApprovalAsked
+    | ApprovalEnded
+    | ApprovalRevoked
+    | ToolRefused
+    | ToolBegun
+    | Acted
+    | Forgotten
+    | CodeGiven
+    | CodeOver
+    | RoleGiven
+    | RoomOpened
+    | IdentityLinked
+    | ThresholdSet
+    | RuleSet
+    | ModelChosen
+    | Limited
+    | Audited
 )
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
@@ -443,6 +727,8 @@ FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind"
 
 INNER: Final = ChannelName("agent")
 """The channel of inner conversations: no platform has that name, and nothing is sent there."""
+OPERATOR: Final = ChannelName("console")
+"""The operator's own channel, where there is one (`gateway.ops.operator`)."""
 
 
 def inner(agent: str) -> ConversationId:

@@ -6,7 +6,7 @@ after one that ran out of time the expression rests for a while: a flood of such
 """
 
 import re
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 TEXT_LIMIT: Final = 4_096
 """Characters of a text that are looked at: Telegram's longest message."""
@@ -31,21 +31,7 @@ class Regex:
 
     def __init__(self, source: str) -> None:
         """Raises ValueError, with a reason for people, for what is no expression or too large to be one."""
-        import regex  # noqa: PLC0415 - takes 3 MB, and few configurations have an expression
-
-        if len(source) > _SOURCE_LIMIT:
-            raise ValueError(f"longer than {_SOURCE_LIMIT} characters")
-        repeats = 1
-        for count in _COUNT.finditer(source):
-            repeats *= max([1, *(int(number[:9]) for number in count.groups() if number)])
-            if repeats > 100 * _REPEATS or any(int(number[:9]) > _REPEATS for number in count.groups() if number):
-                raise ValueError(
-                    f"repeats something more often than {_REPEATS:,} times, or {100 * _REPEATS:,} times all in all"
-                )
-        try:
-            self._compiled = regex.compile(source)
-        except (regex.error, RecursionError) as error:
-            raise ValueError(f"not a regular expression: {error}") from None
+        self._compiled = compiled(source)
         self.source = source
         self._resting = 0
 
@@ -61,3 +47,22 @@ class Regex:
             self._resting = RESTS
             return "late"
         return "no" if found is None else "yes"
+
+
+def compiled(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types
+    """The library's own pattern: give each of its searches a `timeout`. Raises ValueError, as `Regex` does."""
+    import regex  # noqa: PLC0415 - takes 3 MB, and few configurations have an expression
+
+    if len(source) > _SOURCE_LIMIT:
+        raise ValueError(f"longer than {_SOURCE_LIMIT} characters")
+    repeats = 1
+    for count in _COUNT.finditer(source):
+        repeats *= max([1, *(int(number[:9]) for number in count.groups() if number)])
+        if repeats > 100 * _REPEATS or any(int(number[:9]) > _REPEATS for number in count.groups() if number):
+            raise ValueError(
+                f"repeats something more often than {_REPEATS:,} times, or {100 * _REPEATS:,} times all in all"
+            )
+    try:
+        return regex.compile(source, regex.IGNORECASE if ignore_case else 0)
+    except (regex.error, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None

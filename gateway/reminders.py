@@ -43,6 +43,11 @@ def short_id(now: datetime) -> str:
     return new_id(now)[-_ID_CHARS:]
 
 
+def meant(id: str) -> str:  # noqa: A002 - it is what it is
+    """The id that somebody may have meant by this."""
+    return id.strip().upper().translate(_MEANT)
+
+
 class Reminders:
     """Those of all agents. One `run` for each store, while the gateway runs."""
 
@@ -61,7 +66,9 @@ class Reminders:
         `fire` returns once the alarm is in the log; one that is there already (the same id) it does not tell again.
         """
         self.timezone = timezone
+        """May be another one from some moment on; what was set stays as it was understood."""
         self.most = most
+        """The same: what is there already stays."""
         self._store = store
         self._clock = clock
         self._fire = fire
@@ -101,10 +108,11 @@ class Reminders:
         text: str,
         spoken: Spoken,
         turn: TurnId | None = None,
+        role: str = "",
     ) -> Reminder:
         """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead.
 
-        `turn`: by which; what that has set before its process ended is not set again.
+        `turn`: by which; what that has set before its process ended is not set again. `role`: as `Reminded.role`.
         """
         now = self._clock.now()
         place = at.conversation if at is not None else None
@@ -126,6 +134,7 @@ class Reminders:
                 schedule=schedules.written(schedule),
                 due=due,
                 turn=turn,
+                role=role,
             )
             before = await done_before(
                 self._store, place or inner(agent), turn, lambda one, was: _again(fact, now, was, one.at)
@@ -145,12 +154,16 @@ class Reminders:
 
     async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
         """End one of that place (None: of that agent itself) for good. False: there is none of that name there."""
-        wanted = id.strip().upper().translate(_MEANT)
+        wanted = meant(id)
         if not any(row.id == wanted for row in await self.list(agent, where)):
             return False
         await self._end(wanted, where or inner(agent), reason)
         self._changed.set()
         return True
+
+    def changed(self) -> None:
+        """Somebody else wrote into the log what becomes of one."""
+        self._changed.set()
 
     async def _until(self, due: datetime | None) -> None:
         """Return when that time has come, or when the reminders have changed."""

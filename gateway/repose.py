@@ -22,9 +22,9 @@ class Repose:
     """One agent's."""
 
     def __init__(
-        self, *, agent: str, store: Store, clock: Clock, timezone: str, send: Callable[[Directive], None]
+        self, *, agent: str, store: Store, clock: Clock, timezone: Callable[[], str], send: Callable[[Directive], None]
     ) -> None:
-        """`timezone`: of times that name none. `send` hands a directive to the agent's DMN."""
+        """`timezone`: of times that name none, by now. `send` hands a directive to the agent's DMN."""
         self._agent = agent
         self._store = store
         self._clock = clock
@@ -53,7 +53,7 @@ class Repose:
 
     def _time(self, text: str) -> datetime:
         try:
-            return understood(Spoken(at=text), self._clock.now(), self._timezone)[1]
+            return understood(Spoken(at=text), self._clock.now(), self._timezone())[1]
         except BadSchedule as error:
             raise Refused(str(error)) from None
 

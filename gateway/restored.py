@@ -1,4 +1,4 @@
-"""What the agents' Default Mode Networks remember from the last run."""
+"""What holds of the agents from the last run: their Default Mode Networks' states, and what they think with."""
 
 import logging
 from collections.abc import Sequence
@@ -6,9 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from agent.signals import State, restore
+from gateway.records import ModelChosen
+from gateway.settings import Settings
 from gateway.store import Reader
 
 logger = logging.getLogger("reverie.dmn")
+_MODELS = logging.getLogger("reverie.choosing")
 
 
 async def restored(store: Reader, agents: Sequence[str], now: datetime) -> dict[str, State]:
@@ -28,3 +31,18 @@ async def restored(store: Reader, agents: Sequence[str], now: datetime) -> dict[
             state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
         )
     return states
+
+
+async def chosen(reader: Reader, settings: Settings) -> dict[str, str]:
+    """What was chosen for which agent and can still be had: a key of `llm.models` each. Raises StoreError."""
+    configured, found = {agent.id: agent.model for agent in settings.agents}, dict[str, str]()
+    for one in await reader.holds("model_chosen"):
+        fact = one.fact
+        if not isinstance(fact, ModelChosen) or fact.agent not in configured:
+            continue
+        if fact.model in settings.llm.models:
+            found[fact.agent] = fact.model
+        else:
+            told = fact.agent, fact.by, fact.model, configured[fact.agent]
+            _MODELS.warning("%s was to think with what %s chose, %s, which is not in llm.models: %s is used", *told)
+    return found

@@ -12,11 +12,12 @@ from typing import Protocol
 
 from gateway import rewinding
 from gateway.acting import Rooms
+from gateway.changes import Change, Made
 from gateway.clock import Clock
 from gateway.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.inbox import Arrival
 from gateway.orders import Answer, ContextOrder
-from gateway.records import MESSAGES, URGENT, Fact, Folded, Queued, Seq, TurnEnded
+from gateway.records import MESSAGES, URGENT, Folded, Queued, Seq, TurnEnded
 from gateway.rewinding import BUSY, Seen, TakenBack, What
 from gateway.store import Appended, Entry, OutboxPost, Store, StoreError
 
@@ -65,18 +66,6 @@ class Wish:
     """What tells later what came of `compact` is a reply to this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What comes of a wish. Until it is settled no turn begins there."""
-
-    words: str
-    facts: tuple[Fact, ...] = ()
-    """To be written down there, all in one transaction."""
-    settle: Callable[[Appended | None], None] = lambda _: None
-    """Call it once, in any case: with what became of the entry that asked for it, or None if that is not known. What is
-    to follow follows only if it is written now. Returns at once."""
-
-
 class Rewinds:
     """For all agents."""
 
@@ -98,9 +87,10 @@ class Rewinds:
         self._post = post
         self._spawn = spawn
         self._folding: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def ask(self, wish: Wish) -> Change:
-        """Decide. Where a turn is under way nothing changes."""
+        """Decide. Where a turn is under way nothing changes; until a change is settled no turn begins there."""
         place = wish.at.conversation
         door = self._doors.of(place)
         if door.locked():
@@ -120,7 +110,8 @@ class Rewinds:
         if not back.facts:
             door.release()
             return Change(words=back.words)
-        return Change(words=back.words, facts=back.facts, settle=lambda asked: self._settle(wish, back, door, asked))
+        facts = tuple(map(Made, back.facts))
+        return Change(words=back.words, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
 
     async def order(self, order: ContextOrder) -> Answer:
         """Decide, write it down and say what came of it: for somebody who is not in that conversation."""
@@ -135,7 +126,8 @@ class Rewinds:
         written: Sequence[Appended] = ()
         try:
             now, place = self._clock.now(), at.conversation
-            written = await self._store.append([Entry(fact=one, at=now, conversation=place) for one in change.facts])
+            made = [Entry(fact=one.fact, at=now, conversation=place) for one in change.facts]
+            written = await self._store.append(made)
         finally:
             change.settle(written[0] if written else None)
         return Answer(ok=bool(change.facts), lines=(change.words,))
@@ -151,7 +143,8 @@ class Rewinds:
         words.set_result(await self._compacted(place))
 
     async def close(self) -> None:
-        """Leave off what was begun."""
+        """Leave off what was begun, and begin nothing more: people are still heard while the gateway stops."""
+        self._closed = True
         folding = list(self._folding)
         for task in folding:
             task.cancel()
@@ -202,6 +195,8 @@ class Rewinds:
         task = self._spawn(work)
         self._folding.add(task)
         task.add_done_callback(self._folding.discard)
+        if self._closed:
+            task.cancel()
         return task
 
     async def _compacted(self, place: ConversationId) -> str:

@@ -7,7 +7,7 @@ a flood of questions makes one turn, not hundreds.
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -84,9 +84,9 @@ class _Room:
 class Salient:
     """Decides, and remembers what it must of the rooms in which something was said lately."""
 
-    def __init__(self, salience: Salience) -> None:
-        self._salience = salience
-        self._on = bool(salience.people or salience.keywords or salience.questions or salience.activity)
+    def __init__(self, said: Callable[[], Salience]) -> None:
+        """`said`: what the operator finds worth a look by now."""
+        self._said = said
         self._rooms: OrderedDict[ConversationId, _Room] = OrderedDict()
 
     def lift(self, message: Message, at: datetime) -> str | None:
@@ -94,28 +94,30 @@ class Salient:
 
         `at`: when we learnt of it. To be asked once for each line that would be ambient otherwise.
         """
-        if not self._on:
+        salience = self._said()
+        if not (salience.people or salience.keywords or salience.questions or salience.activity):
             return None
         place = message.at.conversation
         room = self._rooms.setdefault(place, _Room(since=at, last=at))
         self._rooms.move_to_end(place)
         if len(self._rooms) > CONVERSATIONS:
             self._rooms.popitem(last=False)
-        why = self._why(message, room.count(at))
-        resting = room.lifted is not None and (at - room.lifted).total_seconds() < self._salience.rest_s
+        why = _why(salience, message, room.count(at))
+        resting = room.lifted is not None and (at - room.lifted).total_seconds() < salience.rest_s
         if why is None or resting:
             return None
         room.lifted = at
         return f"attention.salience.{why}"
 
-    def _why(self, message: Message, times: float) -> str | None:
-        salience, text = self._salience, message.text.casefold()
-        if f"{message.at.channel}:{message.sender.id}" in salience.people:
-            return "people"
-        if message.sender.is_bot:
-            return None
-        if any(word.casefold() in text for word in salience.keywords):
-            return "keywords"
-        if salience.questions and is_open_question(message):
-            return "questions"
-        return "activity" if 0 < salience.activity <= times else None
+
+def _why(salience: Salience, message: Message, times: float) -> str | None:
+    text = message.text.casefold()
+    if f"{message.at.channel}:{message.sender.id}" in salience.people:
+        return "people"
+    if message.sender.is_bot:
+        return None
+    if any(word.casefold() in text for word in salience.keywords):
+        return "keywords"
+    if salience.questions and is_open_question(message):
+        return "questions"
+    return "activity" if 0 < salience.activity <= times else None

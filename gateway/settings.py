@@ -19,6 +19,7 @@ from gateway.records import INNER
 from gateway.settings_attention import AttentionConfig
 from gateway.settings_context import ContextOptimization, RecallConfig
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
+from gateway.settings_tools import ToolsConfig
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -44,6 +45,7 @@ class ConsoleConfig(Section):
 
     platform: Literal["console"]
     rooms: tuple[str, ...] = Field(default=(), strict=False)
+    """Their names, as a test calls them."""
 
 
 ChannelConfig = Annotated[IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")]
@@ -53,7 +55,9 @@ class Match(Section):
     """Which conversations a binding is for. Globs, whole and case-sensitive: `*`, `?`, `[abc]`."""
 
     channel: str = "*"
+    """As it stands under `channels`."""
     room: str = "*"
+    """The platform's own id of it, or a direct chat's."""
     thread: str | None = None
     """None: a room and all its threads."""
 
@@ -70,6 +74,8 @@ class Binding(Section):
     """BCP 47. None: the language of whoever is speaking."""
     private: bool = False
     """True: what is said there is told nowhere else, as in a direct chat."""
+    skills: tuple[str, ...] | None = Field(default=None, strict=False)
+    """Those that are for here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"
     """What becomes of a turn when somebody speaks to the agent in its middle: it is told between two tool calls; the
     next turn is told; it is ended, and the next begins at once."""
@@ -79,19 +85,29 @@ class Switches(Section):
     """The four mechanisms, per agent. None: as `llm.context_optimization` says."""
 
     prompt_cache: bool | None = None
+    """Cache marks, and the plan of them."""
     compaction: bool | None = None
+    """A model's summary in place of what leaves the window."""
     token_counter: bool | None = None
+    """Exact counting beside the estimates."""
     workspace_cache: bool | None = None
+    """The persona is read again only when it changes."""
 
 
 class AgentConfig(Section):
     """One mind: a persona, a model and the places where it lives."""
 
     id: Name
+    """Its name in bindings, in the log and for other agents."""
     workspace: LocalPath | None = None
     """Directory of the persona files. None: the persona that comes with the package."""
     model: str = "main"
     """A key of `llm.models`."""
+    surface: Literal["native", "capability"] = "native"
+    """native: each tool is told by itself; capability: one tool calls all of them, and what there is stands in a
+    catalogue, so that a new one changes nothing in front of it."""
+    files: LocalPath | None = None
+    """The directory that file tools and the shell work in. None: `files` beside its own files."""
     context_optimization: Switches = Switches()
     bindings: tuple[Binding, ...] = Field(default=(Binding(),), strict=False)
     """The first match wins; a conversation that matches none is not listened to. Left out: all match."""
@@ -109,9 +125,13 @@ class Dmn(Section):
     """The pace and the limits of what the agent does unasked."""
 
     engaged: Duration = 5.0
+    """Between looks while somebody speaks to it."""
     working: Duration = 3.0
+    """While it goes on with a task."""
     foraging: Duration = 30.0
+    """Without a task, while it may look for one."""
     resting: Duration = 300.0
+    """While nothing is to be done. A look that finds nothing costs nothing."""
     max_autonomous_turns: int = Field(default=20, ge=0)
     """In a row. 0: none."""
     daily_turns: int = Field(default=200, ge=0)
@@ -141,6 +161,7 @@ class Settings(Section):
     llm: Llm
     dmn: Dmn = Dmn()
     recall: RecallConfig = RecallConfig()
+    tools: ToolsConfig = ToolsConfig()
     attention: AttentionConfig = AttentionConfig()
     access: AccessConfig = AccessConfig()
     commands: CommandsConfig = CommandsConfig()

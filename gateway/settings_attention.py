@@ -39,6 +39,7 @@ class Rule(Section):
     type: str
     """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
     urgency: Literal["ambient", "low", "normal", "urgent"]
+    """ambient: context only; low: told later; normal: wakes the agent at its next look; urgent: a turn begins."""
     keyword: str | None = None
     """Only where the text contains this, in any case. None: always."""
     role: Literal["guest", "member", "admin", "owner"] | None = None

@@ -21,6 +21,7 @@ class PromptCache(Section):
     """Cache marks on what is sent to a model."""
 
     enabled: bool = True
+    """False: none is set, and only providers that keep every prefix by themselves cache."""
     policy: Literal["auto", "fixed"] = "auto"
     """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
     long_ttl: Lasting = 3600.0
@@ -52,6 +53,7 @@ class Compaction(Section):
     summarizer_model: str = ""
     """A key of `llm.models`. Empty: the agent's own."""
     lock_ttl_seconds: int = Field(default=300, ge=1)
+    """So long nobody else begins a summary of the same conversation."""
 
 
 class Folds(Section):
@@ -101,6 +103,7 @@ class TokenCounter(Section):
     """How prompts are measured before they are sent."""
 
     enabled: bool = True
+    """False: they are only estimated."""
     backend: Literal["auto", "anthropic_api", "tiktoken"] = "auto"
     cache_capacity: int = Field(default=1024, ge=0)
     """Counts remembered. 0: none."""
@@ -110,6 +113,7 @@ class WorkspaceCache(Section):
     """Persona files kept in memory."""
 
     enabled: bool = True
+    """False: they are read before each turn."""
     watch_debounce_ms: int = Field(default=500, ge=0)
     max_age_seconds: int = Field(default=0, ge=0)
     """0: re-read only when a file changes."""

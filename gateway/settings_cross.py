@@ -4,13 +4,19 @@ Works on values as they were written, so that these mistakes are told together w
 """
 
 from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.config import ModelConfig, ProviderConfig, check_models
+from agent.tools.names import NAMES
+from gateway.events import Address
+from gateway.records import OPERATOR
 from gateway.settings import AgentConfig
-from gateway.settings_source import Keys, Tree, at, dotted
+from gateway.settings_access import check_access
+from gateway.settings_source import Keys, Tree, at
 
 T = TypeVar("T")
 _MODEL: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
@@ -31,7 +37,49 @@ def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     if isinstance(agents, list):
         yield from _agents(agents)
     yield from _models(data)
-    yield from _roles(at(data, "access", "roles"))
+    yield from _operated(data)
+    yield from check_access(data)
+    yield from _approvals(data)
+    yield from _tool_names(data)
+
+
+def _tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """A lock on a tool that there is not keeps nothing shut. Tools of servers are known only when these run."""
+    off, rules = at(data, "tools", "off"), at(data, "tools", "rules")
+    named: list[tuple[Keys, Tree]] = []
+    for index, glob in enumerate(off if isinstance(off, list) else ()):
+        named.append((("tools", "off", index), glob))
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        named.append((("tools", "rules", index, "tool"), rule.get("tool") if isinstance(rule, dict) else None))
+    for keys, glob in named:
+        if isinstance(glob, str) and not glob.startswith("mcp_") and not any(fnmatchcase(one, glob) for one in NAMES):
+            near = get_close_matches(glob, NAMES, n=1)
+            yield keys, f"no tool is named like that{f'; is it {near[0]}?' if near else ''}"
+
+
+def _operated(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """With a token there is a channel of the operator's own."""
+    channels = at(data, "channels")
+    if at(data, "ops", "token") is not None and isinstance(channels, dict) and OPERATOR in channels:
+        yield (
+            ("channels", OPERATOR),
+            f"with ops.token the operator's own channel has that name; write another one, e.g. {OPERATOR}.local",
+        )
+
+
+def _approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    keys = ("tools", "approvals", "room")
+    room, channels = at(data, *keys), at(data, "channels")
+    if not isinstance(room, str) or not room:
+        return
+    try:
+        channel = Address.parse(room).channel
+    except ValueError:
+        yield keys, "no address; write a channel, a slash and a room, e.g. telegram.main/-1001"
+        return
+    if not isinstance(channels, dict) or channel not in channels:
+        there = ", ".join(channels) if isinstance(channels, dict) else ""
+        yield keys, f"no such channel; in channels: {there or 'none'}"
 
 
 def _agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
@@ -76,12 +124,3 @@ def _model_references(data: dict[str, Tree]) -> Iterator[Keys]:
     for index in range(len(agents) if isinstance(agents, list) else 0):
         yield "agents", index, "model"
     yield "llm", "context_optimization", "compaction", "summarizer_model"
-
-
-def _roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
-    first: dict[str, Keys] = {}
-    for role, people in roles.items() if isinstance(roles, dict) else ():
-        for index, person in enumerate(people if isinstance(people, list) else ()):
-            keys: Keys = ("access", "roles", role, index)
-            if isinstance(person, str) and first.setdefault(person, keys)[2] != role:
-                yield keys, f"has another role already ({dotted(first[person])}); keep one"

@@ -1,6 +1,6 @@
 """From a directory of YAML files to a `Settings`, or to everything that is wrong with them at once.
 
-Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `*.example.yaml`, hidden
+Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `*.example.yaml`, hidden
 files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` a file's text without the
 white space around it (PATH starts at the configuration file), `$${` a plain `${`. A value that is
 nothing but one reference may stand for a number or a truth: `port: ${PORT}`.
@@ -9,23 +9,26 @@ nothing but one reference may stand for a number or a truth: `port: ${PORT}`.
 import copy
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
 from gateway.fields import Section
 from gateway.settings import Settings
+from gateway.settings_access import unwise
 from gateway.settings_cross import cross_check
 from gateway.settings_errors import REQUIRED, explain
-from gateway.settings_source import Keys, Problem, Source, Tree, at, merge
+from gateway.settings_source import Keys, Problem, Source, Tree, at, dotted, merge
 from gateway.settings_yaml import read_file, scalar
 
-__all__ = ["BadConfig", "Problem", "check", "load", "parse"]
+__all__ = ["BadConfig", "Problem", "Read", "check", "is_config", "load", "named", "parse", "read"]
 
 _log = logging.getLogger(__name__)
 
 _PATHS: tuple[Keys, ...] = (
     ("store", "path"),
+    ("agents", "*", "files"),
     ("agents", "*", "workspace"),
     ("channels", "*", "tls", "ca_file"),
     ("channels", "*", "tls", "cert_file"),
@@ -37,9 +40,26 @@ _OPEN_TO_OTHERS = 0o044
 class BadConfig(Exception):
     """The configuration cannot be used. `problems` holds everything to mend, in the order of the files."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[Problem, ...], targets: frozenset[Path] = frozenset()) -> None:
+        """`targets`: as `Read.targets`."""
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+        self.targets = targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A configuration that is valid, and what it was read from."""
+
+    settings: Settings
+    warnings: tuple[Problem, ...]
+    """What is unwise about it though it works."""
+    references: frozenset[str]
+    """What `${NAME}` and `${file:...}` stood for: never shown."""
+    targets: frozenset[Path]
+    """Files that `${file:...}` names, whether they could be read or not."""
+    lines: Mapping[str, tuple[str, int]]
+    """By key, e.g. `agents[0].model`: file and line of everything that is written."""
 
 
 def load(directory: Path, env: Mapping[str, str]) -> Settings:
@@ -52,9 +72,32 @@ def load(directory: Path, env: Mapping[str, str]) -> Settings:
 
 def check(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[Problem, ...]]:
     """Read a configuration and what is unwise about it though it works. Raises `BadConfig`."""
+    found = read(directory, env)
+    return found.settings, found.warnings
+
+
+def read(directory: Path, env: Mapping[str, str]) -> Read:
+    """Read a configuration, with all that there is to say of it. Raises `BadConfig`."""
     source = _read(directory, env)
     settings = _validate(source, directory)
-    return settings, tuple(_readable_secrets(settings, source))
+    lax = [_problem(source, keys, message) for keys, message in unwise(settings)]
+    return Read(
+        settings=settings,
+        warnings=(*_readable_secrets(settings, source), *_given_away(settings, source, directory), *lax),
+        references=frozenset(source.resolved),
+        targets=frozenset(source.targets),
+        lines={dotted(keys): (str(file), line) for keys, (file, line) in source.places.items()},
+    )
+
+
+def referenced(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
+    """What the references of a configuration stand for. Raises `BadConfig` if it cannot be read at all."""
+    return frozenset(_read(directory, env).resolved)
+
+
+def named(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
+    """Files that `${file:...}` names in a configuration. Raises `BadConfig` if it cannot be read at all."""
+    return frozenset(_read(directory, env).targets)
 
 
 def parse(data: Mapping[str, object], base: Path) -> Settings:
@@ -66,7 +109,7 @@ def parse(data: Mapping[str, object], base: Path) -> Settings:
 def _read(directory: Path, env: Mapping[str, str]) -> Source:
     whole = Source()
     try:
-        files = sorted(path for path in directory.iterdir() if _is_config(path))
+        files = sorted(path for path in directory.iterdir() if is_config(path))
     except OSError as error:
         message = f"cannot read the configuration directory ({error.strerror}); name another with --config"
         raise BadConfig((Problem(str(directory), 0, "", message),)) from None
@@ -78,8 +121,9 @@ def _read(directory: Path, env: Mapping[str, str]) -> Source:
     return whole
 
 
-def _is_config(path: Path) -> bool:
-    skipped = path.name.startswith(".") or path.stem == "prices" or path.stem.endswith(".example")
+def is_config(path: Path) -> bool:
+    """Whether a file of the directory is one of those that are read. Raises OSError."""
+    skipped = path.name.startswith(".") or path.stem in {"prices", "compose"} or path.stem.endswith(".example")
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
@@ -98,7 +142,7 @@ def _validate(source: Source, base: Path) -> Settings:
         if keys not in source.damaged:
             source.complain(keys, message)
     if settings is None or source.problems:
-        raise BadConfig(tuple(sorted(set(source.problems)))) from None
+        raise BadConfig(tuple(sorted(set(source.problems))), frozenset(source.targets)) from None
     store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})  # where left out
     return settings.model_copy(update={"store": store})
 
@@ -154,6 +198,23 @@ def _readable_secrets(settings: Settings, source: Source) -> Iterator[Problem]:
     for file in sorted(source.targets):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield Problem(str(file), 0, "", "is used as a secret and other users can read it; chmod 600")
+
+
+def _given_away(settings: Settings, source: Source, directory: Path) -> Iterator[Problem]:
+    """What an agent's tools could read, or change, in its files, and never should."""
+    kept = {"the configuration": directory, "the store": settings.store.path}
+    kept |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
+    for number, agent in enumerate(settings.agents):
+        keys: Keys = ("agents", number, "files")
+        for what, path in kept.items():
+            if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
+                told = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
+                yield _problem(source, keys, told)
+
+
+def _problem(source: Source, keys: Keys, message: str) -> Problem:
+    file, line = source.place(keys)
+    return Problem(str(file), line, dotted(keys), message)
 
 
 def _secrets(value: object, keys: Keys) -> Iterator[Keys]:

@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from gateway.events import Address
 from gateway.fields import Section
 from gateway.settings_source import path_for_system
 
@@ -28,17 +29,112 @@ class Roles(Section):
     """Who somebody is. A stable id of a verified sender, never a nick."""
 
     owner: tuple[Person, ...] = Field(default=(), strict=False)
+    """May do and see all."""
     admin: tuple[Person, ...] = Field(default=(), strict=False)
+    """May administer it."""
     member: tuple[Person, ...] = Field(default=(), strict=False)
+    """Is answered in direct chats."""
     guest: tuple[Person, ...] = Field(default=(), strict=False)
+    """As anybody else."""
     blocked: tuple[Person, ...] = Field(default=(), strict=False)
+    """Is never answered, and never shown to the model."""
+
+
+def _scope(value: str) -> str:
+    try:
+        place = Address.parse(value)
+    except ValueError:
+        raise ValueError("write `<channel>/<room>`, e.g. telegram.main/-1001 or discord.main/<guild>") from None
+    if place.thread is not None:
+        raise ValueError("a thread is of its room: write `<channel>/<room>`")
+    return value
+
+
+Scope = Annotated[str, AfterValidator(_scope)]
+"""`<channel>/<room>`, or what rooms are part of: `<channel>/<guild>`."""
+
+
+class GrantConfig(Section):
+    """A role that somebody has in some places only."""
+
+    who: Person
+    """As in `access.roles`."""
+    role: Literal["owner", "admin", "member", "blocked"]
+    """Instead of the one that they have elsewhere."""
+    agent: str | None = None
+    """With this agent."""
+    room: Scope | None = None
+    """There."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if (self.agent is None) == (self.room is None):
+            raise ValueError("name an agent or a room; what holds everywhere stands in access.roles")
+        return self
+
+
+class PlatformRoleConfig(Section):
+    """A role for whom a platform says something of in a room. No bot administers by it."""
+
+    channel: str
+    """A glob, e.g. discord.*."""
+    room: str = "*"
+    """A room, or a guild. `*`: any."""
+    has: Annotated[str, Field(min_length=1)]
+    """Discord: `role:<id>`; Telegram: `creator`, `administrator`; IRC: `founder`, `protected`, `op`, `halfop`,
+    `voice`."""
+    role: Literal["owner", "admin", "member", "guest", "blocked"]
+    """Unless a person has a role of their own."""
+
+
+class RateConfig(Section):
+    """How often somebody may have the agent answer: so many at once, then so many a minute."""
+
+    burst: int = Field(ge=0)
+    """0, with a pace: one."""
+    per_minute: float = Field(ge=0)
+    """0, with a burst of 0: no limit."""
+
+
+class RatesConfig(Section):
+    """Of what is said to the agent. Owners and admins have no limit; what they say leaves less to others."""
+
+    sender: RateConfig = RateConfig(burst=200, per_minute=30)
+    room: RateConfig = RateConfig(burst=400, per_minute=90)
+    agent: RateConfig = RateConfig(burst=1_000, per_minute=300)
+    """What comes in a burst is told in few turns (`attention.coalesce`), so that it costs little; what goes on does."""
+
+
+class BudgetsConfig(Section):
+    """What answers may cost in US dollars per UTC day. None: no limit. Owners and admins have none.
+
+    Requests without a known price count as free. Turns that run when a budget is spent go on, so a day may cost more by
+    what these cost. A room's is spent by all who are answered there, owners too.
+    """
+
+    sender_usd: float | None = Field(default=None, ge=0)
+    """Of answers to one person, in all places."""
+    room_usd: float | None = Field(default=None, ge=0)
+    """Of answers in one room."""
 
 
 class AccessConfig(Section):
     """Who may talk to the agent."""
 
     dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
+    rooms: Literal["approval", "listed"] = "approval"
+    """What becomes of rooms that are not listed. approval: who speaks to the agent there, or invites it, is shown a
+    code by which an admin opens the room; listed: nothing."""
     roles: Roles = Roles()
+    grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
+    platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
+    masks: bool = False
+    """Whether somebody may be paired of whom a platform only shows a mask, which anybody may have tomorrow."""
+    rates: RatesConfig = RatesConfig()
+    budgets: BudgetsConfig = BudgetsConfig()
+    tell: Scope | None = None
+    """Where owners are told of limits that were reached, and of what waits for an admin. None: in the direct chat that
+    an owner used last."""
     max_bot_exchanges: int = Field(default=5, ge=0)
     """Messages of a listed bot that are answered in a row, until a person speaks. 0: none."""
 
@@ -58,13 +154,17 @@ class StoreConfig(Section):
     """Where the log is."""
 
     path: LocalPath = Path("data/reverie.db")
+    """One file, made at the first start; what agents keep lies beside it."""
 
 
 class OpsConfig(Section):
     """The operator's HTTP server."""
 
     host: str = "127.0.0.1"
+    """Other addresses than those of this machine need a proxy with TLS in front."""
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
-    token: SecretStr | None = None
-    """None: only health and metrics are served."""
+    token: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """Whoever bears it sees and steers everything. None: only health and metrics are served."""
+    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
+    """Other names under which the server is asked for, e.g. behind a proxy. Requests for any other host are refused."""

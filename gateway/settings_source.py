@@ -39,7 +39,7 @@ class Source:
     references: dict[Keys, bool] = field(default_factory=dict)
     """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
     targets: set[Path] = field(default_factory=set)
-    """Files that were read by `${file:...}`."""
+    """Files that `${file:...}` names."""
     problems: list[Problem] = field(default_factory=list)
     resolved: set[str] = field(default_factory=set)
     """What references stood for: never shown."""

@@ -4,7 +4,10 @@ YAML 1.2's core types only: `off` and `yes` are words, `true` and `false` are tr
 collected, not raised.
 """
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from gateway.settings_source import Keys, Problem, Source, Tree, dotted
 _MAX_DEPTH = 40
 _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
+_MAX_CHARS = 1_000_000
+"""Of one file. A reading beside a running gateway takes its time from that."""
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
 _TAG = "tag:yaml.org,2002:"
 _RESOLVERS = {
@@ -39,6 +44,26 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def read_file(file: Path, env: Mapping[str, str]) -> Source:
     """Read one file. Never raises for what is in it, nor if it cannot be read."""
     return _Reader(file, env).read()
+
+
+def text_of(path: Path) -> str:
+    """All of a plain file. Raises OSError, also for one that is none or that is too large, and UnicodeDecodeError.
+
+    A pipe or a device would keep whoever reads it waiting, perhaps for ever, and what is larger is no configuration.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISDIR(mode := os.fstat(opened).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        with open(opened, encoding="utf-8", closefd=False) as file:
+            text = file.read(_MAX_CHARS + 1)
+    finally:
+        os.close(opened)
+    if len(text) > _MAX_CHARS:
+        raise OSError(errno.EFBIG, "larger than a million characters")
+    return text
 
 
 def scalar(text: str) -> Tree:
@@ -68,7 +93,7 @@ class _Reader:
         source = self._source
         text = ""
         try:
-            text = self._file.read_text(encoding="utf-8")
+            text = text_of(self._file)
             node = _compose(text)
         except OSError as error:
             source.complain((), f"cannot be read: {error.strerror}")
@@ -142,8 +167,8 @@ class _Reader:
         elif path is not None:
             try:
                 target = self._file.parent / Path(path.strip()).expanduser()
-                value = target.read_text(encoding="utf-8").strip()
                 self._source.targets.add(target)
+                value = text_of(target).strip()
                 problem = "" if value else f"the file {path} is empty"
             except (OSError, ValueError, RuntimeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
@@ -158,12 +183,15 @@ class _Reader:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    depth = 0
+    depth = nodes = 0
     # The C parser's compose recurses on the C stack and ends the process on deep nesting: look first.
     for event in yaml.parse(text, Loader=_Loader):
+        nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise yaml.YAMLError("nested too deep")
+        if nodes > _MAX_NODES:
+            raise yaml.YAMLError("too large")
     node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     return node
 

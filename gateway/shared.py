@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway import access
 from gateway.acting import Rooms
@@ -11,18 +11,21 @@ from gateway.cards import Cards
 from gateway.clock import Clock
 from gateway.events import Account, ChannelName, ConversationId
 from gateway.life import Life
+from gateway.live import Live
 from gateway.media import Media
 from gateway.ops.llm_stats import Compacted
+from gateway.ops.onlookers import Onlookers
 from gateway.preview import Signs
-from gateway.settings import Settings
+from gateway.redaction import Redact, Redactor
 from gateway.store import OutboxPost, Store
+from gateway.tooling import Tooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     """Wired once."""
 
-    settings: Settings
+    live: Live
     store: Store
     clock: Clock
     bindings: Bindings
@@ -33,8 +36,10 @@ class Shared:
     doors: Rooms
     channels: Collection[ChannelName]
     life: Life
+    tooling: Tooling
     post: Callable[[OutboxPost], None]
     """Called with every reply, after it is durable."""
+    onlookers: Onlookers
     answered: Callable[[str, Account], None]
     """Called with the agent and each model request that was answered."""
     compacted: Callable[[str, Compacted, float | None], None]
@@ -43,3 +48,5 @@ class Shared:
     """Whether something there is noticed soon."""
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     """Starts a task whose failure stops the gateway."""
+    redact: Redact = field(default_factory=Redactor)
+    """Given all that a model reads and says."""

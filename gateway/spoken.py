@@ -53,7 +53,7 @@ def understood(spoken: Spoken, now: datetime, timezone: str) -> tuple[Schedule, 
         return schedule, first
     if not at and not repeats:
         raise BadSchedule(f"Say when: `at`, `every` or `cron`; {_HOW}.")
-    first = _first(at, now, where) if at else None
+    first = moment(at, now, where) if at else None
     if not repeats:
         assert first is not None
         return At(time=first), first.astimezone(UTC)
@@ -68,8 +68,8 @@ def _every(text: str) -> Every:
     return schedules.every(int(min(seconds, LONGEST.total_seconds() + 1)))
 
 
-def _first(text: str, now: datetime, where: ZoneInfo) -> datetime:
-    """The time that is meant, in whole seconds. Raises BadSchedule."""
+def moment(text: str, now: datetime, where: ZoneInfo) -> datetime:
+    """The time that is meant, in whole seconds, as clocks there show it. Raises BadSchedule, also for what is past."""
     first = _relative(text, now, where) or _time_of_day(text, now, where) or _iso(text, where)
     if first is None:
         raise BadSchedule(f"That is no time that is understood here; {_HOW}.")

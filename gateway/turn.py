@@ -1,7 +1,7 @@
 """One turn as facts: what it begins with, and what it has dealt with. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.digest import Digest
 from gateway.events import Address, Alarm, ConversationId
@@ -56,6 +56,7 @@ class Basis:
     recalled: tuple[str, ...] = ()
     nudged: bool = False
     weighed: Weighed | None = None
+    foreign: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,15 @@ class Dealt:
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     """As `TurnEnded.looked`."""
     basis: Basis = Basis()
+
+    @property
+    def left_off(self) -> "Dealt":
+        """The same of a turn that somebody ended: what it had heard is in the record of the word that did.
+
+        Who said that bears what it cost.
+        """
+        told = Told(senders=self.told.senders)
+        return replace(self, told=told, omitted=0, upto=Seq(0), standing=(), looked=())
 
     @property
     def addressed(self) -> bool:

@@ -5,6 +5,7 @@ crash only means that they are asked about again; afterwards they are dealt with
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,9 @@ from typing import Protocol
 
 from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
+from channels.tasks import whole
 from gateway.asking import Asking
+from gateway.correlation import concerning
 from gateway.digest import Digest
 from gateway.ending import Writing
 from gateway.events import Account, Address, ConversationId, Message
@@ -22,9 +25,10 @@ from gateway.hearing import Standing
 from gateway.ids import new_id
 from gateway.lane import Interrupted, Lane
 from gateway.means import Means
-from gateway.preview import Sign, Signs
+from gateway.ops.onlookers import Onlookers, Running
+from gateway.preview import Signs
 from gateway.records import AMBIENT, Seq, TurnId
-from gateway.store import OutboxPost
+from gateway.store import OutboxPost, StoreError
 from gateway.turn import NOTHING, Begun, Dealt, omitted
 
 logger = logging.getLogger("reverie.turns")
@@ -65,6 +69,7 @@ class Turns:
         digests: Digests,
         post: Callable[[OutboxPost], None],
         answered: Callable[[str, Account], None],
+        onlookers: Onlookers | None = None,
     ) -> None:
         """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
         self._means = means
@@ -79,7 +84,8 @@ class Turns:
         """The newest, for when its turn breaks."""
         self._post = post
         self._answered = answered
-        self._writing = Writing(means.store, means.clock, means.agent_id)
+        self._onlookers = onlookers or Onlookers(means.clock)
+        self._writing = Writing(means.store, means.clock, means.agent_id, means.redact)
 
     def forget(self, conversation: ConversationId) -> None:
         """A turn of that place was written by somebody else."""
@@ -90,19 +96,34 @@ class Turns:
     ) -> Report:
         """Deal with all that is unread there now; `continuing`: go on, also if nothing is.
 
-        Cancelled before the turn's record is durable, it leaves everything unread; after that it is done.
+        Cancelled before the turn's record is durable, it leaves everything unread; after that it is done. One that
+        has used tools is written down as if it had been interrupted, so that the next one knows what they did.
         Interrupted by its lane, it is written down as far as it came.
         """
         begun = await self._begin(conversation, autonomous=autonomous, continuing=continuing)
-        asking = Asking(self._means, begun, lane)
-        if begun.inner and not (begun.digest or continuing):
+        with concerning(agent=self._agent_id, conversation=conversation, turn=begun.turn):
+            return await self._deal(begun, lane)
+
+    async def _deal(self, begun: Begun, lane: Lane) -> Report:
+        asking, autonomous = Asking(self._means, begun, lane), begun.autonomous
+        if begun.inner and not (begun.digest or begun.continuing):
             return Report(autonomous=autonomous)
         if not await self._owed(asking):
-            return await self._let_go(begun) if begun.unread.messages else Report(autonomous=autonomous)
-        sign = None if begun.inner else self._signs.begin(begun.place)
+            await lane.over()
+            deleted = begun.unread.messages and not lane.left_off
+            return await self._let_go(begun) if deleted else Report(autonomous=autonomous)
+        with self._onlookers.turn(begun, self._agent_id) as running:
+            return _report(await self._carry(asking, lane, running), autonomous=autonomous)
+
+    async def _carry(self, asking: Asking, lane: Lane, running: Running) -> Outcome:
+        sign = None if asking.begun.inner else self._signs.begin(asking.begun.place)
         try:
-            outcome = asking.settled(await self._ask(asking, lane, sign))
-            queued = await self._end(asking, outcome)
+            asking.glimpse = self._onlookers.glimpse(running, sign.glimpse if sign is not None else None)
+            asking.thought = self._onlookers.thinks(running)
+            outcome = await self._ask(asking, lane)
+            await lane.over()
+            outcome = lane.ended(asking.settled(outcome))
+            queued = await self._end(asking, outcome, lane)
         except BaseException as error:
             if sign is not None:
                 await sign.end(parked=isinstance(error, asyncio.CancelledError))
@@ -111,7 +132,7 @@ class Turns:
             await sign.end()  # before the whole answer comes what was shown of it goes
         if queued is not None:
             self._post(queued)
-        return _report(outcome, autonomous=autonomous)
+        return outcome
 
     async def _begin(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> Begun:
         begun = Begun(
@@ -135,18 +156,24 @@ class Turns:
         asking.seen = await self._views.take(begun.place.conversation)
         return asking.seen.interrupted
 
-    async def _ask(self, asking: Asking, lane: Lane, sign: Sign | None) -> Outcome:
+    async def _ask(self, asking: Asking, lane: Lane) -> Outcome:
         try:
-            return await lane.run(asking.run(sign.glimpse if sign is not None else None))
+            return await lane.run(asking.run())
         except Interrupted:
             return asking.progress.done
+        except asyncio.CancelledError:
+            if asking.progress.done.steps:
+                with contextlib.suppress(StoreError):  # it may be why everything ends
+                    await self._end(asking, lane.ended(asking.settled(asking.progress.done)), lane)
+            raise
 
-    async def _end(self, asking: Asking, outcome: Outcome) -> OutboxPost | None:
+    async def _end(self, asking: Asking, outcome: Outcome, lane: Lane) -> OutboxPost | None:
         """Write down what came of it, if anything did."""
         for account in outcome.accounts:
             self._answered(self._agent_id, account)
         conversation, dealt = asking.begun.place.conversation, asking.dealt(outcome)
-        interrupted = outcome.outcome == "interrupted"
+        dealt = dealt.left_off if lane.left_off else dealt
+        interrupted = outcome.outcome == "interrupted" or bool(lane.left_off)
         unasked = outcome.broke or (interrupted and dealt.told.heard in ("", NOTHING_NEW))
         if unasked and not outcome.requests and not outcome.steps:
             self._views.forget(conversation)
@@ -204,7 +231,7 @@ class Turns:
                 self._answered(self._agent_id, account)
             if outcome.requests:
                 dealt = Dealt(told=Told(), omitted=0, upto=Seq(0))
-                await asyncio.shield(asyncio.ensure_future(self._writing.write(begun, outcome, dealt)))
+                await whole(self._writing.write(begun, outcome, dealt))
 
     async def left(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""

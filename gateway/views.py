@@ -83,6 +83,9 @@ class Views:
             for place, turn in enumerate(view.turns):
                 if turn.media:
                     exchanges[place] = replace(turn.exchange, images=await self._media.load(turn.media))
+                if turn.shown:
+                    found = await self._media.pictures(turn.shown)
+                    exchanges[place] = replace(exchanges[place], pictures=tuple(found.items()))
         return (*_headed(view.head), *exchanges)
 
 

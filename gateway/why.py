@@ -84,7 +84,8 @@ async def why(reader: Reader, seq: int) -> list[str] | None:
         story = ["not an event from outside: nothing was decided about it", *await _inside(reader, entry)]
     else:
         judged = found.judgement.fact
-        noticed = f"noticed as {judged.type}, urgency {judged.urgency}, from a {judged.role}"
+        article = "an" if judged.role[:1] in "aeiou" else "a"
+        noticed = f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}"
         story = [noticed, *await _alarm(reader, entry), *await _story(reader, found, judged), f"fate: {found.fate}"]
     return [line(entry), *(printable(told) for told in story)]
 
@@ -128,7 +129,8 @@ def _looked_at(found: Trail) -> list[str]:
     if look is None or not isinstance(look.fact, TurnEnded) or (over is not None and over.seq <= look.seq):
         return []
     told = f"looked at in {_name(look)}"
-    return [told if look.fact.outcome == "replied" else f"{told}, which {ENDED[look.fact.outcome]}"]
+    why = f": {look.fact.reason}" if look.fact.reason else ""
+    return [told if look.fact.outcome == "replied" else f"{told}, which {ENDED[look.fact.outcome]}{why}"]
 
 
 async def _turn(reader: Reader, found: Trail, over: Stored, turn: TurnEnded) -> str:

@@ -1,0 +1,111 @@
+"""Whose idea it may be what a turn does, beside those who speak in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway import access
+from gateway.events import Alarm, Membership, Message
+from gateway.hands import Asker, Whereabouts
+from gateway.hearing import addressed
+from gateway.past import PastTurn
+from gateway.records import Fact, Reminded, Seq, TurnEnded
+from gateway.store import Reader, Stored
+from gateway.tools.permits import weakest
+
+MOST_TURNS: Final = 20
+"""As many as go on in a row."""
+ANYBODY: Final = "guest"
+"""Of words that may be anybody's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What a turn takes over from those that it goes on with: as the fields of `gateway.hands.Whereabouts`."""
+
+    askers: tuple[Asker, ...] = ()
+    overheard: frozenset[str] = frozenset()
+    reminded: frozenset[str] = frozenset()
+    foreign: str = ""
+
+
+async def behind(reader: Reader, who: access.Policy, turns: Sequence[PastTurn], *, continuing: bool) -> Behind:
+    """Whose words a turn acts upon that were told to turns before it, with the roles that they have now.
+
+    Those are the turns that were interrupted and got no answer yet; and, if it goes on by itself, all from the one on
+    that began it, but no turn before that: what somebody asked then is over. Turns are oldest first.
+    """
+    found = list[TurnEnded]()
+    for turn in reversed(turns[-MOST_TURNS:]):
+        entry = await reader.entry(turn.seq)
+        ended = entry.fact if entry is not None else None
+        if not isinstance(ended, TurnEnded) or ended.within is not None or ended.cause == "compact":
+            continue  # nobody said anything to it
+        if not continuing and ended.outcome != "interrupted":
+            break
+        found.append(ended)
+        continuing = ended.cause == "continued"
+    return await _behind(reader, who, found[::-1])
+
+
+async def _behind(reader: Reader, who: access.Policy, turns: Sequence[TurnEnded]) -> Behind:
+    asking, overheard, reminded = list[Asker](), set[str](), set[str]()
+    covered = [await reader.entry(seq) for ended in turns for seq in ended.covers]
+    entries = [one for one in covered if one is not None]
+    roles = await reminders(reader, entries)
+    for one in entries:
+        if one.seq in roles:
+            reminded.add(roles[one.seq])
+        elif isinstance(one.fact, Message) and addressed(one.fact) and not _elsewhere(one, turns):
+            asking.append(_asker(who, one.fact))
+        else:
+            overheard.add(_role(who, one.fact))
+    foreign = next((ended.foreign for ended in turns if ended.foreign), "")
+    return Behind(
+        askers=apart(asking), overheard=frozenset(overheard), reminded=frozenset(reminded - {""}), foreign=foreign
+    )
+
+
+async def reminders(reader: Reader, some: Sequence[Stored]) -> Mapping[Seq, str]:
+    """Of each reminder among these the least role of those whose idea it may be. Empty: the agent's own."""
+    found = dict[Seq, str]()
+    for one in some:
+        if isinstance(one.fact, Alarm):
+            set_ = await reader.by_key(f"reminded:{one.fact.reminder}")
+            fact = set_.fact if set_ is not None else None
+            own = not one.fact.asked_by
+            if isinstance(fact, Reminded):
+                own = not fact.by and not fact.role
+            found[one.seq] = "" if own else (fact.role if isinstance(fact, Reminded) and fact.role else ANYBODY)
+    return found
+
+
+def apart(askers: Sequence[Asker]) -> tuple[Asker, ...]:
+    """Each once, as they came first. Whom the platform vouches for once only is two: their words need not be theirs."""
+    found: dict[tuple[str, str, bool], Asker] = {}
+    for one in askers:
+        found.setdefault((one.id, one.role, one.verified), one)
+    return tuple(found.values())
+
+
+def least(where: Whereabouts) -> str:
+    """The least role of those whose idea it may be what a turn does. Empty: nobody asked, and it is the agent's own."""
+    heard = where.overheard if where.askers else ()
+    return weakest([*(asker.role for asker in where.askers), *heard, *where.reminded] or [""])
+
+
+def _asker(who: access.Policy, said: Message) -> Asker:
+    sender = said.sender
+    role = access.role_of(who, said.at, sender)
+    return Asker(id=sender.id, name=sender.name, role=role, verified=sender.verified)
+
+
+def _role(who: access.Policy, fact: Fact) -> str:
+    if isinstance(fact, Message | Membership):
+        return access.role_of(who, fact.at, fact.sender)
+    return ANYBODY
+
+
+def _elsewhere(one: Stored, turns: Sequence[TurnEnded]) -> bool:
+    """It was said in a room that a digest told of: there, and not to this conversation."""
+    return any(one.seq in ended.covers and ended.cause == "digest" for ended in turns)

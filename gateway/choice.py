@@ -1,0 +1,70 @@
+"""What `gateway.choosing` is asked, and what it needs of agents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.events import Address, ConversationId, MessageId
+from gateway.thinkers import Thinker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Somebody wants an agent to think with another model."""
+
+    name: str
+    """A key of `llm.models`. Empty: what the configuration says."""
+    at: Address
+    """Where that was said: it is about whoever answers there."""
+    by: str
+    """Who, for people."""
+    reply_to: MessageId | None = None
+    """What is told later is a reply to this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A model that is configured. Nothing of it is secret."""
+
+    name: str
+    provider: str
+    kind: str
+    called: str
+    """By its provider. Empty: it has one only."""
+    context_tokens: int
+    max_output_tokens: int
+    priced: bool
+    """What it costs is known."""
+    sees: bool
+    fallbacks: tuple[str, ...]
+    used: tuple[str, ...]
+    """By which agents."""
+
+
+class Mind(Protocol):
+    """What is needed of an agent: `gateway.mind.Mind`."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def thinker(self) -> Thinker:
+        """What its next turn is taken with."""
+
+    def think_with(self, thinker: Thinker) -> None:
+        """From the next turn on."""
+
+    async def warm_up(self) -> None:
+        """Have a local model read in what all conversations begin with. Raises nothing."""
+
+
+class Minds(Protocol):
+    """What is needed of all: `gateway.minds.Minds`."""
+
+    def of(self, conversation: ConversationId) -> Mind:
+        """Whose it is."""
+
+    @property
+    def all(self) -> Sequence[Mind]:
+        """Each agent."""

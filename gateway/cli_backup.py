@@ -1,0 +1,168 @@
+"""`reverie backup`, `reverie restore`. Exit codes: 0 done; 1 interrupted, or something is to be mended; 2 refused.
+
+A backup is made beside a running gateway; for a restore there must be none.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.cli_reading import refused, user
+from gateway.progress import progress
+from gateway.settings import Settings
+from gateway.store import StoreError
+from gateway.store.lines import printable
+
+if TYPE_CHECKING:
+    from gateway.backup.making import Made
+    from gateway.backup.manifest import Manifest
+    from gateway.backup.placing import Restored, Verified
+
+ResolveSettings = Callable[[Path], Settings]
+
+_STEPS: Final = {
+    "copied": ("copying the store", "MB", 1_000_000),
+    "read": ("reading the backup", "MB", 1_000_000),
+    "replayed": ("comparing with the log", "entries", 1),
+}
+"""What is said of each step, counted in what, of how many of its own units."""
+
+
+def add_parser(subparsers: Any, settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add both to a command line."""
+    text = "copy the store and the agents' files into one archive, beside the running gateway"
+    made = subparsers.add_parser("backup", help=text, description=text)
+    made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    made.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
+    made.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
+    made.set_defaults(handler=backup, settings=settings)
+    text = "put a backup in place, with the gateway stopped"
+    put = subparsers.add_parser("restore", help=text, description=text)
+    put.add_argument("file", type=Path, metavar="FILE", help="the backup")
+    put.add_argument("--config", type=Path, metavar="DIR", help="the configuration that says where")
+    put.add_argument("--verify", action="store_true", help="only say whether it can be restored")
+    put.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
+    put.add_argument(
+        "--nothing-since",
+        action="store_true",
+        help="no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine",
+    )
+    put.set_defaults(handler=restore, settings=settings)
+
+
+def backup(args: argparse.Namespace) -> int:
+    """Handler of `backup`."""
+    from gateway.backup.making import make  # noqa: PLC0415 - the other commands start faster without it
+
+    settings: Settings = args.settings(args.config)
+    now = datetime.now(UTC)
+    target: Path = args.output if args.output is not None else Path()
+    if target.is_dir():
+        target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
+    try:
+        with _progress() as told:
+            made = make(settings, target, now, whole=args.whole, progress=told)
+    except (StoreError, OSError) as error:
+        return refused("backup", error)
+    except KeyboardInterrupt:
+        print("interrupted: there is no backup", file=sys.stderr)
+        return 1
+    return _tell_made(made)
+
+
+def restore(args: argparse.Namespace) -> int:
+    """Handler of `restore`."""
+    from gateway.backup.manifest import BadBackup  # noqa: PLC0415 - the other commands start faster without it
+
+    try:
+        if args.verify:
+            _tell_verified(_verified(args.file))
+            return 0
+        if args.config is None:
+            return refused("restore", ValueError("say where it goes: --config DIR (or --verify)"))
+        from gateway.backup.placing import restore as put  # noqa: PLC0415 - the same
+
+        settings: Settings = args.settings(args.config)
+        now, exact = datetime.now(UTC), args.nothing_since
+        with _progress() as told:
+            done = put(args.file, settings, now, replace=args.replace, exact=exact, by=user(), progress=told)
+    except BadBackup as error:
+        return refused("restore", ValueError(f"{args.file} cannot be restored: {error}"))
+    except (StoreError, OSError) as error:
+        return refused("restore", error)
+    except KeyboardInterrupt:
+        print("interrupted: what was not begun to be put in place is as it was; restore again", file=sys.stderr)
+        return 1
+    _tell_restored(done, exact=exact)
+    return 0
+
+
+def _verified(file: Path) -> "Verified":
+    import tempfile  # noqa: PLC0415 - the same
+
+    from gateway.backup.placing import verify  # noqa: PLC0415 - the same
+
+    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=file.parent) as half, _progress() as told:
+        return verify(file, Path(half) / "all", told)
+
+
+def _tell_made(made: "Made") -> int:
+    print(f"{made.path}: {made.size_bytes / 1e6:.1f} MB, {_told(made.manifest)}")
+    for name in made.manifest.left_out:
+        print(f"left out, as it is no plain file: {printable(name)}")
+    for one in made.differences:
+        print(
+            f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; the backup is right"
+        )
+    if made.differences:
+        print("mend the running store: stop the gateway, and run `reverie log rebuild`")
+    return 1 if made.differences else 0
+
+
+def _tell_verified(verified: "Verified") -> None:
+    print(f"it can be restored: {_told(verified.manifest)}, made {verified.manifest.made:%Y-%m-%d %H:%M:%S} UTC")
+    for one in verified.differences:
+        print(f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore mends it")
+
+
+def _tell_restored(done: "Restored", *, exact: bool) -> None:
+    _tell_verified(done.verified)
+    for place in done.placed:
+        print(f"restored: {place}")
+    for place in done.kept:
+        print(f"kept, what was there before: {place}")
+    settled = done.settled
+    if exact:
+        print("it goes on exactly where the backup stopped; had a gateway run since, people would see things twice")
+        return
+    print(f"{settled.posts} posts that waited may have been sent since: they are uncertain, and not sent again")
+    print(f"{settled.unread} conversations had something unanswered: it is told with the next message there")
+    for name in settled.cursors:
+        print(f"{name} begins anew: what was said there since the backup is not read from its history")
+    print("who was let in, blocked or given a role since is as it was; reminders that were due since come, late")
+
+
+def _told(manifest: "Manifest") -> str:
+    replayed = ", every table is what the log says" if manifest.replayed else ""
+    return f"{manifest.entries} log entries up to {manifest.last}, integrity checked{replayed}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """How far the step is that is being done; each takes the place of the one before."""
+    with contextlib.ExitStack() as shown:
+        step, tell = "", None
+
+        def told(what: str, done: int, whole: int) -> None:
+            nonlocal step, tell
+            words, unit, size = _STEPS[what]
+            if what != step or tell is None:
+                shown.close()
+                step, tell = what, shown.enter_context(progress(words, unit))
+            tell(done // size, whole // size)
+
+        yield told

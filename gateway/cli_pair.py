@@ -1,0 +1,108 @@
+"""`reverie pair list|approve|revoke|seed`: who may speak to the agents.
+
+Asks the running gateway. Where none runs, it works on the store itself, so that it holds from the next start on. Exit
+codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be done (the reason stands on stderr).
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.cli_reading import refused, user
+from gateway.clock import SystemClock
+from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
+from gateway.events import ChannelName
+from gateway.orders import ANSWER, Answer, PairOrder
+from gateway.pairs import Pairs
+from gateway.roster.deskless import listed
+from gateway.roster.finding import nobody
+from gateway.settings import Settings
+from gateway.store import Missing, Store, StoreError
+from gateway.store.lines import printable
+
+ResolveSettings = Callable[[Path], Settings]
+"""From a configuration directory to what it says. What it raises is the caller's to answer."""
+
+
+def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `pair` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    parser = subparsers.add_parser("pair", help="who may speak to the agents")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+
+    def command(what: str, text: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
+        made.add_argument("--json", action="store_true", help="for programs")
+        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        made.set_defaults(handler=pair_command, resolve_settings=resolve_settings)
+        return made
+
+    command("list", "who asks to be let in, which rooms wait, and who was let in")
+    let_in = command("approve", "let in whoever was shown this code, or open the room that it was shown for")
+    let_in.add_argument("who", metavar="CODE", help="in any case, with or without dashes")
+    let_go = command("revoke", "let somebody in no more, or make a code good no more")
+    let_go.add_argument("who", metavar="WHO", help="channel:id, or the name of a request, as `pair list` shows them")
+    seed = command("seed", "let somebody in who never asked")
+    seed.add_argument("who", metavar="PERSON", help="channel:id, as `whoami` shows it, e.g. telegram.main:1001")
+    seed.add_argument("--role", choices=("owner", "admin", "member"), default="member", help="(default: member)")
+
+
+def pair_command(args: argparse.Namespace) -> int:
+    """Handler of all of them."""
+    settings: Settings = args.resolve_settings(args.config)
+    if args.what == "seed" and (wrong := _nobody(settings, args.who)):
+        return refused("pair", ValueError(wrong))
+    try:
+        order = PairOrder(
+            what=args.what,
+            by=f"{user()} at the command line",
+            who=getattr(args, "who", ""),
+            role=getattr(args, "role", "member"),
+        )
+        answer = asyncio.run(_answer(settings.store.path, order))
+    except (ControlError, StoreError, OSError, ValueError) as error:
+        return refused("pair", error)
+    if args.json:
+        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
+    else:
+        out = sys.stdout if answer.ok else sys.stderr
+        out.writelines(f"{printable(line)}\n" for line in answer.lines)
+    return 0 if answer.ok else 1
+
+
+def _nobody(settings: Settings, who: str) -> str:
+    """Why that is nobody by the configuration; empty: it may be somebody."""
+    name = who.partition(":")[0]
+    channel = settings.channels.get(ChannelName(name))
+    if channel is not None:
+        return nobody(who, channel.platform)
+    names = ", ".join(settings.channels) or "none"
+    return f"`{who}` is nobody: there is no channel `{name}`; in channels: {names}" if ":" in who else ""
+
+
+async def _answer(path: Path, order: PairOrder) -> Answer:
+    try:
+        return await ask(socket_path(path), order)
+    except (NotRunning, PathTooLong):
+        pass
+    if order.what == "list":
+        return await _listed(path)
+    async with await Store.open(path, SystemClock()) as store:
+        answer = await Pairs(store, SystemClock()).order(order)
+    if not answer.ok:
+        return answer
+    return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
+
+
+async def _listed(path: Path) -> Answer:
+    """Reads only: also where nothing may be written, and where a gateway runs that has no socket."""
+    try:
+        async with await Store.open_readonly(path) as reader:
+            lines = await listed(reader, datetime.now(UTC))
+    except Missing:
+        lines = []
+    return Answer(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))

@@ -1,0 +1,41 @@
+"""`reverie reload`: has the running gateway read its configuration again.
+
+Exit codes: 0 it counts, 1 it does not (the answer says why), 2 nobody could be asked (the reason stands on stderr).
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.cli_reading import refused, user
+from gateway.control import ControlError, ask, socket_path
+from gateway.orders import ReloadOrder
+from gateway.settings import Settings
+from gateway.store.lines import printable
+
+ResolveSettings = Callable[[Path], Settings]
+"""From a configuration directory to what it says. What it raises is the caller's to answer."""
+
+
+def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `reload` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "have the running gateway read its configuration again, as SIGHUP does"
+    parser: argparse.ArgumentParser = subparsers.add_parser("reload", help=text, description=text)
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    parser.set_defaults(handler=reload_command, resolve_settings=resolve_settings)
+
+
+def reload_command(args: argparse.Namespace) -> int:
+    """Its handler."""
+    settings: Settings = args.resolve_settings(args.config)
+    try:
+        order = ReloadOrder(by=f"{user()} at the command line")
+        answer = asyncio.run(ask(socket_path(settings.store.path), order))
+    except (ControlError, OSError, ValueError) as error:
+        return refused("reload", error)
+    out = sys.stdout if answer.ok else sys.stderr
+    out.writelines(f"{printable(line)}\n" for line in answer.lines)
+    return 0 if answer.ok else 1

@@ -1,0 +1,65 @@
+"""The files that a configuration is read from, and whether anything was written since. Blocks: for a thread."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gateway.settings_load import BadConfig, Read, named, read
+
+Stamp = frozenset[tuple[str, int, int, int]]
+"""Path, inode, size and time of change (ns; of who may read it, too) of each file: equal while nothing was written."""
+
+
+class ConfigFiles:
+    """Those of one directory, and what `${file:...}` names in them. One reading at a time."""
+
+    def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._env = env
+        self._targets: frozenset[Path] = frozenset()
+        self._stamp = self._look(())
+
+    @property
+    def places(self) -> frozenset[Path]:
+        """The directories in which they lie, as far as it is known."""
+        return frozenset({self._directory, *(target.parent for target in self._targets)})
+
+    def begin(self) -> None:
+        """Find out what they name. Raises nothing for what they hold, or if they are gone."""
+        with contextlib.suppress(BadConfig, OSError):
+            self._targets = named(self._directory, self._env)
+            self._stamp |= self._look(self._targets) - self._look(())
+
+    def stale(self) -> bool:
+        """Whether anything was written since they were read last, or are to be read first."""
+        return self._look(self._targets) != self._stamp
+
+    def read(self) -> Read:
+        """What they say now; what is written from now on makes it stale. Raises BadConfig, OSError."""
+        while True:
+            stamp = self._stamp = self._look(self._targets)
+            try:
+                found = read(self._directory, self._env)
+                targets = found.targets
+            except BadConfig as error:
+                targets = error.targets
+                if targets <= self._targets:
+                    raise
+            else:
+                if targets <= self._targets:
+                    gone = {str(one) for one in self._targets - targets}
+                    self._targets, self._stamp = targets, frozenset(one for one in stamp if one[0] not in gone)
+                    return found
+            self._targets |= targets  # what is named anew may have been written while it was read: once more
+
+    def _look(self, targets: Iterable[Path]) -> Stamp:
+        try:
+            own = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
+        except OSError:  # just being replaced: the next look will tell
+            own = []
+        found = set()
+        for path in (*own, *targets):
+            with contextlib.suppress(OSError, ValueError):
+                stat = path.stat()
+                found.add((str(path), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+        return frozenset(found)

@@ -1,0 +1,30 @@
+"""What the log lines that are written just now are about: a conversation, a turn, a post.
+
+Whoever begins with something says so once; every log line of that work, also of libraries, then carries it
+(`gateway.logs`). It costs a context variable, and nothing where nobody logs.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+
+
+@contextmanager
+def concerning(**what: str) -> Iterator[None]:
+    """Until this ends, and in tasks that are begun meanwhile, log lines carry these, and none of what held before.
+
+    Nothing is taken over, because a task of one conversation may be begun in the middle of another's turn.
+    """
+    before = _ABOUT.set(what)
+    try:
+        yield
+    finally:
+        _ABOUT.reset(before)
+
+
+def about() -> Mapping[str, str]:
+    """What holds now."""
+    return _ABOUT.get()

@@ -1,0 +1,175 @@
+"""The channels as the configuration has them: they come, go and are made anew while the gateway runs.
+
+What is to be is said at once, for all; what takes time follows by itself, for each channel alone, and the others are
+not touched. What has gone says goodbye first, and what has changed does so before it comes again, from where the log
+says it was: so nothing is lost, and nothing heard twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from channels.base import Channel
+from gateway.adapters import account, import_adapter, ranked_rooms, refused, unavailable
+from gateway.events import ChannelName
+from gateway.runner import Runner
+from gateway.settings import ChannelConfig, Settings
+from gateway.settings_load import BadConfig, Problem
+
+logger = logging.getLogger("reverie.fleet")
+
+GONE: Final = "it is no longer configured"
+CHANGED: Final = "its configuration has changed"
+NONE_LEFT: Final = "no channel would be left: keep one, or stop the gateway"
+
+
+class Make(Protocol):
+    """Makes the adapter of one channel."""
+
+    def __call__(self, name: ChannelName, settings: Settings, cursor: str | None, before: Channel | None, /) -> Channel:
+        """To go on from `cursor`. `before`: what had that name until now, and has said goodbye."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an adapter is made of. Equal: it may stay."""
+
+    config: ChannelConfig
+    ranked: frozenset[str]
+    """As `adapters.ranked_rooms`."""
+
+
+@dataclass(slots=True)
+class _Berth:
+    made: Wanted
+    """What it was made of."""
+    shut: bool = False
+    """It is not heard any more, so it must be made anew even if it is wanted again as it was."""
+
+
+class Fleet:
+    """All channels of the configuration. A `gateway.live.Taker`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        channels: MutableMapping[ChannelName, Channel],
+        runner: Runner,
+        *,
+        make: Make,
+        cursor: Callable[[ChannelName], Awaitable[str | None]],
+        came: Callable[[Channel, bool], None],
+        went: Callable[[ChannelName], None],
+        failed: Callable[[ChannelName, str], None],
+    ) -> None:
+        """`channels`: those that there are, made of `settings` and run by `runner`; kept up from now on, here alone.
+
+        `came` is called with each that is put into them, before it runs, and whether there was none of that name;
+        `went` with each that is taken out, after it has said goodbye; `failed` with each that cannot be made, and why:
+        it is out then. None of them fails, and `went` also bears a name that never came.
+        """
+        self._settings, self._channels, self._runner = settings, channels, runner
+        self._make, self._cursor = make, cursor
+        self._came, self._went, self._failed = came, went, failed
+        self._wanted = wanted(settings)
+        self._there = {name: _Berth(one) for name, one in self._wanted.items()}
+        self._tended: set[ChannelName] = set()
+        self._moved = asyncio.Event()
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """As `Taker.prepare`."""
+        if problems := tuple(self._problems(new)):
+            raise BadConfig(problems)
+        to_be = wanted(new)
+        return lambda: self._become(new, to_be)
+
+    def _problems(self, new: Settings) -> list[Problem]:
+        found = [Problem("", 0, f"channels.{name}", why) for name, why in unavailable(new)]
+        for name, one in wanted(new).items():
+            if one != self._wanted.get(name) and (why := refused(one.config)):
+                found.append(Problem("", 0, f"channels.{name}", why))
+        return found if new.channels else [Problem("", 0, "channels", NONE_LEFT)]
+
+    def _become(self, new: Settings, to_be: dict[ChannelName, Wanted]) -> None:
+        self._settings, self._wanted = new, to_be
+        for name in {**self._there, **to_be}:
+            if self._right(name):
+                continue
+            if name in self._there and name not in to_be:
+                self._there[name].shut = True
+                self._runner.shut(name)
+            if name not in self._tended:
+                self._tended.add(name)
+                self._runner.work(self._tend(name))
+        self._move()
+
+    def _right(self, name: ChannelName) -> bool:
+        """Whether it is as it is wanted."""
+        there, to_be = self._there.get(name), self._wanted.get(name)
+        if there is None or to_be is None:
+            return there is None and to_be is None
+        return there.made == to_be and not there.shut
+
+    async def _tend(self, name: ChannelName) -> None:
+        """See to it that it is as it is wanted, whatever that is by then."""
+        try:
+            while not self._right(name):
+                if name in self._there:
+                    why = CHANGED if name in self._wanted else GONE
+                    logger.info("%s says goodbye: %s", name, why)
+                    await self._runner.cut(name, why)
+                    del self._there[name]
+                    self._move()
+                elif to_be := self._wanted.get(name):
+                    await self._begin(name, to_be)
+            if name not in self._there:
+                self._forget(name)
+        finally:
+            self._tended.discard(name)
+
+    async def _begin(self, name: ChannelName, to_be: Wanted) -> None:
+        """Make it and run it, unless something else is wanted by then."""
+        while self._wanted.get(name) == to_be and self._taken(name, to_be):
+            await self._moved.wait()
+        cursor = await self._cursor(name)
+        try:
+            await asyncio.to_thread(import_adapter, to_be.config)
+            if self._wanted.get(name) != to_be:
+                return
+            self._there[name] = _Berth(to_be)
+            before = self._channels.get(name)
+            channel = self._make(name, self._settings, cursor, before)
+        except Exception:  # a bug in the adapter, and no reason to end the others
+            logger.exception("%s cannot be made", name)
+            self._there[name] = _Berth(to_be)
+            self._forget(name)
+            self._failed(name, "internal error")
+            return
+        logger.info("%s begins", name)
+        self._channels[name] = channel
+        self._came(channel, before is None)
+        self._runner.put(channel)
+
+    def _taken(self, name: ChannelName, to_be: Wanted) -> bool:
+        """Whether another that has to go is still connected as the same account."""
+        mine = account(to_be.config)
+        others = ((one, berth) for one, berth in self._there.items() if one != name and not self._right(one))
+        return any(account(berth.made.config) == mine for _, berth in others)
+
+    def _move(self) -> None:
+        """Let those look again who wait for others to go."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def _forget(self, name: ChannelName) -> None:
+        self._runner.drop(name)
+        self._channels.pop(name, None)
+        self._went(name)
+
+
+def wanted(settings: Settings) -> dict[ChannelName, Wanted]:
+    """Of each channel."""
+    names = [ChannelName(name) for name in settings.channels]
+    return {name: Wanted(config=settings.channels[name], ranked=ranked_rooms(name, settings)) for name in names}

@@ -1,0 +1,186 @@
+"""Forgetting what an agent wrote down: the log keeps it, and nobody is told of it any more.
+
+First it is durable in the log. Then the journal loses the entry and MEMORY.md its line. Beside the store a mark says
+which was the last to reach the files, so that a start goes on with what a crash or a full disk kept from them.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
+
+from agent.journal import flat
+from agent.tools.notes import FORGET, Forget
+from agent.tools.schema import Refused
+from channels.tasks import whole
+from gateway import own_files
+from gateway.clock import Clock
+from gateway.events import ConversationId
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.hits import Hit, Hits, all_of, words_of
+from gateway.memory import Memory, dreams, without
+from gateway.notes import Notes
+from gateway.records import Forgotten, Noted, Seq
+from gateway.scopes import PUBLIC
+from gateway.store import Entry, Store, Stored
+from gateway.tools.permits import Permit
+
+logger = logging.getLogger("reverie.notes")
+
+MOST: Final = 10
+"""Told of, where several are meant."""
+MAX_WORDS: Final = 12
+PERMIT: Final = Permit(approval="untrusted")
+NOTHING: Final = (
+    "There is nothing like that among what you wrote down that may be told of here. All the words must be in it, "
+    "or it is named by a handle like n12, which recall shows."
+)
+MAY_NOT: Final = (
+    "Only an owner or admin can have you forget that. Alone with you, anybody can have you forget what you wrote down "
+    "in that chat."
+)
+_HANDLE: Final = re.compile(r"n([0-9]{1,18})")
+_QUOTES: Final = " \t\r\n\"'`()[]<>"
+_PAGE: Final = 200
+_PAGES: Final = 10
+_MARK: Final = "forgotten.mark"
+
+
+def seq_of(written: str) -> Seq | None:
+    """The note that is named by this handle, e.g. n12, as recall shows it. None: it is none."""
+    match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
+    return Seq(int(match[1])) if match is not None else None
+
+
+class Homes(Protocol):
+    """Who knows places: `gateway.places.Places`."""
+
+    async def direct(self, conversation: ConversationId) -> bool | None:
+        """Whether it is a direct chat."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Whose what is said there is."""
+
+
+class Forgetting:
+    """Of all agents. `recover` after the notes and the memory have."""
+
+    def __init__(self, store: Store, clock: Clock, places: Homes, notes: Notes, memory: Memory) -> None:
+        self._store = store
+        self._clock = clock
+        self._places = places
+        self._notes = notes
+        self._memory = memory
+        self._hits = Hits(store, places)
+        self._lock = asyncio.Lock()
+
+    @property
+    def hand(self) -> Hand:
+        """The tool."""
+        return Hand.of(FORGET, Forget, self.forget, PERMIT)
+
+    async def recover(self, agents: Iterable[str]) -> None:
+        """Take out of the files what the last run could not. Raises StoreError; what a disk refuses is logged."""
+        for agent in agents:
+            await self.settle(agent)
+
+    async def forget(self, asked: Forget, where: Whereabouts) -> str | Given:
+        """Forget the one that is meant, or tell which could be. Raises Refused and StoreError.
+
+        When this returns it is durable. Cancelled, it is forgotten all the same, or not at all.
+        """
+        may = await self._may(where)
+        seq = seq_of(asked.what)
+        found = await (self.named(seq, where) if seq is not None else self._with(asked.what, where))
+        if not found:
+            raise Refused(NOTHING)
+        open_ = [(one, hit) for one, hit in found if may(hit.scope)]
+        if not open_:
+            raise Refused(MAY_NOT)
+        if len(open_) > 1:
+            words = words_of(asked.what)
+            lines = [f"{hit.handle} {hit.line(words)}" for _, hit in open_[:MOST]]
+            more = " There are more: give more words." if len(open_) > MOST else ""
+            head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"
+            return Given(text="\n".join([head, *lines]), kind="messages", origin="your notes", untrusted=True)
+        return await whole(self._forget(open_[0][0], where))
+
+    async def _may(self, where: Whereabouts) -> Callable[[str], bool]:
+        """Whose notes who asks can have forgotten, by their scope. What may not be told there is not found at all."""
+        if where.askers and all(asker.role in ("owner", "admin") for asker in where.askers):
+            return lambda _: True
+        if where.sight.scope != PUBLIC and await self._places.direct(where.at.conversation):
+            return lambda scope: scope == where.sight.scope
+        raise Refused(MAY_NOT)
+
+    async def named(self, seq: Seq, where: Whereabouts) -> list[tuple[Stored, Hit]]:
+        """The note that stands there, if it may be told of where this is asked and is not forgotten; else none."""
+        one = await self._store.entry(seq)
+        return await self._visible([one], where) if one is not None else []
+
+    async def _with(self, what: str, where: Whereabouts) -> list[tuple[Stored, Hit]]:
+        """The newest that hold all the words, a few more than are told."""
+        terms = [term for term in flat(what, len(what)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
+        found, before = list[tuple[Stored, Hit]](), None
+        for _ in range(_PAGES if terms else 0):
+            page = await self._store.newest(_PAGE, before=before, kinds=["noted"], match=all_of(terms))
+            found += await self._visible(page[::-1], where)
+            if len(found) > MOST or len(page) < _PAGE:
+                break
+            before = page[0].seq
+        return found
+
+    async def _visible(self, some: Iterable[Stored], where: Whereabouts) -> list[tuple[Stored, Hit]]:
+        """The notes that may be told there and are not forgotten: as `recall` finds them."""
+        notes = [one for one in some if isinstance(one.fact, Noted)]
+        hits = [(one, await self._hits.of(one, "", where)) for one in notes]
+        return where.sight.of([(one, hit) for one, hit in hits if hit is not None], lambda pair: pair[1].scope)
+
+    async def _forget(self, note: Stored, where: Whereabouts) -> str:
+        asking = where.askers
+        by = ", ".join(f"{flat(asker.name, 100)} ({asker.role})" for asker in asking) or "the agent itself"
+        fact = Forgotten(agent=where.agent, note=note.seq, by=by, turn=where.turn)
+        entry = Entry(fact=fact, at=self._clock.now(), conversation=where.at.conversation, key=f"forgotten:{note.seq}")
+        await self._store.append([entry])
+        trusted = bool(asking) and all(asker.role in ("owner", "admin") for asker in asking)
+        reached = await self.settle(where.agent, trusted=[note.seq] if trusted else ())
+        late = "" if reached else " The files could not be written just now, and follow at the next start."
+        return f"It is forgotten. What MEMORY.md made of it leaves with the next dream. Do not tell it again.{late}"
+
+    async def settle(self, agent: str, *, trusted: Collection[Seq] = ()) -> bool:
+        """Take what is forgotten out of the files. False: a disk refused. `trusted`: for these, lines of anybody's.
+
+        Raises StoreError.
+        """
+        mark = own_files.mind(self._store.path, agent) / _MARK
+        async with self._lock:
+            try:
+                told = (await asyncio.to_thread(own_files.read, mark, most=100) or b"0").decode("ascii", "replace")
+                after = int(told) if told.isdigit() else 0
+                while page := await self._store.entries(after=after, kinds=["forgotten"], limit=_PAGE):
+                    for one in page:
+                        if isinstance(one.fact, Forgotten) and one.fact.agent == agent:
+                            await self._take_out(one.fact, one.seq, anybodys=one.fact.note in trusted)
+                        after = one.seq
+                        await asyncio.to_thread(own_files.replace, mark, str(after).encode())
+            except OSError as error:
+                logger.warning("what %s forgot is still in its files: %s", agent, error)
+                return False
+        return True
+
+    async def _take_out(self, forgotten: Forgotten, at: Seq, *, anybodys: bool) -> None:
+        note = await self._store.entry(forgotten.note)
+        if note is None or not isinstance(note.fact, Noted):
+            return
+        await self._notes.strike(forgotten.agent, note, at)
+        before, text = await self._memory.read(forgotten.agent), note.fact.text
+        after = without(before, text)
+        if after == before:
+            return
+        newest_first = await dreams(self._store, forgotten.agent)
+        made = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
+        # Else somebody could have written down what stands there, to have it taken out.
+        if anybodys or (made is not None and without(made.before, text) == made.before):
+            upto = newest_first[0].fact.upto if newest_first else Seq(0)
+            await self._memory.rewrite(forgotten.agent, before=before, after=after, upto=upto, reason="forgotten")

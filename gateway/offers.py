@@ -1,0 +1,57 @@
+"""Shows people with a role the commands that they may use, where the platform can."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from channels.base import CanOffer, Channel
+from gateway.channels_now import Each
+from gateway.events import Address, ChannelName, RoomId, Sender, SenderId
+from gateway.records import IdentityLinked, RoleGiven
+from gateway.standing import Policy, standing
+from gateway.store import Appended, Entry
+
+Offered = tuple[Sender, Literal["owner", "admin", "member"]]
+
+
+class Offers:
+    """Of all channels."""
+
+    def __init__(self, policy: Policy, channels: Mapping[ChannelName, Channel]) -> None:
+        self._policy = policy
+        self._able = Each[CanOffer](channels, lambda one: one if isinstance(one, CanOffer) else None)
+        self._again = asyncio.Event()
+
+    async def run(self) -> None:
+        """Show what holds now, and then what changes, until cancelled. Begin once it is known who has which role."""
+        while True:
+            self._again.clear()
+            for name, channel in list(self._able.items()):
+                await channel.offer(self.offered(name))
+            await self._again.wait()
+
+    def again(self) -> None:
+        """There is another channel, or what is configured of people has changed: show it anew."""
+        self._again.set()
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log."""
+        news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh)
+        if any(isinstance(fact, RoleGiven | IdentityLinked) for fact in news):
+            self._again.set()
+
+    def offered(self, channel: ChannelName) -> list[Offered]:
+        """Who has a role there that holds everywhere."""
+        return sorted(self._offered(channel), key=lambda one: one[0].id)
+
+    def _offered(self, channel: ChannelName) -> Iterator[Offered]:
+        known = self._policy.known()
+        people = {*self._policy.roles, *known.grants, *known.links}
+        for one in people:
+            where, _, sender_id = one.partition(":")
+            if where != channel or not sender_id:
+                continue
+            sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)
+            role = standing(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).everywhere
+            if role in ("owner", "admin", "member"):
+                yield sender, role

@@ -1,0 +1,159 @@
+"""Tells owners what they should know of and did not ask for: limits that were reached, codes that wait for an admin."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final, NamedTuple
+
+from gateway.clock import Clock
+from gateway.events import Address, Command, Message, Post, PostKey, Sender
+from gateway.limits.recent import Recent
+from gateway.records import OPERATOR, Fact, Queued
+from gateway.standing import Policy, standing
+from gateway.store import Appended, Entry, OutboxPost, Store
+
+logger = logging.getLogger("reverie.owners")
+
+MOST: Final = 10
+"""Posts a UTC day of each kind; one more says that there was more."""
+THERE_IS_MORE: Final = (
+    f"There is more today. I tell of {MOST} things of a kind a day; `reverie log tail` shows what came after them."
+)
+PAGE: Final = 300
+PAGES: Final = 10
+"""So many times so many of what was said directly are looked through for an owner's, the newest first."""
+POSTS: Final = 2_000
+"""So many of the newest posts are looked through for today's own: more go out a day only where each person has some."""
+
+
+class _Home(NamedTuple):
+    """Where an owner wrote directly."""
+
+    at: Address
+    sender: Sender
+
+
+class Owners:
+    """One for the gateway. `wrote` is to be told of all that the store writes."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        who: Policy,
+        *,
+        to: Callable[[], Address | None],
+        post: Callable[[OutboxPost], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`to`: where owners are told by now. None: in the direct chat that a verified owner used last."""
+        self._store = store
+        self._clock = clock
+        self._who = who
+        self._to = to
+        self._post = post
+        self._spawn = spawn
+        self._home: _Home | None = None
+        self._turn = asyncio.Lock()
+        """One text after the other, so that they can be counted."""
+        self._day = ""
+        self._told: dict[str, int] = {}
+        """Posts of that day, by kind: many of one keep none of another from being told."""
+        self._logged = Recent[str, None]()
+
+    async def begin(self) -> None:
+        """Learn from the log where an owner wrote last. Call it once known who is one."""
+        if self._to() is None:
+            self._home = await self._newest()
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log: an owner who speaks directly is told there from now on.
+
+        On the operator's own channel only while no other place is known: nobody may be looking there.
+        """
+        for entry, done in zip(entries, written, strict=True):
+            home = _direct(entry.fact) if done.fresh else None
+            if home is not None and self._owns(home) and (self._home is None or home.at.channel != OPERATOR):
+                self._home = home
+
+    def tell(self, key: str, text: str) -> None:
+        """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
+
+        It is durable soon after, and not told again after a restart. Where no owner is known it stands in the
+        process's own log alone, as everything does that is told.
+        """
+        self._spawn(self.told(key, text))
+
+    async def told(self, key: str, text: str) -> None:
+        """As `tell`, and returns once it is durable. Raises `StoreError`."""
+        async with self._turn:
+            now = self._clock.now()
+            day = now.date().isoformat()
+            if day != self._day:
+                self._told, self._day = {}, day
+            kind = key.partition(":")[0]
+            if kind not in self._told:
+                self._told[kind] = await self._count(day, kind)
+            if f"{day}:{key}" not in self._logged:
+                self._logged.keep(f"{day}:{key}", None)
+                logger.warning("for owners: %s", text)
+            to = await self._where()
+            if to is None or self._told[kind] > MOST:
+                return
+            if self._told[kind] == MOST:
+                key, text = "more", THERE_IS_MORE
+            post = Post(key=_key(day, kind, key), to=to, text=text, style="notice")
+            entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+            (queued,) = await self._store.append([entry])
+            if queued.fresh:
+                self._told[kind] += 1
+                self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+
+    async def _where(self) -> Address | None:
+        """Who was an owner may be none any more, and who was none may be one since the configuration says so."""
+        if (to := self._to()) is not None:
+            return to
+        if self._home is None or not self._owns(self._home):
+            self._home = await self._newest()
+        return None if self._home is None else self._home.at
+
+    async def _newest(self) -> _Home | None:
+        before, at_the_console = None, None
+        for _ in range(PAGES):
+            page = await self._store.newest(PAGE, before=before, kinds=["direct", "command"])
+            for one in reversed(page):
+                if (home := _direct(one.fact)) is not None and self._owns(home):
+                    if home.at.channel != OPERATOR:
+                        return home
+                    at_the_console = at_the_console or home
+            if len(page) < PAGE:
+                break
+            before = page[0].seq
+        return at_the_console
+
+    def _owns(self, home: _Home) -> bool:
+        """Whether a verified owner everywhere: an owner of one room or agent is not told of the others."""
+        return standing(self._who, home.at, home.sender).everywhere == "owner"
+
+    async def _count(self, day: str, kind: str) -> int:
+        """How many of that day's are in the log already."""
+        rows = await self._store.rows(kinds=["post"], limit=POSTS, newest=True)
+        return sum((key or "").startswith(f"post:{_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+
+
+def _direct(fact: Fact) -> _Home | None:
+    """Who spoke to us alone, and where."""
+    if isinstance(fact, Message) and fact.kind == "direct":
+        return _Home(fact.at, fact.sender)
+    return _Home(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
+
+
+def _prefix(day: str, kind: str) -> str:
+    """So begin the keys of that day's posts, and no others."""
+    return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
+
+
+def _key(day: str, kind: str, key: str) -> PostKey:
+    """As long as a ULID, and always the same."""
+    return PostKey(_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])

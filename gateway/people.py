@@ -1,0 +1,92 @@
+"""Who may do what, wired: the picture of it, who is greeted, what is limited, and who is told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+
+from channels.base import Channel
+from gateway import access, policies
+from gateway.channels_now import Each
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName
+from gateway.limits.limits import Limits
+from gateway.live import Live, Takes
+from gateway.offers import Offers
+from gateway.ops.limit_stats import LimitStats
+from gateway.owners import Owners
+from gateway.reception import Prefixes, reaching, space_of
+from gateway.records import CodeGiven
+from gateway.roster import words
+from gateway.roster.greeting import Greeter
+from gateway.roster.letters import Letters
+from gateway.roster.linking import Linking
+from gateway.roster.manners import Manners
+from gateway.roster.roster import Roster
+from gateway.store import Appended, Entry, OutboxPost, Store
+
+
+class People:
+    """Of all channels."""
+
+    def __init__(
+        self,
+        live: Live,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        *,
+        post: Callable[[OutboxPost], None],
+        join: Callable[[Address], None],
+        leave: Callable[[Address], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`."""
+        self._store = store
+        self.roster = Roster(store, clock)
+        self.policy: access.Policy = replace(
+            policies.access_policy(live.settings), space_of=space_of(channels), known=lambda: self.roster.known
+        )
+        self.manners = Manners(
+            prefix=Prefixes(live, channels),
+            platforms=Each(channels, lambda channel: channel.capabilities.platform),
+        )
+        self.linking = Linking(self.roster, self.policy, clock, self.manners)
+        self.greeter = Greeter(
+            self.roster,
+            self.policy,
+            clock,
+            linking=self.linking,
+            manners=self.manners,
+            reach=reaching(channels),
+        )
+        self.owners = Owners(store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn)
+        self.stats = LimitStats()
+        self.limits = Limits(policies.most(live.settings), clock, self.policy, tell=self.owners.tell, stats=self.stats)
+        self.offers = Offers(self.policy, channels)
+        for source in (self.roster, self.offers, self.owners, self.limits, Letters(self.policy, post, join, leave)):
+            store.hear(source.wrote)
+        store.hear(self._wrote)
+        live.hear(Takes(policies.access_policy, self._become))
+        live.hear(Takes(policies.most, self.limits.become))
+
+    def _become(self, policy: access.Policy) -> None:
+        self.policy.become(policy)
+        self.offers.again()
+
+    async def begin(self) -> None:
+        """Read what holds. Until then nobody is let in by it. Raises StoreError."""
+        await self.roster.begin()
+        await self.owners.begin()
+        await self.limits.begin(self._store)
+
+    def _wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """Who asks to be let in is told to owners."""
+        for entry, one in zip(entries, written, strict=True):
+            if one.fresh and isinstance(entry.fact, CodeGiven) and entry.fact.what in ("pair", "room"):
+                self.owners.tell(f"code:{entry.fact.salt}", words.wanted(entry.fact))
+
+
+def _told(live: Live) -> Address | None:
+    """Where owners are told, by now."""
+    tell = live.settings.access.tell
+    return Address.parse(tell) if tell else None

@@ -1,0 +1,108 @@
+"""Secrets taken out of texts: those of the configuration, in every form, and what looks like a credential. Pure.
+
+What is said stays readable: `password=hunter2-9` becomes `password=[redacted]`. The same text always becomes the same,
+and what was redacted once stays as it is, so that it does not matter how often a text comes by.
+
+What people said stands in the log of events as they said it: that is what it is for, and it is its owner's alone. What
+is shown of it, told to a model, or written anywhere else has come through here.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+from gateway.credentials import RULES, Rule
+from gateway.safety.marks import seen
+
+REDACTED: Final = "[redacted]"
+MIN_CHARS: Final = 6
+"""Of a secret of the configuration: shorter ones give nothing away, and would blot out ordinary words."""
+_ROUNDS: Final = 4
+"""What is taken out may bring the words beside it nearer; two rounds have been enough for everything so far."""
+
+Redact = Callable[[str], str]
+"""`Redactor.__call__`."""
+
+
+class Redactor:
+    """Takes out of a text what nobody is to read."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        """`known`: the configuration's own secrets, as they are."""
+        self._forms: tuple[str, ...] = ()
+        self._known: frozenset[str] = frozenset()
+        self.learn(known)
+
+    def learn(self, known: Iterable[str]) -> None:
+        """These are secrets, too, from now on."""
+        self._known |= {one for one in (secret.strip() for secret in known) if len(one) >= MIN_CHARS}
+        forms = {form for secret in self._known for form in forms_of(secret)}
+        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets. Takes time that grows with its length alone, and microseconds for a line.
+
+        Characters that nobody sees hide none: they are left out of many texts later on, and out of one that has a
+        secret around them here.
+        """
+        cut = self._cut(text)
+        bare = seen(cut)
+        without = bare if bare == cut else self._cut(bare)
+        return cut if without == bare else without
+
+    def _cut(self, text: str) -> str:
+        for _ in range(_ROUNDS):
+            after = self._once(text)
+            if after == text:
+                break
+            text = after
+        return text
+
+    def _once(self, text: str) -> str:
+        there = [form for form in self._forms if form in text]
+        if there:
+            exact = re.compile("|".join([re.escape(REDACTED), *map(re.escape, there)]))
+            text = exact.sub(REDACTED, text)
+        low = text.lower()
+        for rule in RULES:
+            if any(needle in low for needle in rule.needles):
+                text = _without(rule, text)
+        return text
+
+
+def _without(rule: Rule, text: str) -> str:
+    def cut(match: re.Match[str]) -> str:
+        start, end = match.span("s")
+        if text.startswith(REDACTED, start) or not rule.is_one(match):
+            return match[0]
+        return f"{match[0][: start - match.start()]}{REDACTED}{match[0][end - match.start() :]}"
+
+    return rule.pattern.sub(cut, text)
+
+
+def forms_of(secret: str) -> Iterator[str]:
+    """As it may stand in a text: as it is, escaped as in URLs, JSON and terminals, and in base64."""
+    yield secret
+    for escaped in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield escaped
+        yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), escaped)
+    for ascii_only in (True, False):
+        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield json.dumps(json.dumps(secret, ensure_ascii=ascii_only)[1:-1])[1:-1]  # JSON in JSON
+    yield repr(secret)[1:-1]
+    yield secret.encode("unicode_escape").decode()
+    yield from _in_base64(secret.encode())
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """What is sure of it whatever stands around it: three bytes are four characters, so there are three ways."""
+    for before in range(3):
+        shifted = b"\0" * before + secret
+        whole = base64.b64encode(shifted).decode()
+        first, end = (0, 2, 3)[before], len(shifted) * 8 // 6
+        for form in (whole[first:end], whole[first:end].replace("+", "-").replace("/", "_")):
+            if len(form) >= MIN_CHARS:
+                yield form

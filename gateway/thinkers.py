@@ -1,0 +1,247 @@
+"""The models that agents think with, as the settings say by now.
+
+Made when they are needed, shared, and closed once nothing uses them any more.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from agent.cache.keeper import Keeper
+from agent.cache.outlook import UNKNOWN, Outlook
+from agent.models.base import Model, Request
+from agent.models.build import Around, build_model, chain
+from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig
+from gateway.clock import Clock
+from gateway.settings import Settings
+
+logger = logging.getLogger("reverie.cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Thinker:
+    """A model as one agent thinks with it."""
+
+    name: str
+    """A key of `llm.models`."""
+    model: Model
+    """With its fallbacks behind it."""
+    first: Model
+    """Without them."""
+    ceiling_usd: Callable[[Request], float]
+    """What a request may cost at most, in US dollars, whichever of its models answers."""
+    outlook: Callable[[str], Outlook]
+    """What the cache of a conversation is like, of the model that is asked first."""
+    keepers: frozenset[Keeper]
+    """Of all that may answer."""
+    singles: Sequence[Model]
+    """All that may answer, first those of `model`, in their order."""
+    summarizer: Model | None
+    """Who makes summaries of conversations. None: `model`."""
+
+
+class Endings:
+    """What is closed while everything else goes on."""
+
+    def __init__(self) -> None:
+        self._tasks = set[asyncio.Task[None]]()
+
+    def begin(self, closing: Coroutine[None, None, None]) -> None:
+        """Returns at once."""
+        self._tasks.add(task := asyncio.create_task(self._end(closing)))
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Return once all of it is closed."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _end(self, closing: Coroutine[None, None, None]) -> None:
+        try:
+            await closing
+        except Exception:  # a bug in an adapter, of what nobody uses any more
+            logger.exception("closing what is not used any more broke")
+
+
+class _Recipe(NamedTuple):
+    """What one model is made of: the same recipe, the same model."""
+
+    name: str
+    config: ModelConfig
+    """Without its fallbacks."""
+    provider: ProviderConfig
+    clear_keeping: int | None
+    """As `build_model` has it, of providers that can."""
+
+
+class _Said(NamedTuple):
+    """What the settings say of models."""
+
+    models: Mapping[str, ModelConfig]
+    providers: Mapping[str, ProviderConfig]
+    clear_keeping: int | None
+    summarizer: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "_Said":
+        llm, folds = settings.llm, settings.llm.context_optimization.folds
+        keeping = folds.keep_recent_tool_results if folds.provider_side == "clear" else None
+        return cls(llm.models, llm.providers, keeping, llm.context_optimization.compaction.summarizer_model)
+
+
+class _Summarizer(NamedTuple):
+    model: Model | None = None
+    singles: Sequence[Model] = ()
+
+
+class Thinkers:
+    """All of them. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        around: Around,
+        *,
+        instead: Model | None = None,
+        gone: Callable[[Model], None] = lambda _: None,
+        endings: "Endings",
+    ) -> None:
+        """`around`: as `build_model` has it. `gone` is called with each model that nothing uses any more.
+
+        `instead`: with it each agent thinks, instead of the model that the settings name now.
+        """
+        self._clock = clock
+        self._around = around
+        self._instead = {agent.id: (agent.model, instead) for agent in settings.agents} if instead is not None else {}
+        self._gone = gone
+        self._endings = endings
+        self._pool: dict[_Recipe, Model] = {}
+        self._held: dict[Thinker, int] = {}
+        self._said = _Said.of(settings)
+        self._made: dict[tuple[str, str], Thinker] = {}
+        self._summarizer, self._made = self._all(self._said, settings)
+
+    @property
+    def keepers(self) -> list[Keeper]:
+        """Of all models that there are."""
+        return [one for one in self._pool.values() if isinstance(one, Keeper)]
+
+    def of(self, agent: str, name: str) -> Thinker:
+        """By an agent's id and a key of `llm.models`: made when it is first asked for, without IO."""
+        if (agent, name) not in self._made:
+            self._made[agent, name] = self._make(self._said, self._summarizer, agent, name)
+        return self._made[agent, name]
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """As `gateway.live.Taker`: from then on `of` gives others, where theirs is another recipe."""
+        said = _Said.of(new)
+        summarizer, made = self._all(said, new)
+
+        def put() -> None:
+            self._said, self._summarizer, self._made = said, summarizer, made
+            self.sweep()
+
+        return put
+
+    @contextlib.contextmanager
+    def held(self, thinker: Thinker) -> Iterator[Thinker]:
+        """What it is made of stays open meanwhile, whatever the settings say."""
+        self.hold(thinker)
+        try:
+            yield thinker
+        finally:
+            self.let_go(thinker)
+
+    def hold(self, thinker: Thinker) -> None:
+        """The same, until `let_go`."""
+        self._held[thinker] = self._held.get(thinker, 0) + 1
+
+    def let_go(self, thinker: Thinker) -> None:
+        """Once for each `hold`."""
+        self._held[thinker] -= 1
+        if not self._held[thinker]:
+            del self._held[thinker]
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Close what nothing uses any more."""
+        used = {id(one) for one in self._summarizer.singles}
+        used |= {id(one) for thinker in (*self._made.values(), *self._held) for one in thinker.singles}
+        for recipe, model in list(self._pool.items()):
+            if id(model) not in used:
+                del self._pool[recipe]
+                self._gone(model)
+                self._endings.begin(model.aclose())
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        instead = {id(model): model for _, model in self._instead.values()}
+        for model in (*self._pool.values(), *instead.values()):
+            await model.aclose()
+
+    def _all(self, said: _Said, settings: Settings) -> tuple[_Summarizer, dict[tuple[str, str], Thinker]]:
+        """What each agent thinks with, by the settings; other names are made when they are asked for."""
+        names = [(agent.id, agent.model) for agent in settings.agents]
+        for agent, name in names:  # before the summarizer, which shares what they think with as they do
+            if name not in self._instead.get(agent, ()):
+                self._build(said, name, said.clear_keeping)
+        summarizer = _Summarizer()
+        if said.summarizer:
+            keeping = (
+                said.clear_keeping if any(said.summarizer in chain(name, said.models) for _, name in names) else None
+            )
+            summarizer = _Summarizer(*self._build(said, said.summarizer, keeping))
+        return summarizer, {(agent, name): self._make(said, summarizer, agent, name) for agent, name in names}
+
+    def _make(self, said: _Said, summarizer: _Summarizer, agent: str, name: str) -> Thinker:
+        known, instead = self._instead.get(agent, ("", None))
+        if instead is None or known != name:
+            model, singles = self._build(said, name, said.clear_keeping)
+        else:
+            model, singles = instead, [instead]
+        whole, before = (*singles, *summarizer.singles), self._made.get((agent, name))
+        if before is not None and [*map(id, whole)] == [*map(id, before.singles)]:
+            return before
+        keepers = [one for one in whole if isinstance(one, Keeper)]
+        first = singles[0]
+        return Thinker(
+            name=name,
+            model=model,
+            first=first,
+            ceiling_usd=partial(_ceiling, keepers),
+            outlook=partial(first.outlook, agent) if isinstance(first, Keeper) else _unknown,
+            keepers=frozenset(keepers),
+            singles=whole,
+            summarizer=summarizer.model,
+        )
+
+    def _build(self, said: _Said, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
+        """The model with its fallbacks, and all of these, each of which is there once."""
+        names = chain(name, said.models)
+        recipes = {key: _recipe(said, key, keeping) for key in names}
+        made = {key: self._pool[recipe] for key, recipe in recipes.items() if recipe in self._pool}
+        model = build_model(
+            name, said.models, said.providers, self._clock, made=made, clear_keeping=keeping, around=self._around
+        )
+        self._pool |= {recipe: made[key] for key, recipe in recipes.items()}
+        return model, [made[key] for key in names]
+
+
+def _recipe(said: _Said, name: str, keeping: int | None) -> _Recipe:
+    config = said.models[name]
+    provider = said.providers[config.provider]
+    clears = keeping if isinstance(provider, AnthropicConfig) else None
+    return _Recipe(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
+
+
+def _ceiling(keepers: Sequence[Keeper], request: Request) -> float:
+    return max((keeper.ceiling_usd(request) for keeper in keepers), default=0.0)
+
+
+def _unknown(_place: str) -> Outlook:
+    return UNKNOWN

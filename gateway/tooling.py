@@ -1,0 +1,237 @@
+"""The tools of all agents, wired: what they share, and what each has of its own."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from agent.models.base import Image, Model
+from agent.tools.schema import Refused
+from agent.tools.shell import BASH
+from agent.workspace import default_workspace
+from agent.workspace.skills import FOLDER
+from gateway import own_files
+from gateway.events import Address, ConversationId, EventId, Finished, Shown
+from gateway.ground import Ground
+from gateway.hands import Hand
+from gateway.ids import new_id
+from gateway.live import Takes
+from gateway.ops.tool_stats import ToolStats
+from gateway.settings import AgentConfig
+from gateway.settings_tools import ToolsConfig
+from gateway.standing import RANKS
+from gateway.tools import images
+from gateway.tools.approvals import Approvals
+from gateway.tools.deciding import Deciding
+from gateway.tools.dispatch import Hands
+from gateway.tools.files import FileHands
+from gateway.tools.gate import Gate
+from gateway.tools.late import MOST_SHARE, Fitting, fitted
+from gateway.tools.mcp.server import ServerState
+from gateway.tools.mcp.servers import McpServers
+from gateway.tools.permits import Permit, ruled
+from gateway.tools.rooms import Reach, RoomHands
+from gateway.tools.root import Root
+from gateway.tools.sandbox import SKILLS
+from gateway.tools.shell import Shell
+from gateway.tools.skills import SkillHands
+from gateway.tools.state import told
+from gateway.tools.toolbox import Toolbox
+from gateway.tools.under_way import UnderWay
+from gateway.tools.web import WebHands
+
+logger = logging.getLogger("reverie.tooling")
+
+SETTLE_S = 5.0
+"""So long the first turn waits at most for servers of tools that are just starting."""
+FILES = "files"
+"""Of an agent: in the directory of what is its own, unless the operator names another."""
+
+
+class Tooling:
+    """For all agents."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        said, store, clock = ground.live.settings.tools, ground.store, ground.clock
+        self.approvals = Approvals(
+            store,
+            clock,
+            said.approvals,
+            post=ground.post,
+            places=ground.life.places,
+            who=ground.who,
+            prefix=ground.prefix,
+        )
+        self.stats = ToolStats(lambda: len(self.approvals.open))
+        self.deciding = Deciding(self.approvals, store, clock, ground.prefix)
+        self._gate = Gate(said, store, clock, self.approvals)
+        self._web = WebHands(said.web, clock)
+        self._mcp = McpServers(said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep)
+        self._shells: dict[str, Shell] = {}
+        self._families: dict[str, str] = {}
+        """Of each tool, by name. Those of servers have none."""
+        self._all: dict[str, Mapping[str, Callable[[], Sequence[Hand]]]] = {}
+        """Of each agent, by family, from what is made once: its shell goes on when it thinks with another model."""
+        self._roots: list[Root] = []
+        self.doing = UnderWay()
+        self._turns = WeakKeyDictionary[Hands, float]()
+        """When each agent's last turn began, by its hands."""
+
+        ground.live.hear(Takes(lambda settings: settings.tools, self._become))
+
+    def _become(self, said: ToolsConfig) -> None:
+        """Calls that begin from now on go by that."""
+        self.approvals.become(said.approvals)
+        self._gate.become(said)
+        self._web.become(said.web)
+        for shell in self._shells.values():
+            shell.become(said.bash)
+        for root in self._roots:
+            root.max_bytes = said.files.max_bytes
+
+    @property
+    def late(self) -> bool:
+        """Tools may come and go."""
+        return bool(self._ground.live.settings.tools.mcp)
+
+    def files(self, agent: AgentConfig) -> Path:
+        """Where an agent's files are."""
+        return agent.files or own_files.own(agent.workspace, self._ground.store.path, agent.id) / FILES
+
+    def hands(self, agent: AgentConfig, model: Model, own: Sequence[Hand], reach: Reach, skills: SkillHands) -> Hands:
+        """Everything that an agent can do. `own`: what it does with itself. `reach`: where it may act.
+
+        `model`: what it thinks with: a small window has no room for all. `skills`: its own. Call it again for another
+        model: the tools are the same then, and `own`, `reach` and `skills` mean nothing.
+        """
+        if agent.id not in self._all:
+            self._all[agent.id] = self._made(agent, own, reach, skills)
+        said = self._ground.live.settings.tools
+        families = {family: list(some()) for family, some in self._all[agent.id].items()}
+        if model.takes_tools:
+            families = fitted(agent.id, families, model.context_tokens, said.off)
+        self._families |= {hand.spec.name: family for family, some in families.items() for hand in some}
+        return Hands(
+            [hand for some in families.values() for hand in some],
+            self._gate,
+            late=Fitting(self._mcp, agent.id, int(model.context_tokens * MOST_SHARE)) if self.late else None,
+            counted=self.stats.called,
+            off=said.off,
+            doing=self.doing,
+            redact=self._ground.redact,
+            used=self._ground.used,
+        )
+
+    def _made(
+        self, agent: AgentConfig, own: Sequence[Hand], reach: Reach, skills: SkillHands
+    ) -> Mapping[str, Callable[[], Sequence[Hand]]]:
+        ground, said = self._ground, self._ground.live.settings.tools
+        path = self.files(agent)
+        root = Root(path, said.files.max_bytes)
+        shell = Shell(path, said.bash, ground.clock, skills.paths, hidden=self._hidden(), finished=self._finished)
+        self._shells[agent.id] = shell
+        self._roots.append(root)
+        rooms = RoomHands(
+            store=ground.store,
+            clock=ground.clock,
+            channels=ground.channels,
+            places=ground.life.places,
+            bindings=ground.bindings,
+            who=ground.who,
+            reach=reach,
+            files=root,
+            outfiles=ground.outfiles,
+            post=ground.post,
+        )
+        files = FileHands(root, ground.media)
+        return {
+            "itself": lambda: [*own, *ground.life.hands, *skills.hands],
+            "rooms": lambda: rooms.hands,
+            "files": lambda: files.hands,
+            "shell": lambda: shell.hands,
+            "web": lambda: self._web.hands,
+        }
+
+    def _hidden(self) -> list[Path]:
+        """What no command sees, wherever it is: the configuration, what is kept, and what is each agent's own."""
+        ground = self._ground
+        own = [
+            path for one in ground.live.settings.agents for path in (one.workspace, self.files(one)) if path is not None
+        ]
+        return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
+
+    def skills(self, agent: AgentConfig) -> SkillHands:
+        """Those of its workspace."""
+        workspace, bindings = agent.workspace or default_workspace(), self._ground.bindings
+
+        def scripts() -> str:
+            boxed = self._ground.live.settings.tools.bash.sandbox == "bubblewrap"
+            return SKILLS if boxed else str(workspace / FOLDER)
+
+        return SkillHands(workspace, lambda at: bindings.of(at).skills, scripts=scripts)
+
+    def state(self, agent: str) -> str:
+        """How its shell runs, in one line for the agent."""
+        return self._shells[agent].describe()
+
+    async def told(self, agent: str, conversation: ConversationId, hands: Hands, roles: Sequence[str]) -> str:
+        """How they are there just now, for a turn of the agent: of the shell only to who may use it, by these roles."""
+        permits, said = hands.permits(), self._ground.live.settings.tools
+        needs = ruled(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
+        reached = needs is not None and any(RANKS.index(role) >= RANKS.index(needs) for role in roles)
+        found = await self.approvals.grants.told() if reached else {}
+        approved = sorted({one.tool for one in found if (one.agent, one.conversation) == (agent, conversation)})
+        return told(self.state(agent) if reached else "", approved, *hands.news)
+
+    async def ready(self, hands: Hands, lasts_s: float) -> None:
+        """A turn begins. What the agent is told of its tools is renewed where nothing of it can be cached any more.
+
+        `lasts_s`: for so long it can be.
+        """
+        now_s, before_s = self._ground.clock.monotonic(), self._turns.get(hands)
+        self._turns[hands] = now_s
+        if self.late and before_s is None:
+            await self._mcp.settled(SETTLE_S)
+        if before_s is None or now_s - before_s > lasts_s:
+            hands.pin()
+
+    def toolbox(self, agent: str, hands: Hands, at: Address) -> Toolbox:
+        """The same for people, who ask there."""
+        said, families = self._ground.live.settings.tools, dict[str, dict[str, Permit]]()
+        for name, permit in hands.permits().items():
+            families.setdefault(self._families.get(name, "MCP"), {})[name] = permit
+        states = [self.state(agent), *(_told(one) for one in self._mcp.describe())]
+        return Toolbox(
+            families=families, rules=said.rules, off=said.off, states=states, doing=hands.doing(at.conversation)
+        )
+
+    async def begin(self) -> None:
+        """Take up what an earlier process left, and start what takes long. Call once, before the first turn."""
+        await self.approvals.recover()
+        await self._ground.outfiles.sweep()
+        self._mcp.start()
+
+    async def close(self) -> None:
+        """End all that runs for tools. Call after the turns have ended."""
+        await asyncio.gather(*(shell.aclose() for shell in self._shells.values()))
+        await self._mcp.aclose()
+        await self._web.aclose()
+        await self.approvals.close()
+
+    async def _keep(self, data: bytes, about: str) -> tuple[Shown, Image] | None:
+        try:
+            return await images.shown(self._ground.media, data, about)
+        except Refused:
+            return None
+
+    async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
+        now = self._ground.clock.now()
+        event = Finished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
+        await self._ground.life.inward.tell(event)
+
+
+def _told(server: ServerState) -> str:
+    why = f": {server.why}" if server.why else ""
+    return f"MCP server {server.name} is {server.state}, {server.tools} tools{why}"

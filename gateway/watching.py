@@ -1,0 +1,80 @@
+"""Has the configuration read again when it was written, and when somebody asks for that. In the background."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from agent.workspace.watch import Heard, Watcher
+from channels.tasks import within
+from gateway.clock import Clock
+from gateway.config_files import ConfigFiles
+from gateway.live import Live
+
+DEBOUNCE_MS: Final = 200
+"""Changes are gathered for so long: an editor takes several steps, and so does whoever writes several files."""
+LOOK_S: Final = 30.0
+"""How often the files are looked at though nothing was heard of them: some file systems of networks tell nothing."""
+
+
+class Watching:
+    """Of one gateway."""
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live, self._clock = live, clock
+        self._watchers: dict[Path, Watcher] = {}
+        self._left: list[Watcher] = []
+        """Those that were told to stop."""
+        self.heard = False
+        """A watcher has said that it listens, or that it cannot."""
+
+    async def run(self) -> None:
+        """Until cancelled; then no thread is left. Returns at once where the configuration is in no files."""
+        live, files = self._live, self._live.files
+        if files is None:
+            return
+        try:
+            await asyncio.to_thread(files.begin)
+            while True:
+                self._follow(files)
+                with contextlib.suppress(TimeoutError):
+                    await within(self._clock, LOOK_S, live.news.wait())
+                live.news.clear()
+                if live.asked() or await asyncio.to_thread(files.stale):
+                    await live.reload()
+        finally:
+            self._leave(*self._watchers)
+            await asyncio.to_thread(self._join)
+
+    def _follow(self, files: ConfigFiles) -> None:
+        """Watch where they lie now, and nowhere else."""
+        places = files.places
+        self._leave(*(place for place in self._watchers if place not in places))
+        for place in places - self._watchers.keys():
+            self._watchers[place] = self._watcher(place, asyncio.get_running_loop())
+
+    def _watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> Watcher:
+        def report(_: Heard) -> bool:
+            self.heard = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._live.news.set)
+                return True
+            return False
+
+        def counts(path: str) -> bool:
+            return not path.startswith(store)
+
+        # Other names count, whatever they are: a link that is put in place of another one brings new files.
+        store = str(self._live.settings.store.path.absolute())
+        meanwhile = "the configuration is looked at now and then"
+        return Watcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
+
+    def _leave(self, *places: Path) -> None:
+        for place in places:
+            watcher = self._watchers.pop(place)
+            watcher.stop()
+            self._left.append(watcher)
+
+    def _join(self) -> None:
+        for watcher in self._left:
+            watcher.join()
