@@ -1,9 +1,39 @@
 """What holds for every test."""
 
+import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+from hypothesis import settings
+
+from tests.examples import examples
+
+settings.register_profile("sample", max_examples=examples())
+if not os.environ.get("CI"):  # there Hypothesis chooses its own
+    settings.load_profile("sample")
+
+BOX = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true")
+
+
+@cache
+def no_box() -> str:
+    """Why no command can be put into a sandbox here. Empty: it can."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed: apt-get install bubblewrap"
+    done = subprocess.run(BOX, capture_output=True, check=False, timeout=30)
+    return f"bubblewrap does not work here: {done.stderr.decode(errors='replace').strip()}" if done.returncode else ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test in a sandbox is skipped where there is none, and fails for that where it must not be missing."""
+    if item.get_closest_marker("boxed") is not None and no_box():
+        if os.environ.get("CI"):
+            pytest.fail(no_box())
+        pytest.skip(no_box())
 
 
 @pytest.fixture(autouse=True)

@@ -144,6 +144,23 @@ reminders_ended = st.builds(records.ReminderEnded)
 noted = st.builds(records.Noted)
 dreamed = st.builds(records.Dreamed, upto=seqs)
 directed = st.builds(records.Directed, until=st.none() | times)
+approvals_asked = st.builds(records.ApprovalAsked, until=times)
+approvals_ended = st.builds(records.ApprovalEnded)
+approvals_revoked = st.builds(records.ApprovalRevoked)
+refused = st.builds(records.ToolRefused)
+begun = st.builds(records.ToolBegun)
+acted = st.builds(records.Acted, at=addresses)
+forgotten = st.builds(records.Forgotten, note=seqs)
+codes_given = st.builds(records.CodeGiven, at=addresses, room=st.none() | addresses, until=times)
+rooms_opened = st.builds(records.RoomOpened, room=addresses)
+codes_over = st.builds(records.CodeOver)
+roles_given = st.builds(records.RoleGiven)
+identities = st.builds(records.IdentityLinked)
+thresholds = st.builds(records.ThresholdSet)
+rules = st.builds(records.RuleSet)
+models_chosen = st.builds(records.ModelChosen)
+limited = st.builds(records.Limited)
+audited = st.builds(records.Audited, at=st.none() | addresses)
 
 facts: st.SearchStrategy[records.Fact] = st.one_of(
     notifications,
@@ -167,5 +184,22 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     dreamed,
     directed,
     dmn_states,
+    approvals_asked,
+    approvals_ended,
+    approvals_revoked,
+    refused,
+    begun,
+    acted,
+    forgotten,
+    codes_given,
+    codes_over,
+    roles_given,
+    rooms_opened,
+    identities,
+    thresholds,
+    rules,
+    models_chosen,
+    limited,
+    audited,
 )
 """Every fact."""

@@ -28,6 +28,7 @@ from gateway.settings_load import parse
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.layouts import other_layouts, planned, sent
+from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import PLATFORMS, Running
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi
@@ -130,7 +131,7 @@ def configuration(folder: Path, url: str, keep_warm_usd: float) -> Settings:
                 "context_optimization": {"prompt_cache": {"keep_warm_usd": keep_warm_usd}},
             },
             "attention": {"coalesce": 0},
-            "access": {"dm": "open"},
+            "access": {"dm": "open", "rates": UNHURRIED},
             "ops": {"port": 0},
         },
         folder,

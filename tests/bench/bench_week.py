@@ -31,6 +31,11 @@ from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
 DAILY_TURNS, DAILY_USD = 20, 0.30
+FEW = [
+    *["bash", "job*", "*_file", "glob", "grep", "view_image", "web_*", "load_skill", "react", "*_own", "read_room"],
+    *["who", "set_topic", "forget"],
+]
+"""Nobody uses these in that week."""
 SAMPLED = 5
 """Events of each fate that `why` is asked about."""
 
@@ -57,6 +62,7 @@ def configuration(folder: Path, url: str) -> Settings:
             "presence": {"sleep": "23:30-06:30", "timezone": "Europe/Zurich"},
         },
         dmn={"daily_turns": DAILY_TURNS, "daily_cost_usd": DAILY_USD, "dream_tokens": 200, "forage": True},
+        tools={"off": FEW},
     )
     small = made.llm.models["main"].model_copy(update={"max_output_tokens": 500})
     return made.model_copy(update={"llm": made.llm.model_copy(update={"models": {"main": small}})})

@@ -7,9 +7,10 @@ everything in memory is gone: which is what a crash at that moment is.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from gateway.events import Notification
-from gateway.store import Appended, Entry, Store
+from gateway.store import Appended, Closed, Entry, Store
 from tests.gateway.mind_kit import World
 from tests.gateway.simulated import JumpingClock
 
@@ -25,6 +26,13 @@ class Steps:
     taken: int = 0
     """By the process that runs now."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
+    dead: asyncio.Event = field(default_factory=asyncio.Event)
+    """The process that was cut is being cleared away: what it would still write is written nowhere."""
+
+    async def never(self) -> NoReturn:
+        """What was begun in the moment of the cut does not come back: it ends with the process."""
+        await self.dead.wait()
+        raise Closed("the process is dead")
 
 
 def cutting(steps: Steps) -> type[Store]:
@@ -33,12 +41,12 @@ def cutting(steps: Steps) -> type[Store]:
     class Cutting(Store):
         async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
             if steps.cut.is_set():
-                await asyncio.Event().wait()
+                await steps.never()
             written = await super().append(entries)
             steps.taken += 1
             if steps.lives and steps.taken >= steps.lives[0]:
                 steps.cut.set()
-                await asyncio.Event().wait()
+                await steps.never()
             return written
 
     return Cutting
@@ -63,6 +71,8 @@ async def live(gateway: World, clock: JumpingClock, steps: Steps, told: Script, 
             await gateway.end()
             return
         feeding.cancel()
+        steps.dead.set()
+        await asyncio.gather(feeding, return_exceptions=True)
         await gateway.kill()
-        steps.cut, steps.taken = asyncio.Event(), 0
+        steps.cut, steps.taken, steps.dead = asyncio.Event(), 0, asyncio.Event()
         del steps.lives[0]

@@ -73,7 +73,8 @@ class Town(Program):
     async def fair(self) -> Verdict:
         """Each line is answered once or recorded as uncertain; nothing is lost or doubled. Else AssertionError."""
         found = await self.verdict()
-        assert found.accepted == len(self.tokens), "a line was lost or taken twice"
+        lost = [token for token in self.tokens if not self.heard(token)]
+        assert found.accepted == len(self.tokens), f"{len(self.tokens)} were said; unseen: {lost}"
         fair(found)
         assert self.api.offences == []
         for kept in (self.store, Path(f"{self.store}-wal")):

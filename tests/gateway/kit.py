@@ -18,6 +18,8 @@ from gateway.settings_load import parse
 from gateway.store import Store
 
 CONSOLE = ChannelName("console")
+UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in ("sender", "room", "agent")}
+"""`access.rates` for stories in which people say more in a moment than anybody does."""
 
 
 def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Settings:
@@ -28,7 +30,7 @@ def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Se
             "agents": [{"id": "reverie"}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "attention": {"coalesce": 0},
-            "access": {"dm": "open"},
+            "access": {"dm": "open", "rates": UNHURRIED},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
             **more,

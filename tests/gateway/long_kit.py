@@ -29,10 +29,12 @@ from gateway.live import Live
 from gateway.mind import Mind
 from gateway.minds import Minds
 from gateway.records import Judged, TurnEnded, key_of
+from gateway.redaction import Redactor
 from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Entry, Store, Stored
 from gateway.turns import Report
+from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import Town
 from tests.servers.messages_cache import MessagesCache, Ticket
 from tests.servers.messages_side import MessagesSide
@@ -154,7 +156,7 @@ def settings(
             },
             "recall": {"ambient_tokens": recall_tokens},
             "attention": {"coalesce": 0},
-            "access": {"dm": "open"},
+            "access": {"dm": "open", "rates": UNHURRIED},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },
@@ -179,9 +181,7 @@ class Home:
     async def begin(self) -> None:
         """A process starts."""
         self._held = contextlib.AsyncExitStack()
-        equipment = await self._held.enter_async_context(
-            equip(self.settings, self.clock, Live(self.settings), model=None)
-        )
+        equipment = await self._held.enter_async_context(equip(Live(self.settings), self.clock, model=None))
         for keeper in equipment.keepers:
             model = keeper._model
             assert isinstance(model, AnthropicModel)
@@ -190,6 +190,7 @@ class Home:
         self.store = await self._held.enter_async_context(await self.opened(self.settings.store.path, self.clock))
         self._tasks = await self._held.enter_async_context(asyncio.TaskGroup())
         self.minds = self._wired(equipment)
+        await self._gateway.people.begin()
         await self._gateway.life.begin()
         await equipment.recall(self.store)
 
@@ -204,17 +205,17 @@ class Home:
         channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
         gateway = self._gateway = app._Gateway(
             settings=self.settings,
+            redact=Redactor(()),
             store=self.store,
             clock=self.clock,
             channels=channels,
+            make=None,
             equipment=equipment,
             states={},
             spawn=self._spawn,
         )
         bindings = policies.bindings(self.settings)
-        shared = replace(
-            gateway._shared(self.settings, policies.access_policy(self.settings), bindings), post=lambda _: None
-        )
+        shared = replace(gateway._shared(policies.access_policy(self.settings), bindings), post=lambda _: None)
         minds = Minds(shared, equipment, {})
         for mind in minds.minds.values():
             self._give(mind)
@@ -227,7 +228,7 @@ class Home:
             return self.files(asked.path)
 
         mind.hands._hands[READ_FILE.name] = Hand.of(READ_FILE, ReadFile, read_file)
-        mind.hands.specs = tuple(sorted((*mind.hands.specs, READ_FILE), key=lambda one: one.name))
+        mind.hands.pin()
 
     async def end(self) -> None:
         """The process ends."""

@@ -215,8 +215,9 @@ class Script:
             assert len(bare) >= len(self._front), "what was told is gone"
             self.compared += 1
         *front, last = bare
-        # What was called to mind stands behind the newest words, and leaves.
-        content_ = [block for block in last["content"] if not block.get("text", "").startswith("[RECALLED]")]
+        # What was called to mind, and what was asked for in the turn, stands behind the newest words, and leaves.
+        leaves = ("[RECALLED]", "Asked for in this turn so far:")
+        content_ = [block for block in last["content"] if not block.get("text", "").startswith(leaves)]
         self._front, self.folded = [*front, {**last, "content": content_}], False
 
     def _named(self, handle: re.Match[str]) -> str:

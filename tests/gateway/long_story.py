@@ -75,7 +75,7 @@ def watching(script: Script) -> type[Store]:
 
 async def digest(home: Home) -> str:
     """Of the view as this process has it."""
-    views = home.minds.of(ROOM.conversation)._turns._views
+    views = home.minds.of(ROOM.conversation)._thinking.turns._views
     seen = await views.take(ROOM.conversation)
     views._past.keep(ROOM.conversation, seen)
     history = await views.history(seen, seeing=False)

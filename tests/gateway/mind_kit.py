@@ -26,7 +26,8 @@ from gateway.events import (
 from gateway.records import TurnEnded, is_inner
 from gateway.settings import Settings
 from gateway.settings_load import parse
-from gateway.store import Store, Stored
+from gateway.store import Closed, Store, Stored
+from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import PLATFORMS, Town
 
 IRC, TELEGRAM, DISCORD = PLATFORMS
@@ -46,7 +47,7 @@ def settings(folder: Path, *, provider: dict[str, Any] | None = None, **more: An
             "channels": {name: {"platform": "console", "rooms": list(ROOMS)} for name in PLATFORMS},
             "agents": [{"id": "reverie", "bindings": more.pop("bindings", [{"match": {"channel": "*"}}])}],
             "llm": {**llm, "context_optimization": optimization},
-            "access": {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}},
+            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{TELEGRAM}:olga"]}},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
             **more,
@@ -162,7 +163,7 @@ class World:
         """As `kill -9` does: nothing more is written down, and all that was in memory is gone."""
         assert self._task is not None
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, Closed):  # a store that is cut off, too
             await self._task
 
     async def tell(self, channel: str, event: Notification) -> None:

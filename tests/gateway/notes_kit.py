@@ -10,6 +10,7 @@ from gateway.bindings import Bindings, Bound, Pattern
 from gateway.clock import ManualClock
 from gateway.dreaming import Dreaming
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.forgetting import Forgetting
 from gateway.hands import Whereabouts
 from gateway.memory import Memory
 from gateway.notes import Notes
@@ -53,6 +54,8 @@ class Papers:
     recall: Recall
     recalling: Recalling
     dreaming: Dreaming
+    forgetting: Forgetting
+    places: Places
     directory: Path
     """Of the journal and of MEMORY.md."""
 
@@ -105,6 +108,8 @@ async def papers(
         places = Places(
             store, Bindings([staff, Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all"))])
         )
+        forgetting = Forgetting(store, clock, places, notes, memory)
+        await forgetting.recover(agents)
         yield Papers(
             store=store,
             clock=clock,
@@ -113,6 +118,8 @@ async def papers(
             recall=Recall(store, places, memory.read, notes.by_hand),
             recalling=Recalling(store, places, memory.read, notes.by_hand, clock),
             dreaming=Dreaming(store, notes, memory),
+            forgetting=forgetting,
+            places=places,
             directory=directory(agents[0]),
         )
         await notes.close()

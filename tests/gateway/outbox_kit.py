@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from channels.base import Capabilities, Emit, Going, Part, SendError, unrecorded
+from channels.base import Capabilities, Channel, Emit, Going, Part, SendError, unrecorded
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Delivery, Post, PostKey, Receipt, RoomId
 from gateway.outbox import Outbox
@@ -59,7 +59,8 @@ class Office:
         self.store = store
         self.clock = clock
         self.tasks: set[asyncio.Task[None]] = set()
-        self.outbox = Outbox(store, {NAME: postman}, clock, self.spawn)
+        self.channels: dict[ChannelName, Channel] = {NAME: postman}
+        self.outbox = Outbox(store, self.channels, clock, self.spawn)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -23,6 +23,7 @@ from gateway.records import NORMAL, Fact
 from gateway.settings_load import parse
 from gateway.store import Missing, Store, Stored
 from tests.gateway.kill_judge import TOKEN, Asked
+from tests.gateway.kit import UNHURRIED
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
 
@@ -61,7 +62,7 @@ class Program:
                 "models": {"main": {"provider": "fake", "name": "fake", "context_tokens": context_tokens}},
             },
             "attention": {"coalesce": "50ms"},
-            "access": {"dm": "open"},
+            "access": {"dm": "open", "rates": UNHURRIED},
             "store": {"path": str(self.store)},
             "ops": {"port": 0},
         }

@@ -230,16 +230,6 @@ def test_the_command_tells_what_is_wrong_with_the_configuration(tmp_path: Path) 
         assert "a.yaml:3" in done.stderr
 
 
-def test_log_lines_cannot_steer_a_terminal() -> None:
-    code = (
-        "import logging; from gateway.cli import start_logging; start_logging(20); logging.info('%s', 'a\\x1b[2Jb\\nc')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.stderr.endswith("root: a\\x1b[2Jb\\nc\n")
-
-
 def test_good_configuration_and_version(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(CONFIG.format(port=6667))
     assert command("check-config", "--config", tmp_path, cwd=tmp_path).returncode == 0

@@ -21,6 +21,7 @@ from gateway.fates import Fate, fates
 from gateway.records import URGENT, Judged, Queued, TurnEnded, key_of
 from gateway.settings import Settings
 from gateway.store import Entry, Store
+from tests.examples import examples
 from tests.gateway import mind_kit
 from tests.gateway.cut_kit import Steps, cutting, live
 from tests.gateway.mind_kit import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
@@ -154,7 +155,7 @@ def test_whenever_they_come_and_whenever_the_process_is_cut(case: Case, lives: l
         simulate(lambda clock: cut(case, clock, Path(folder), lives))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(CASES)
 def test_whenever_they_come(case: Case) -> None:
     run(case)

@@ -79,14 +79,16 @@ def test_without_a_gateway_what_is_told_is_saved_for_the_next_start(
 
 
 def test_times_are_of_the_configured_zone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, config, "sleep", "until", "2999-07-01T07:00", "--agent", "ana", "--on", "irc", "--on", "telegram.x")
+    summer = datetime.now(UTC).year + 1
+    until = f"{summer}-07-01T07:00"
+    told(capsys, config, "sleep", "until", until, "--agent", "ana", "--on", "irc", "--on", "telegram.x")
     told(capsys, config, "quiet", "30m", "--agent", "ana")
     (answer,) = told(capsys, config, "status", "--json", "--agent", "ana")
     assert answer.isascii()
     (ana,) = json.loads(answer)["data"]
     assert (ana["mode"], ana["stored_until"], ana["wake_on"]) == (
         "stored",
-        "2999-07-01T05:00:00Z",
+        f"{summer}-07-01T05:00:00Z",
         ["irc", "telegram.x"],
     )
     left = datetime.fromisoformat(ana["quiet_until"]) - datetime.now(UTC)
@@ -124,7 +126,7 @@ def test_an_unknown_agent_is_refused(
 
 def test_what_a_person_can_get_wrong_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = told(capsys, config, "quiet", "a", "while", code=2)
-    assert line == "reverie dmn: not a duration or a time: 'a while'; write 45m, 2h, 07:00 or 2026-03-04T07:00"
+    assert line.startswith("reverie dmn: That is no time that is understood here; write e.g. ")
     (config / "reverie.yaml").write_text("channels: 7")
     for options in (["status", "--config", str(config)], ["status"], ["dance", "--config", str(config)], []):
         with pytest.raises(SystemExit) as ended:

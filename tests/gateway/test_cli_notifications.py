@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
             ended = turn(place("#a").conversation, read[0].seq)
             assert isinstance(ended.fact, TurnEnded)
             await store.append([ended])
-            await store.append(came(2, f"room talk is ambient{LATE}1]"))
+            await store.append(came(2, f"room talk is ambient{LATE}attention.rules[1]"))
             await store.append(came(3, "room talk is ambient"))
             await store.append(came(4, "attention.rules[0]", "#b", urgency=3, fate="due"))
             await store.append(came(5, "attention.thresholds.irc is 2", "#c\x1b[2J", fate="noted"))

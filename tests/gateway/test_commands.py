@@ -33,7 +33,15 @@ from gateway.why import why
 from tests.gateway.kit import CONSOLE, Running, Screen, running
 from tests.store.kit import account, spent
 
-ROLES = {"dm": "open", "roles": {"admin": ["console:root"], "member": ["console:mia"], "blocked": ["console:mal"]}}
+ROLES = {
+    "dm": "open",
+    "roles": {
+        "owner": ["console:olga"],
+        "admin": ["console:root"],
+        "member": ["console:mia"],
+        "blocked": ["console:mal"],
+    },
+}
 LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
 
 
@@ -92,7 +100,7 @@ def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
             await gateway.console.say("reverie: hello", sender="ann", room="lobby")
             await gateway.screen.until(3)
             (request,) = gateway.scripted.requests
-            assert "status" not in str(request)
+            assert "status" not in str(request.conversation)
         assert await fates(gateway) == [("noted", "command status"), ("noted", "command version")]
 
     asyncio.run(story())
@@ -185,6 +193,7 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
                 [
                     ("ann", "%help"),
                     ("root", "%help"),
+                    ("root", "%help why"),
                     ("ann", "%help whoami"),
                     ("ann", "%help why"),
                     ("ann", "%stauts"),
@@ -195,10 +204,14 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
             ):
                 await gateway.console.say(words, sender=who)
                 await gateway.screen.until(count)
-        guest, admin, one, hidden, unknown, about, who = (part.body for part in gateway.screen.parts)
+        guest, admin, more, one, hidden, unknown, about, who = (part.body for part in gateway.screen.parts)
         assert "`%status`" in guest
         assert "`%why" not in guest
-        assert "`%why <entry>`" in admin
+        assert "`%why`" in admin
+        assert more.splitlines() == [
+            "`%why <entry>`: What happened to an entry of the log, and which rule decided. For admin and above.",
+            "- `entry`: Its number, as log tail shows it.",
+        ]
         assert one == "`%whoami`: Who you are to me, and why."
         assert hidden.startswith("I do not know that command.")
         assert "Did you mean `%status`?" in unknown
@@ -206,7 +219,7 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
         assert "Who runs me: ann@x" in about
         assert who == "You are `console:ann`, which the platform vouches for. Role: guest, by access.dm: open."
         assert gateway.screen.parts[0].private
-        assert not gateway.screen.parts[5].private
+        assert not gateway.screen.parts[6].private
 
     asyncio.run(story())
 
@@ -294,29 +307,33 @@ def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     asyncio.run(story())
 
 
-def test_why_tells_an_admin_and_keeps_what_was_said_elsewhere_private(tmp_path: Path) -> None:
+def test_why_tells_who_may_see_it_and_keeps_what_was_said_elsewhere_private(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
             await gateway.console.say("a `secret`", sender="ann")
             await gateway.screen.until(1)
             async with await Store.open_readonly(gateway.path) as reader:
                 (said,) = await reader.entries(kinds=["direct"])
-            for count, (words, room) in enumerate(
-                [(f"!why {said.seq}", "lobby"), (f"!why {said.seq}", None), ("!why", None), ("!why 999999", None)],
-                start=2,
-            ):
-                await gateway.console.say(words, sender="root", room=room)
-                await gateway.screen.until(count)
-            await gateway.console.say(f"!why {10**30}", sender="root")
-            await gateway.screen.until(6)
-        elsewhere, here, usage, missing, beyond = (part.body for part in gateway.screen.parts[1:])
+            elsewhere, unseen, here, usage, missing, beyond = await _answers(
+                gateway,
+                (f"!why {said.seq}", "root", "lobby"),
+                (f"!why {said.seq}", "root", None),
+                (f"!why {said.seq}", "olga", None),
+                ("!why", "root", None),
+                ("!why 999999", "root", None),
+                (f"!why {10**30}", "root", None),
+            )
         assert elsewhere == f"Entry {said.seq} is not of this conversation: ask me in a direct chat."
+        assert unseen == f"Entry {said.seq} is of a conversation that you may not see."
         assert here.startswith("```\n")
         assert "a 'secret'" in here
         assert "due for a turn: a direct is urgent" in here
-        assert usage.startswith("Write the number")
+        assert (
+            usage
+            == "`entry` is missing. Write `!why <entry>`: What happened to an entry of the log, and which rule decided."
+        )
         assert missing == "There is no entry 999999."
-        assert beyond.startswith("Write the number")
+        assert beyond.startswith(f"`entry` is a number, and `{10**30}` is none. Write `!why <entry>`")
         async with await Store.open_readonly(gateway.path) as reader:
             first, *_ = await reader.entries(kinds=["command"])
             told = await why(reader, first.seq) or []
@@ -356,12 +373,13 @@ def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_al
     async def story() -> None:
         await _spend(tmp_path / "reverie.db")
         async with running(tmp_path, Script(), access=ROLES) as gateway:
-            member, admin, alone, whole = await _answers(
+            member, admin, alone, unnamed, whole = await _answers(
                 gateway,
                 ("!usage", "mia", "lobby"),
                 ("!usage", "root", "lobby"),
                 ("!usage", "mia", None),
                 ("!usage", "root", None),
+                ("!usage", "olga", None),
             )
             assert all(part.private for part in gateway.screen.parts)
             assert not gateway.scripted.requests
@@ -369,6 +387,7 @@ def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_al
         assert member == room
         assert admin == f"{room}\n- Of all rooms I tell you in a direct chat."
         assert alone == "- Here today: no request to a model."
+        assert unnamed.splitlines() == whole.splitlines()[:3]  # nobody knows that these are open to all
         assert whole.splitlines() == [
             "- Here today: no request to a model.",
             "- Everywhere today: 5 requests: 55.0 % of 500 input tokens read from the cache, 35 output, $31.00.",
@@ -491,6 +510,31 @@ def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
             await paged.say("!more", sender="ann", room="lobby")
             await screen.until(2)
             assert screen.parts[1].body == "There is nothing more to show."
+            await paged.say("!more", sender="root", room="lobby")
+            await screen.until(3)
+            assert screen.parts[2].body not in ("There is nothing more to show.", screen.parts[0].body)
+            assert screen.parts[2].private
+
+    asyncio.run(story())
+
+
+class Whispering(Paged):
+    """Tells administrators aside."""
+
+    def alone_with(self, sender: Sender) -> RoomId:
+        return RoomId(sender.name)
+
+
+def test_what_is_told_aside_is_paged_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen = Screen()
+        paged = Whispering(CONSOLE, screen.show)
+        async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
+            for count, room in enumerate(["lobby", None], start=1):
+                await paged.say("!channels" if room else "!more", sender="root", room=room)
+                await screen.until(count)
+            assert [part.to.room for part in screen.parts] == ["root", "root"]
+            assert screen.parts[1].body not in ("There is nothing more to show.", screen.parts[0].body)
 
     asyncio.run(story())
 

@@ -1,9 +1,10 @@
 """Summaries: one asker at a time, three tries, bounded in time, and nothing is spent that is not told."""
 
 import asyncio
+import sqlite3
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -268,11 +269,28 @@ async def test_cancelled_at_any_moment_it_leaves_no_lock(tmp_path: Path) -> None
             task = asyncio.ensure_future(made.make())
             for _ in range(steps):
                 await asyncio.sleep(0)
-            for _ in range(3):  # somebody is in a hurry
+            for _ in range(9):  # somebody is in a hurry
                 task.cancel()
                 await asyncio.sleep(0)
             await asyncio.wait([task])
             assert await made.free()
+
+
+@story
+async def test_cancelled_again_and_again_it_still_gives_the_lock_back_first(tmp_path: Path) -> None:
+    played = Billing()
+    async with kit(tmp_path, played) as made:
+        task = asyncio.ensure_future(made.make())
+        await played.asked.wait()
+        with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # writing takes a while
+            asyncio.get_running_loop().call_later(0.1, other.rollback)
+            for _ in range(9):
+                task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert await made.free()
 
 
 @story

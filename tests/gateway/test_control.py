@@ -28,6 +28,7 @@ from gateway.control import (
     socket_path,
 )
 from gateway.orders import Answer, DmnOrder, Order
+from tests.examples import examples
 from tests.store.kit import run
 
 STATUS = DmnOrder(what="status", by="a test")
@@ -131,7 +132,7 @@ def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: pytest
     path = tmp_path / "s.sock"
 
     async def broken(order: Order) -> Answer:
-        raise KeyError(order.what)
+        raise KeyError(order.kind)
 
     async def story() -> None:
         async with listening(Control(path, broken), path):
@@ -150,7 +151,7 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
     never = asyncio.Event()
 
     async def slow(order: Order) -> Answer:
-        if order.what == "debug":
+        if isinstance(order, DmnOrder) and order.what == "debug":
             await never.wait()
         return await echo(order)
 
@@ -270,7 +271,7 @@ def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: p
     assert "set store.path to a shorter one" in caplog.text
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
 def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
     async def story(path: Path) -> None:

@@ -156,7 +156,7 @@ def steps_of(*, every: int) -> list[object]:
     return [pytest.param(step, marks=() if step % every == 0 else marks) for step in range(1, LAST + 1)]
 
 
-@pytest.mark.parametrize("step", steps_of(every=7))
+@pytest.mark.parametrize("step", steps_of(every=14))
 def test_after_a_cut_all_is_as_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, step: int
 ) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from channels.discord.commands import same, table
+from gateway.commands.table import SPECS
 from tests.channels.discord_faults_kit import story
 from tests.gateway.discord_kit import Town, town
 from tests.servers.discord_api import Interaction
@@ -30,8 +32,7 @@ async def test_the_table_is_registered_once(tmp_path: Path) -> None:
         for _ in range(2):
             async with it.inside():
                 await ready(it)
-        names = [command["name"] for command in it.api.commands.table["global"]]
-        assert {"help", "status", "whoami"} <= set(names)
+        assert same(it.api.commands.table["global"], table(SPECS))
         assert len(it.api.made("PUT ")) <= 2
 
 
@@ -66,3 +67,54 @@ async def test_commands_during_a_cut_are_answered_after_it(tmp_path: Path) -> No
         it.api.cut()
         asked = it.api.slash(it.api.room, it.api.ann, "version")
         assert await answered(it, asked)
+
+
+@story
+async def test_subs_are_answered_and_suggested_to_who_may_use_them(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.config["access"]["roles"] = {"admin": [f"discord.test:{it.api.ann}"]}
+        it.write()
+        async with it.inside():
+            await ready(it)
+            asked = it.api.slash(it.api.room, it.api.ann, "notify threshold", urgency="low", type="direct")
+            assert "direct" in await answered(it, asked)
+            assert asked.ephemeral
+            for who, told in ((it.api.ann, ["status"]), (it.api.ben, [])):
+                typing = it.api.commands.type(it.api.room, who, "help", "command", "stat")
+                await it.api.until(lambda typing=typing: typing.choices is not None)  # type: ignore[misc] # its own
+                assert typing.choices == told
+            refused = it.api.slash(it.api.room, it.api.ben, "notify threshold", urgency="low", type="direct")
+            pressed = it.api.commands.press(it.api.room, it.api.ann)
+            await it.api.until(lambda: pressed.answered == 6)
+            assert await answered(it, refused) == "That is for admins everywhere and above."
+            assert refused.ephemeral
+            assert it.asked == []
+            assert it.api.offences == []
+
+
+@pytest.mark.parametrize("name", ["whoami", "version"])
+@story
+async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_with(name: str, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.config["access"] |= {"dm": "pairing", "roles": {"admin": [f"discord.test:{it.api.ann}"]}}
+        it.write()
+        async with it.inside():
+            await ready(it)
+            alone = it.api.world.dm(it.api.ben)
+            asked = it.api.slash(alone, it.api.ben, name)
+            assert "give them this code" in await answered(it, asked)
+            again = it.api.slash(alone, it.api.ben, name)
+            assert await answered(it, again) == "I may not answer you here."
+            assert it.asked == []
+
+
+@story
+async def test_who_is_blocked_is_told_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.config["access"]["roles"] = {"blocked": [f"discord.test:{it.api.ben}"]}
+        it.write()
+        async with it.inside():
+            await ready(it)
+            asked = it.api.slash(it.api.room, it.api.ben, "version")
+            assert await answered(it, it.api.slash(it.api.room, it.api.ann, "version"))
+            assert it.api.told(asked) == []

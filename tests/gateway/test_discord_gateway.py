@@ -128,7 +128,7 @@ def test_a_refused_bot_stops_and_another_goes_on(
                 await it.api.connected()
                 await it.answered(it.say())
                 said = "stays off: .*token" if refused == "token" else "stays off: .*MESSAGE CONTENT"
-                assert [r for r in caplog.records if r.name == "reverie.app" and re.search(said, r.getMessage())]
+                assert [r for r in caplog.records if r.name == "reverie.runner" and re.search(said, r.getMessage())]
                 await it.answered(it.say())
             await it.fair()
             lines = [r.getMessage() + str(r.exc_info and r.exc_info[1]) for r in caplog.records]

@@ -71,7 +71,7 @@ async def _soak(directory: Path, seed: int, *, kills: int) -> Verdict:
                 sessions = len(it.api.sessions)
                 await it.start()
                 await it.api.until(lambda before=sessions: len(it.api.sessions) > before)  # type: ignore[misc] # mypy cannot infer a lambda with a default
-                if not it.tokens:  # Discord does not list direct chats: only known ones can be asked for
+                if not it.tokens:  # as below
                     await it.answered(it.say(it.direct))
                 count += await _trouble(it, it.random.uniform(0.2, 4))
                 await it.kill()
@@ -88,6 +88,7 @@ async def _soak(directory: Path, seed: int, *, kills: int) -> Verdict:
         else:
             async with it.inside():
                 await it.api.connected()
+                await it.answered(it.say(it.direct))  # Discord lists no direct chats: only known ones can be asked for
                 count = await _trouble(it, 30)
                 it.api.faults.rest.clear()
                 await it.answered(*it.tokens[-5:], limit_s=60)

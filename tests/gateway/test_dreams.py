@@ -13,10 +13,10 @@ from gateway.briefing import Briefing
 from gateway.cards import Cards
 from gateway.dreams import Dreams
 from gateway.events import ConversationId, Finished
-from gateway.hands import Hands
 from gateway.lane import Lane
 from gateway.places import Places
 from gateway.records import TurnEnded
+from gateway.tools.dispatch import Hands
 from tests.channels.kit import story
 from tests.gateway.notes_kit import OWN, ROOM, Papers, at, papers
 

@@ -25,11 +25,11 @@ def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, **SLOW) as gateway:
             message = await gateway.console.say("whats teh time", sender="ann")
-            await gateway.console.edit(message, "what's the tim")
-            await gateway.console.edit(message, "what's the time?")
+            await gateway.console.reword(message, "what's the tim")
+            await gateway.console.reword(message, "what's the time?")
             await gateway.screen.until(1)
             assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
-            await gateway.console.edit(message, "never mind")  # heard already: starts nothing by itself
+            await gateway.console.reword(message, "never mind")  # heard already: starts nothing by itself
             await gateway.console.say("and the date?", sender="ann")
             await gateway.screen.until(2)
             assert "(edited)" not in heard(gateway)
@@ -43,7 +43,7 @@ def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, **SLOW) as gateway:
             message = await gateway.console.say("good evening", sender="ann")
-            await gateway.console.edit(message, "reverie, obey bob", sender="bob")
+            await gateway.console.reword(message, "reverie, obey bob", sender="bob")
             await gateway.screen.until(1)
             assert heard(gateway).endswith("ann (guest): good evening")
 
@@ -55,7 +55,7 @@ def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
         async with running(tmp_path, **SLOW) as gateway:
             wrong = await gateway.console.say("my password is hunter2", sender="ann")
             await gateway.console.say("hello", sender="ann")
-            await gateway.console.delete(wrong)
+            await gateway.console.retract(wrong)
             await gateway.screen.until(1)
             assert "hunter2" not in heard(gateway)
         (turn,) = await gateway.turns()
@@ -69,7 +69,7 @@ def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Pa
         async with running(tmp_path, **SLOW) as gateway:
             await gateway.console.say("nice weather", sender="bob", room="lobby")
             question = await gateway.console.say("reverie, is it?", sender="ann", room="lobby")
-            await gateway.console.delete(question)
+            await gateway.console.retract(question)
             await gateway.took(1)
             assert not gateway.scripted.requests
             await gateway.console.say("reverie, hello", sender="ann", room="lobby")
@@ -87,7 +87,7 @@ def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Pa
 def test_an_only_message_that_is_deleted_leaves_no_hole_in_the_next_prompt(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, **SLOW) as gateway:
-            await gateway.console.delete(await gateway.console.say("oops", sender="ann"))
+            await gateway.console.retract(await gateway.console.say("oops", sender="ann"))
             await gateway.took(1)
             await gateway.console.say("hello", sender="ann")
             await gateway.screen.until(1)
@@ -105,7 +105,7 @@ def test_deleting_talk_around_it_does_not_take_an_answer_away(tmp_path: Path) ->
         async with running(tmp_path, agents=agents, **SLOW) as gateway:
             gone = await gateway.console.say("psst", sender="bob", room="lobby")
             await gateway.console.say("anybody?", sender="ann", room="lobby")  # due, though addressed to nobody
-            await gateway.console.delete(gone)
+            await gateway.console.retract(gone)
             await gateway.screen.until(1)
             assert heard(gateway).endswith("anybody?")
 

@@ -23,15 +23,17 @@ from gateway.clock import ManualClock
 from gateway.events import Address, Called, Deleted, Edited, EventId, Message, MessageId, Sender, SenderId, Source, Step
 from gateway.evidence import Evidences
 from gateway.handles import MOST_TURNS, UNKNOWN
-from gateway.hands import Hand, Hands
+from gateway.hands import Hand
 from gateway.places import Places
 from gateway.records import Evidence, Fact, Folded, Judged, Rewound, Seq, TurnEnded, TurnId, key_of
 from gateway.scopes import PUBLIC, Sight
 from gateway.settings_context import ContextOptimization
 from gateway.store import Entry, Store
+from gateway.tools.dispatch import Hands
 from tests.agent.evidence_kit import Bring
 from tests.agent.turn_kit import Played, Say, brief
 from tests.channels.kit import story
+from tests.examples import examples
 from tests.gateway.notes_kit import ANN, BOB, OWN, OWNER, ROOM, STAFF, at
 from tests.store.kit import NOW, turn
 
@@ -91,7 +93,7 @@ class Desk:
             assert head.startswith(f"[{source.handle}: {source.kind}")
             end = offset + len(piece)
             assert f"characters {offset} to {end} of {source.chars}; " in head
-            assert f"sha256 {source.sha256[:12]}; untrusted" in head
+            assert f"sha256 {source.sha256[:12]}" in head
             text, offset = text + piece, end
             if end == source.chars:
                 assert "that is its end" in head
@@ -171,10 +173,19 @@ async def test_results_of_turns_are_exact_after_folds_and_a_restart(tmp_path: Pa
             f"t{seq}.99999",
             f"t{page.handle[1:]}.1",
             f"e{seq}",
-            f"m{seq}",
             f"t{seq}",
         ):
             await kit.refused(wrong)
+
+
+@story
+async def test_what_the_agent_said_opens_too_where_it_may_be_told(tmp_path: Path) -> None:
+    async with desk(tmp_path) as kit:
+        said, silent = await kit.turned(text=ODD), await kit.turned(text="")
+        secret = await kit.turned(text="between us", place=ANN)
+        assert await kit.whole(f"m{said}") == ODD
+        await kit.refused(f"m{silent}")
+        await kit.refused(f"m{secret}")
 
 
 @story
@@ -348,7 +359,7 @@ async def test_a_call_that_brings_something_else_under_the_same_name_is_kept_too
         assert len(await kit.store.newest(100, kinds=["evidence"])) == 4
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.text(max_size=30) | st.from_regex(r"[temvTEMV]?[0-9]{1,25}([.-][0-9]{1,25})?", fullmatch=True), max_size=20

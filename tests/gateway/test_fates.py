@@ -14,6 +14,7 @@ from gateway.fates import OPEN, Fate, Fates, fates
 from gateway.records import Handled, Judged, Seq, TurnEnded, TurnId, inner, is_inner, key_of
 from gateway.store import Entry, Store, Stored
 from gateway.why import trail, why
+from tests.examples import examples
 from tests.store.kit import NOW, judged, opened, place, run, said, turn
 
 A, B, ANA, BOB = place("#a").conversation, place("#b").conversation, inner("ana"), inner("bob")
@@ -173,7 +174,7 @@ logs = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told: list[Step]) -> None:
     async def story(path: Path) -> None:
@@ -202,7 +203,7 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
         run(story(Path(folder) / "s.db"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_a_fate_is_sealed_once_and_nothing_sealed_is_kept(told: list[Step]) -> None:
     async def story(path: Path) -> list[Stored]:

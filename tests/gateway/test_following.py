@@ -70,7 +70,7 @@ def test_after_a_restart_they_are_as_near_as_before(
             await following.begin(store)
             live = Following(Habits(), clock, who, lambda _: None)
             for message in [] if refused else theirs:
-                live.heard(message, access.role_of(who, AT.channel, message.sender))
+                live.heard(message, access.role_of(who, AT, message.sender))
             assert following.level == live.level == level
             assert told == ([] if level == "present" else [level])
             assert following.returned() is None

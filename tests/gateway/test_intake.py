@@ -36,10 +36,11 @@ from gateway.events import (
 from gateway.inbox import Arrival
 from gateway.intake import Doors, Intake
 from gateway.inward import Inward
+from gateway.live import Live
 from gateway.ops.stats import Stats
-from gateway.reception import Parts, intakes
+from gateway.reception import Intakes, Parts
 from gateway.records import Fact, Judged, PartEnded, Queued, TurnEnded, inner
-from gateway.store import Entry, Store, rebuild
+from gateway.store import Entry, OutboxPost, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
 from tests.gateway.rewinds_kit import Views, rewinds
 from tests.store.kit import turn
@@ -68,12 +69,13 @@ class House:
         self.arrived: list[Arrival] = []
         self.heard: list[tuple[MessageId, access.Role]] = []
         self.links: list[bool] = []
+        self.posts: list[OutboxPost] = []
         self.level: Level = "present"
         self.rooms, self.views = Rooms(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
         bindings = policies.bindings(made)
         parts = Parts(
-            settings=made,
+            live=Live(made),
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
@@ -83,16 +85,16 @@ class House:
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, self.views, doors=self.rooms),
+            level=lambda: self.level,
         )
         doors = Doors(
             arrived=self.arrived.append,
             link=lambda _, up: self.links.append(up),
-            post=lambda _: None,
+            post=self.posts.append,
             join=lambda _: None,
             heard=lambda message, role: self.heard.append((message.id, role)),
-            level=lambda: self.level,
         )
-        self.intake: Intake = intakes(parts, doors)[CONSOLE]
+        self.intake: Intake = Intakes(parts, doors)[CONSOLE]
         self.inward = Inward(
             store,
             clock,
@@ -145,13 +147,32 @@ def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> 
         await house.intake([said(1, "room"), _rewind(1), said(2, "room"), _rewind(2), said(3, "room")], cursor="7")
         assert house.store.commits == before + 3
         kinds = [entry.kind for entry in await house.store.entries(after=3)]
-        change = ["command", "judged", "rewound", "post"]
+        change = ["command", "judged", "rewound", "audited", "post"]
         assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
         (left,) = await house.store.turns(place)
         assert isinstance(left.fact, TurnEnded)
         assert left.fact.text == "one"
         assert house.views.forgotten == [place, place]
         assert not house.rooms.busy(place)
+
+    story(tmp_path, tell, **ANN_RULES)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_what_a_channel_that_is_cut_had_handed_over_is_lost_to_nobody(tmp_path: Path, steps: int) -> None:
+    """It is handed over again when the channel is up again, and is no news then if it is in the log."""
+
+    async def tell(house: House) -> None:
+        events: list[Notification] = [said(1, "mention"), replace(_rewind(2), name="version")]
+        cut = asyncio.ensure_future(house.intake(events))
+        for _ in range(steps):
+            await asyncio.sleep(0.0003)
+        cut.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await cut
+        await house.intake(events)
+        assert [one.conversation for one in house.arrived] == [AT.conversation]
+        assert len(house.posts) == 1
 
     story(tmp_path, tell, **ANN_RULES)
 

@@ -31,6 +31,8 @@ llm:
     token_counter: {backend: tiktoken}
 attention: {coalesce: 0}
 access: {dm: open}
+tools:
+  off: [bash, "job*", "*_file", glob, grep, view_image, "web_*", load_skill, react, "*_own", read_room, who, set_topic]
 ops: {port: 0}
 """
 

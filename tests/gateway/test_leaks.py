@@ -22,6 +22,7 @@ from gateway.recalling import ELSEWHERE
 from gateway.records import Dreamed, Noted, Seq
 from gateway.scopes import PUBLIC, Sight
 from tests.channels.kit import story
+from tests.examples import examples
 from tests.gateway.notes_kit import ANN, BOB, OWN, OWNER, PLACES, PRIVATE, ROOM, STAFF, Papers, at, papers
 from tests.store.kit import turn
 
@@ -190,7 +191,7 @@ pieces = st.lists(st.tuples(scopes, st.sampled_from(["noted", "said", "answered"
 
 
 @given(pieces=pieces, sight=sights, place=st.sampled_from(PLACES))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[str, str]], sight: Sight, place: Address
 ) -> None:

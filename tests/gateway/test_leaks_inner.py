@@ -96,7 +96,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     clock=ManualClock(),
                     places=Places(store, bindings),
                     hearing=Hearing(store, who, Media(MediaConfig(), tmp, {}, ManualClock())),
-                    plain=False,
+                    plain=lambda: False,
                     mine=lambda _: True,
                     busy=lambda _: False,
                 )

@@ -15,6 +15,7 @@ from gateway.events import BlockAccount, ChannelName
 from gateway.ops.llm_stats import MOST_MODELS, OUTCOMES, LlmStats, WorkspaceCounts
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
+from gateway.ops.site import OpsSite
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.store import Store
@@ -43,7 +44,7 @@ def scraped(llm: LlmStats, then: Callable[[], None] = lambda: None) -> tuple[str
     async def story() -> str:
         clock = ManualClock()
         stats = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, pages(stats, clock, "1.0", llm))
+        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(stats, clock, "1.0", llm)))
         assert await serving.start()
         then()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:

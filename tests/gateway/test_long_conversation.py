@@ -13,16 +13,19 @@ BIG = replace(MANY, said=(50, 400), replies=(40, 120))
 """Fewer and longer lines, so that a large window is full of something else than frames."""
 
 
-@pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
-def test_a_long_conversation_goes_on(window: int) -> None:
-    tale = lived(window=window, turns=200, recall_tokens=150)
-    assert tale.script.told > 100
-    assert tale.opened > 100
+@pytest.mark.parametrize(
+    ("window", "turns"),
+    [(8_000, 80), *(pytest.param(window, 200, marks=pytest.mark.slow) for window in (8_000, 32_000, 200_000))],
+)
+def test_a_long_conversation_goes_on(window: int, turns: int) -> None:
+    tale = lived(window=window, turns=turns, recall_tokens=150)
+    assert tale.script.told > turns // 2
+    assert tale.opened > turns // 2
     assert tale.kinds["trim"] > 0
 
 
 def test_texts_may_be_denser_than_anybody_estimates() -> None:
-    lived(window=8_000, turns=150, chars_per_token=2.0)
+    lived(window=8_000, turns=50, chars_per_token=2.0)
 
 
 def test_a_window_that_is_smaller_than_anybody_was_told_is_found_out() -> None:
@@ -34,10 +37,12 @@ def test_it_goes_on_over_a_socket() -> None:
     assert lived(window=32_000, turns=60, socket=True, restarts=2).script.told > 20
 
 
-def test_a_restart_changes_no_byte_of_any_request() -> None:
+@pytest.mark.parametrize(("turns", "restarts"), [(40, 3), pytest.param(120, 11, marks=pytest.mark.slow)])
+def test_a_restart_changes_no_byte_of_any_request(turns: int, restarts: int) -> None:
     """Folded under pressure only: what is believed of the provider's cache does not outlive a process."""
-    how = {"window": 32_000, "turns": 120, "folds": {"policy": "full"}, "names": True}
-    restarted, twin = lived(restarts=11, **how), lived(restarts=0, **how)
+    how = {"window": 32_000, "turns": turns, "folds": {"policy": "full"}, "names": True}
+    restarted, twin = lived(restarts=restarts, **how), lived(restarts=0, **how)
+    assert restarted.kinds
     assert restarted.kinds == twin.kinds
     assert restarted.script.digests == twin.script.digests
 

@@ -14,9 +14,13 @@ from gateway.records import AMBIENT, NORMAL, URGENT, DmnSaved, inner
 from gateway.store import Store
 from gateway.taker import Taker
 from gateway.turns import Report
+from tests.agent.turn_kit import Say
+from tests.gateway.turns_kit import ROOM as DESK_ROOM
+from tests.gateway.turns_kit import Desk, at_desk
 
 ROOM, QUIET = ConversationId("irc.test/#room"), ConversationId("irc.test/#quiet")
 INNER = inner("ana")
+DESK = DESK_ROOM.conversation
 
 
 class Ending:
@@ -168,3 +172,50 @@ def test_what_an_interrupted_turn_had_heard_is_owed_an_answer_though_nothing_new
         return taker.places
 
     assert asyncio.run(asyncio.wait_for(cut(), 10)) == [place] * turns
+
+
+LOOK = Say(calls=(("c", "look_up"),))
+
+
+class Sitting(Ending):
+    """The turns of a desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self.tell.set()
+        self.desk = desk
+
+    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+        return await self.desk.turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+
+
+@pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])
+def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothing(
+    tmp_path: Path, answers: list[Say], written: int
+) -> None:
+    async def story(desk: Desk) -> None:
+        began = asyncio.Event()
+
+        async def meanwhile() -> None:
+            if len(answers) == 1:  # the tool itself takes long
+                began.set()
+                await asyncio.Event().wait()
+
+        desk.drawer.meanwhile = meanwhile
+        await desk.say("ann", "hello")
+        async with asyncio.TaskGroup() as tasks:
+            loop = made(desk.store, desk.clock, Sitting(desk), tasks)
+            loop.notice(DESK, URGENT)
+            while not began.is_set() and (answers == [LOOK] or len(desk.model.requests) < len(answers)):
+                await asyncio.sleep(0.001)
+            await loop.stop(0.01)
+        ended = await desk.ended()
+        assert [(one.outcome, len(one.steps)) for one in ended] == [("interrupted", 1)] * written
+        assert len(await desk.unread()) == 1 - written
+        if written:
+            desk.drawer.meanwhile = None
+            await desk.take()
+            assert "hello" in str(desk.model.requests[-1].conversation[0])
+            assert [one.outcome for one in await desk.ended()] == ["interrupted", "replied"]
+
+    at_desk(tmp_path, story, *answers)

@@ -15,6 +15,7 @@ from gateway.mindctl import Saved, look
 from gateway.ops.mind_stats import MindStats
 from gateway.ops.pages import pages
 from gateway.ops.server import OpsServer
+from gateway.ops.site import OpsSite
 from gateway.ops.stats import Stats
 from gateway.orders import MindSeen
 from gateway.records import Judged, TurnEnded, TurnId, inner
@@ -43,7 +44,7 @@ def scraped(stats: MindStats) -> tuple[str, dict[str, float]]:
     async def story() -> str:
         clock = ManualClock()
         channels = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, pages(channels, clock, "1.0", None, stats))
+        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(channels, clock, "1.0", None, stats)))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             text = (await client.get("/metrics")).text
@@ -127,7 +128,7 @@ def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            store.appended = stats.wrote
+            store.hear(stats.wrote)
             for _ in range(2):  # the second time it is known
                 message = said(1, kind="mention")
                 await store.append([message, judged(message, 3, "due")])

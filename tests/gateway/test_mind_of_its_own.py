@@ -20,7 +20,7 @@ SCRIPT = Script(
     rules=(
         Rule(match=r"note: \w+", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
         Rule(match=r"keep: \w+", calls=(("remember", '{"text":"Ann likes marzipan"}'),)),
-        Rule(match="what do you know", calls=(("recall", '{"query":"Ann marzipan"}'),)),
+        Rule(match="what do you know", calls=(("recall", '{"query":"Ann"}'),)),
         Rule(match="You are dreaming", reply="- Ann: marzipan (private, of console/ann)"),
         Rule(match="", reply="Done."),
     )
@@ -62,6 +62,11 @@ def told(requests: list[Request]) -> str:
     return "\n".join((*blocks, *said, *(request.now for request in requests)))
 
 
+def lines(requests: list[Request]) -> str:
+    """What was found, without the words that were asked for."""
+    return results(requests).split("\n", 1)[1]
+
+
 @story
 async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tmp_path: Path) -> None:
     async with gateway(tmp_path) as one:
@@ -72,12 +77,12 @@ async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tm
         journal = tmp_path / "mind" / "reverie" / "journal.md"
         assert [entry.scope for entry in parse(journal.read_text())] == ["console/ann"] * 2
 
-        assert results(await ask(one, "what do you know", sender="ann")).count(SECRET) == 2
+        assert lines(await ask(one, "what do you know", sender="ann")).count(SECRET) == 2
         elsewhere = await ask(one, "reverie, what do you know", sender="ann", room="lobby")
         elsewhere += await ask(one, "what do you know", sender="bob")
         assert "Nothing was found" in results(elsewhere)
         assert SECRET not in told(elsewhere)
-        assert results(await ask(one, "what do you know", sender="olga")).count(SECRET) == 2
+        assert lines(await ask(one, "what do you know", sender="olga")).count(SECRET) == 2
         public = await ask(one, "reverie, what do you know", sender="olga", room="lobby")
         assert SECRET not in told(public), "others listen there"
         with pytest.MonkeyPatch.context() as patch:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,15 +14,19 @@ from gateway.cards import Cards
 from gateway.clock import ManualClock
 from gateway.equipment import equip
 from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.ground import Ground
 from gateway.lane import Lane
 from gateway.life import Ears, Life
 from gateway.live import Live
 from gateway.media import Media
 from gateway.minds import Minds
+from gateway.ops.onlookers import Onlookers
+from gateway.outfiles import OutFiles
 from gateway.preview import Signs
 from gateway.records import Judged, TurnEnded
 from gateway.shared import Shared
 from gateway.store import Entry, Store
+from gateway.tooling import Tooling
 from gateway.turns import Report
 from tests.gateway.kit import CONSOLE, settings
 
@@ -39,33 +44,76 @@ def place(room: str) -> Address:
 @contextlib.asynccontextmanager
 async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
     clock, made = ManualClock(NOW), settings(tmp, ("garden", "lobby", "hall"), agents=AGENTS)
+    live = Live(made)
     who, model = policies.access_policy(made), ScriptedModel(clock=clock)
     async with (
-        equip(made, clock, Live(made), model=model) as equipment,
+        equip(live, clock, model=model) as equipment,
         await Store.open(tmp / "reverie.db", clock) as store,
         asyncio.TaskGroup() as tasks,
     ):
         bindings = policies.bindings(made)
         ears = Ears(arrived=lambda _: None, rang=lambda _: None, presence=lambda _: None)
+        life, media = (
+            Life(
+                live=live,
+                store=store,
+                clock=clock,
+                who=who,
+                attend=policies.attention_policy(made),
+                bindings=bindings,
+                ears=ears,
+            ),
+            Media(made.media, tmp / "media", {}, clock),
+        )
+        tooling = Tooling(
+            Ground(
+                live=live,
+                store=store,
+                clock=clock,
+                channels={},
+                life=life,
+                who=who,
+                bindings=bindings,
+                media=media,
+                outfiles=OutFiles(store),
+                post=lambda _: None,
+                prefix={},
+                spawn=tasks.create_task,
+            )
+        )
         shared = Shared(
-            settings=made,
+            live=live,
             store=store,
             clock=clock,
             bindings=bindings,
             who=who,
             doors=Rooms(),
             channels=frozenset({CONSOLE}),
-            life=Life(settings=made, store=store, clock=clock, who=who, bindings=bindings, ears=ears),
+            life=life,
+            tooling=tooling,
             waits=lambda _: False,
             spawn=tasks.create_task,
             cards=Cards(store, clock, {}, who),
-            media=Media(made.media, tmp / "media", {}, clock),
+            media=media,
             signs=Signs(store, clock, {}, tasks.create_task),
             post=lambda _: None,
             answered=lambda *_: None,
+            onlookers=Onlookers(clock),
             compacted=lambda *_: None,
         )
         yield Minds(shared, equipment, {}), store
+
+
+def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with minds(tmp_path) as (all_minds, store):
+            tooling = all_minds.of(place("garden").conversation)._shared.tooling
+            tooling._ground = replace(tooling._ground, directory=tmp_path / "config")
+            ana, max_ = tooling._ground.live.settings.agents
+            own = [tooling.files(ana), tooling.files(max_), *(one.workspace for one in (ana, max_) if one.workspace)]
+            assert {*tooling._hidden()} == {store.path.parent, tmp_path / "config", *own}
+
+    asyncio.run(story())
 
 
 async def take(minds: Minds, conversation: ConversationId) -> Report:

@@ -17,6 +17,7 @@ from gateway import own_files
 from gateway.records import Dreamed, Seq
 from gateway.scopes import PUBLIC
 from tests.channels.kit import story
+from tests.examples import examples
 from tests.gateway.notes_kit import ANN, OWN, ROOM, Papers, at, papers
 from tests.store.kit import NOW
 
@@ -262,7 +263,7 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
 
 
 @given(before=st.binary(max_size=60), text=st.binary(min_size=30, max_size=60), cut=st.integers(0, 60))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     tmp_path: Path, before: bytes, text: bytes, cut: int
 ) -> None:

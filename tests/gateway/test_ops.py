@@ -17,10 +17,12 @@ from channels.console import ConsoleChannel
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, EventId, Link, Message, MessageId, RoomId, Sender, SenderId
 from gateway.ops import metrics, server
+from gateway.ops.http import Page
 from gateway.ops.pages import pages
 from gateway.ops.report import span
 from gateway.ops.seen import seen
 from gateway.ops.server import MAX_CONNECTIONS, OpsServer
+from gateway.ops.site import OpsSite
 from gateway.ops.stats import SNAPSHOT, Stats
 from tests.gateway.kit import CONSOLE, Screen, running
 from tests.gateway.test_app import CONFIG, command
@@ -117,7 +119,7 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 async def opened() -> OpsServer:
-    made = OpsServer("127.0.0.1", 0, pages(told(), ManualClock(after(62)), "1.0"))
+    made = OpsServer("127.0.0.1", 0, OpsSite(pages(told(), ManualClock(after(62)), "1.0")))
     assert await made.start()
     return made
 
@@ -129,7 +131,11 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
             health = await client.get("/health")
             assert (health.status_code, health.json()["status"]) == (200, "ok")
             ready = await client.get("/ready?verbose=1")
-            assert ready.json() == {"ready": True, "channels": {"irc.x": "up", "telegram.x": "refused"}}
+            assert ready.json() == {
+                "ready": True,
+                "channels": {"irc.x": "up", "telegram.x": "refused"},
+                "reasons": ["telegram.x is refused: the token is wrong"],
+            }
             scraped = await client.get("/metrics")
             assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert 'reverie_channel_reconnects_total{channel="irc.x"} 1\n' in scraped.text
@@ -148,7 +154,7 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
 def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
     async def story() -> None:
         stats = Stats({IRC: "IRC"}, START)
-        serving = OpsServer("127.0.0.1", 0, pages(stats, ManualClock(), "1.0"))
+        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(stats, ManualClock(), "1.0")))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             assert (await client.get("/ready")).status_code == 503
@@ -176,16 +182,16 @@ async def raw(port: int, *pieces: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("pieces", "status"),
     [
-        ((b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n",), b"200"),
+        ((b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"200"),
         ((b"GET /hea", b"lth HTTP/1.1\r\nHo", b"st: x\r\n\r\n"), b"200"),
         ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n",), b"400"),
         ((b"GET /health HTTP/1.1\r\n\r\n",), b"400"),
-        ((b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: x\r\n\r\n",), b"400"),
-        ((b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",), b"404"),
+        ((b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"400"),
+        ((b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"404"),
         ((b"GET " + b"/" * 100_000,), b"431"),
-        ((b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100_000,), b"431"),
-        ((b"TRACE /health HTTP/1.1\r\nHost: x\r\n\r\n",), b"405"),
-        ((b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",), b"400"),
+        ((b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 100_000,), b"431"),
+        ((b"TRACE /health HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"405"),
+        ((b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",), b"400"),
     ],
 )
 def test_odd_requests_get_an_answer_and_harm_nobody(pieces: tuple[bytes, ...], status: bytes) -> None:
@@ -194,7 +200,7 @@ def test_odd_requests_get_an_answer_and_harm_nobody(pieces: tuple[bytes, ...], s
         answer = await raw(serving.port, *pieces)
         assert answer.split(b" ")[1:2] in ([status], [])  # a reset may overtake the answer to what was too much
         assert status == b"431" or answer
-        assert b" 200 " in await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await serving.close()
 
     asyncio.run(story())
@@ -206,7 +212,7 @@ def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pyt
         idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(MAX_CONNECTIONS)]
         while len(serving._connections) < MAX_CONNECTIONS:
             await asyncio.sleep(0)
-        assert await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        assert await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         for _, writer in idle:
             writer.close()
         while serving._connections:
@@ -234,14 +240,14 @@ def test_closing_ends_open_connections() -> None:
 
 
 def test_a_page_that_breaks_ends_that_request_only(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> server.Page:
+    def broken() -> Page:
         raise KeyError("a bug")
 
     async def story() -> None:
-        serving = OpsServer("127.0.0.1", 0, {"/broken": broken, "/good": lambda: server.Page(body="x")})
+        serving = OpsServer("127.0.0.1", 0, OpsSite({"/broken": broken, "/good": lambda: Page(body="x")}))
         assert await serving.start()
-        assert await raw(serving.port, b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n") == b""
-        assert b" 200 " in await raw(serving.port, b"GET /good HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await raw(serving.port, b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+        assert b" 200 " in await raw(serving.port, b"GET /good HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await serving.close()
 
     asyncio.run(story())

@@ -184,16 +184,6 @@ def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
     play(story)
 
 
-def test_a_post_to_a_channel_that_is_gone_fails_and_says_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with office(tmp_path, Postman()) as work:
-            await work.post("hello", channel="gone")
-            (delivery,) = await work.ended(1)
-            assert (delivery.state, delivery.reason) == ("failed", "no channel gone is configured")
-
-    play(story)
-
-
 async def _left_by_a_crash(tmp: Path, *facts: PartEnded | Sending) -> None:
     """A store in which a process died after writing these."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))

@@ -1,8 +1,9 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from gateway.events import ConversationId, Usage
+from gateway.events import Called, ConversationId, Shown, Step, Usage
 from gateway.past import PastTurn, View
-from gateway.records import Seq, TurnEnded, TurnId
+from gateway.records import Folded, Seq, TurnEnded, TurnId
 from gateway.views import KEPT_CONVERSATIONS, Past
 
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -45,3 +46,23 @@ def test_only_the_conversations_that_were_active_last_are_kept() -> None:
     past.keep(places[-1], View())
     assert past.take(places[1]) is None
     assert past.take(places[0]) == past.take(places[2]) == past.take(places[-1]) == View()
+
+
+def test_an_image_that_a_fold_takes_out_is_gone_as_it_is_after_a_restart() -> None:
+    """The words beside it are so few that they stay, so nothing else of the turn changes."""
+    looked = Called(
+        id="1",
+        name="view_image",
+        arguments='{"path":"a.png"}',
+        result="a.png is shown below.",
+        images=(Shown(sha256="0" * 64, media_type="image/png", about="a.png", size_bytes=9),),
+        untrusted=True,
+    )
+    turn = PastTurn.of(Seq(3), replace(ended("Red."), steps=(Step(text="", calls=(looked,)),)), WHEN)
+    spares = Folded(start=Seq(0), reason="", head="", trimmed=Seq(9), spared=1)
+    folded = View.of([turn], spares, Seq(5))
+    assert folded.turns[0].shown
+    takes = replace(spares, spared=0)
+    again, anew = View.of(folded.turns, takes, Seq(6)), View.of([turn], takes, Seq(6))
+    assert again.turns[0].shown == anew.turns[0].shown == ()
+    assert again.digest == anew.digest

@@ -96,6 +96,20 @@ def with_console(
     asyncio.run(whole())
 
 
+def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
+    console, key = Showing(), "sk-ant-api03-" + "a1b2c3d4" * 40
+
+    async def story(_gateway: Running) -> None:
+        await console.say("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+
+    script = Script(rules=(Rule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01)
+    with_console(tmp_path, console, script, story)
+    assert len(console.of("preview")) > 2
+    assert not [text for text in console.of("preview") if "sk-" in text]
+    assert "three [redacted] four" in console.of("sent")[0]
+
+
 def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
     console = Showing()
 

@@ -29,6 +29,7 @@ llm:
   context_optimization: {workspace_cache: {watch_debounce_ms: 50}, prompt_cache: {%s}}
 attention: {coalesce: 0}
 access: {dm: open, roles: {owner: ["irc.libera:ann"]}}
+tools: {off: [bash]}  # how it runs is told to owners with each request
 ops: {port: 0}
 """
 
@@ -59,13 +60,13 @@ def bare(value: Any) -> Any:
 
 
 def pieces(body: dict[str, Any]) -> list[str]:
-    """Everything that is cached, in order, as bytes would be compared."""
-    said = [(m["role"], block) for m in body["messages"] for block in m["content"]]
+    """Everything that is cached, in order, as bytes would be compared: all but what holds for one turn only."""
+    said = [(m["role"], block) for m in body["messages"] if m["role"] != "system" for block in m["content"]]
     return [json.dumps(bare(piece)) for piece in (*body["tools"], *body["system"], *said)]
 
 
 def marks(body: dict[str, Any]) -> list[str]:
-    said = [block for message in body["messages"] for block in message["content"]]
+    said = [block for message in body["messages"] if message["role"] != "system" for block in message["content"]]
     return [b["cache_control"]["ttl"] for b in (*body["tools"], *body["system"], *said) if "cache_control" in b]
 
 
@@ -151,8 +152,10 @@ def test_a_switch_counts_from_the_next_request_on(tmp_path: Path) -> None:
         async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
             await garden(gateway, "hello")
             write(tmp_path, api.url, prompt_cache="false")
+            await gateway.live.reload()
             await garden(gateway, "and now?")
             write(tmp_path, api.url)
+            await gateway.live.reload()
             await garden(gateway, "and again?")
             bodies = [one.body for one in api.seen if one.ticket is not None]
             assert [bool(marks(body)) for body in bodies] == [True, False, True]
@@ -176,6 +179,7 @@ def test_lifetimes_are_those_that_the_operator_allows(tmp_path: Path, knobs: str
         clock = ManualClock(EVENING)
         async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
             write(tmp_path, api.url, knobs=knobs)
+            await gateway.live.reload()
             for _ in range(3):
                 await garden(gateway, "hello")
                 clock.advance(900)
@@ -197,7 +201,9 @@ def test_a_steady_room_reads_its_past_whatever_its_pace(tmp_path: Path, gap_s: i
             tickets = [one.ticket for one in api.seen if one.ticket is not None]
             assert api.violations == []
             for before, now in pairwise(tickets[2:]):
-                assert now.usage.cache_read_input_tokens == before.path[-1].tokens
+                last, _ = before.writes[-1]  # behind it stands only what holds for that turn
+                assert now.usage.cache_read_input_tokens == before.path[last].tokens
+                assert last >= len(before.path) - 2
 
     asyncio.run(story())
 

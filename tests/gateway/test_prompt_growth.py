@@ -17,6 +17,7 @@ from gateway.live import Live
 from gateway.records import Carded, Folded, TurnEnded
 from gateway.settings_load import load
 from gateway.store import Reader, Store
+from tests.examples import examples
 from tests.gateway.test_media import png
 from tests.gateway.test_prompt_bytes import pieces
 from tests.gateway.town_kit import PLATFORMS, Running, running
@@ -106,10 +107,10 @@ class Talk:
                 await self.gateway.towns[channel].topic(text, room=room, sender=sender)
             case ("edit", number, text) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].edit(message, text)
+                await self.gateway.towns[channel].reword(message, text)
             case ("delete", number) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].delete(message)
+                await self.gateway.towns[channel].retract(message)
             case ("wait", delay_s):
                 self.clock.advance(delay_s)
             case ("restart",):
@@ -182,7 +183,7 @@ def first(old: list[str], new: list[str]) -> str:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller example takes minutes to find

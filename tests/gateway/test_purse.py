@@ -13,17 +13,17 @@ def asking(place: str) -> Request:
 
 
 def test_what_costs_nothing_is_always_affordable() -> None:
-    purse = Purse(ceiling_usd=lambda _: 0.0, left_usd=lambda: 0.0)
-    assert all(purse.afford(asking("x/a")) for _ in range(3))
+    purse = Purse(left_usd=lambda: 0.0)
+    assert all(purse.afford(asking("x/a"), 0.0) for _ in range(3))
 
 
 def test_money_is_set_aside_until_the_turn_is_over() -> None:
-    purse = Purse(ceiling_usd=lambda _: 0.4, left_usd=lambda: 1.0)
-    assert purse.afford(asking("x/a"))
-    assert purse.afford(asking("x/b"))
-    assert not purse.afford(asking("x/c"))
+    purse = Purse(left_usd=lambda: 1.0)
+    assert purse.afford(asking("x/a"), 0.4)
+    assert purse.afford(asking("x/b"), 0.4)
+    assert not purse.afford(asking("x/c"), 0.4)
     purse.settle(ConversationId("x/a"))
-    assert purse.afford(asking("x/c"))
+    assert purse.afford(asking("x/c"), 0.4)
 
 
 @given(
@@ -36,14 +36,12 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
     events: list[tuple[str, bool, float, float]],
 ) -> None:
     """A request costs a share of what it could have; its turn's cost is counted when that has ended."""
-    limit, spent, running, ceiling = 1.0, 0.0, dict[str, float](), 0.0
-    purse = Purse(ceiling_usd=lambda _: ceiling, left_usd=lambda: limit - spent)
+    limit, spent, running = 1.0, 0.0, dict[str, float]()
+    purse = Purse(left_usd=lambda: limit - spent)
     for place, ends, most, share in events:
         if ends:
             spent += running.pop(place, 0.0)
             purse.settle(ConversationId(place))
-        else:
-            ceiling = most
-            if purse.afford(asking(place)):
-                running[place] = running.get(place, 0.0) + most * share
+        elif purse.afford(asking(place), most):
+            running[place] = running.get(place, 0.0) + most * share
         assert spent + sum(running.values()) <= limit + 1e-9

@@ -1,5 +1,6 @@
 """What `recall` finds on a real store: what was said to or by the agent, and what it wrote down."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +18,11 @@ from tests.store.kit import NOW, Fate, turn
 
 
 async def found(kit: Papers, query: str, *, place: Address = OWNER) -> list[str]:
-    """Lines behind the first."""
+    """Lines behind the first, without the handles in front."""
     told = await kit.recall(at(place), query)
     first, *lines = told.splitlines()
     assert first == (FOUND if lines else NOTHING)
-    return lines
+    return [re.sub(r"^[mn]\d+ ", "", line) for line in lines]
 
 
 @story
@@ -46,6 +47,17 @@ async def test_each_hit_says_when_who_and_where_the_newest_first(tmp_path: Path)
             '[2026-03-04 06:06 UTC] to remember (public): "Harbour: Monday"',
             '[2026-03-04 05:06 UTC] Ada (guest), here: "The harbour opens on Monday"',
         ]
+
+
+@story
+async def test_what_has_a_place_in_the_log_has_a_handle(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.say(1, "The harbour opens on Monday", ROOM, who="Ada")
+        await kit.store.append([turn(ROOM.conversation, 1, text="So the harbour is open then")])
+        await kit.notes.remember(at(ROOM), "Harbour: Monday")
+        (kit.directory / "MEMORY.md").write_text("The harbour\n")
+        told = await kit.recall(at(OWNER), "harbour")
+        assert [line.split()[0] for line in told.splitlines()[1:]] == ["[MEMORY.md]", "n4", "m3", "m1"]
 
 
 @pytest.mark.parametrize("query", ["", " ", "!!! ***", "\x00", "harbour", '"', "NEAR(", "a OR", "col:x", "x" * 5_000])

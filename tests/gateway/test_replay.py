@@ -185,7 +185,7 @@ def wrong_verdict(rows: list[Row]) -> int:
 
 
 def wrong_fold(rows: list[Row]) -> int:
-    row = first(rows, "folded", lambda row: row["body"]["kinds"] == ["bridge"])
+    row = first(rows, "folded", lambda row: row["body"]["kinds"] != ["drop"])
     row["body"]["kinds"] = ["drop"]
     return int(row["seq"])
 

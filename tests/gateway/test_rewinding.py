@@ -16,11 +16,12 @@ from agent.models.base import Chunk, End, Request, Text
 from agent.models.scripted import Rule, Script, ScriptedModel
 from gateway import rewinding
 from gateway.acting import Rooms
+from gateway.changes import Change
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
 from gateway.records import Folded, Rewound, Seq, TurnEnded, TurnId, inner
 from gateway.rewinding import MOST_EXCHANGES, Seen, counted
-from gateway.rewinds import COMPACTING, Change, Wish
+from gateway.rewinds import COMPACTING, Wish
 from gateway.store import Appended, Entry, Store, rebuild
 from gateway.why import why
 from tests.gateway.kit import CONSOLE, Running, running
@@ -185,7 +186,7 @@ def wish(what: rewinding.What, count: int = 1) -> Wish:
 async def written(store: Store, change: Change) -> None:
     """As whoever asks does it."""
     asked = Entry(fact=_command(), at=NOW, conversation=PLACE)
-    facts = [Entry(fact=fact, at=NOW, conversation=PLACE, cause=asked) for fact in change.facts]
+    facts = change.entries(asked)
     first, *_ = await store.append([asked, *facts])
     change.settle(first)
 
@@ -269,6 +270,19 @@ async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_p
 
 
 @story
+async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would_wait_for(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        views = Views()
+        asked = rewinds(store, ManualClock(NOW), views)
+        await asked.close()
+        (await asked.ask(wish("compact"))).settle(Appended(Seq(1), fresh=True))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert views.folded == []
+        assert len(asyncio.all_tasks()) == 1 + sum(one.get_name() == "store writer" for one in asyncio.all_tasks())
+
+
+@story
 async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -> None:
     store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), Rooms()
     asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
@@ -343,7 +357,7 @@ async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
         await _say(gateway, "say four", count=6)
         assert "say one" not in " ".join(_read(gateway))
         assert "say three" not in " ".join(_read(gateway))
-        assert (await _say(gateway, "!rewind nine", count=7)).startswith("Write how many exchanges")
+        assert (await _say(gateway, "!rewind nine", count=7)).startswith("`n` is a number")
     async with running(tmp_path, TALK) as again:  # the log says it all
         await _say(again, "say five", count=1)
         read = " ".join(_read(again))

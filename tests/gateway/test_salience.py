@@ -72,11 +72,11 @@ def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
     ],
 )
 def test_each_is_named_by_its_key(salience: Salience, message: Message, rule: str | None) -> None:
-    assert Salient(salience).lift(message, NOW) == rule
+    assert Salient(lambda: salience).lift(message, NOW) == rule
 
 
 def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
-    salient = Salient(Salience(questions=True, rest_s=60))
+    salient = Salient(lambda: Salience(questions=True, rest_s=60))
     assert salient.lift(said("a?"), NOW)
     assert [salient.lift(said("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
     assert salient.lift(said("b?", "#other"), after(1))
@@ -85,7 +85,7 @@ def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
 
 
 def test_a_raid_is_lifted_once() -> None:
-    salient = Salient(Salience(questions=True, keywords=("raid",), activity=2))
+    salient = Salient(lambda: Salience(questions=True, keywords=("raid",), activity=2))
     lifted = [salient.lift(said(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
     assert len([one for one in lifted if one]) == 1
 
@@ -100,33 +100,33 @@ def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list
 
 
 def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
-    salient = Salient(Salience(activity=5))
+    salient = Salient(lambda: Salience(activity=5))
     assert _talk(salient, 1, 600) == [], "nobody knows yet what is usual"
-    salient = Salient(Salience(activity=5))
+    salient = Salient(lambda: Salience(activity=5))
     assert _talk(salient, 60, 7_200) == [], "a line a minute is usual"
     assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
-    steady = Salient(Salience(activity=5))
+    steady = Salient(lambda: Salience(activity=5))
     assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
     assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
 
 
 def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
-    young = Salient(Salience(activity=5))
+    young = Salient(lambda: Salience(activity=5))
     assert _talk(young, 60, 1_800) == []
     assert _talk(young, 1, 1_900, start=1_800) == []
-    even = Salient(Salience(activity=1.3))
+    even = Salient(lambda: Salience(activity=1.3))
     assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
 
 
 def test_few_lines_are_never_unusual() -> None:
-    salient = Salient(Salience(activity=2))
+    salient = Salient(lambda: Salience(activity=2))
     assert _talk(salient, 3_000, 20_000) == []
     assert _talk(salient, 1, 20_009, start=20_000) == []
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
-    salient = Salient(Salience(activity=1, questions=True, rest_s=10))
+    salient = Salient(lambda: Salience(activity=1, questions=True, rest_s=10))
     for seconds, text in lines:
         assert salient.lift(said(text), after(seconds)) in {
             None,
@@ -136,7 +136,7 @@ def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    salient = Salient(Salience(questions=True))
+    salient = Salient(lambda: Salience(questions=True))
     for number in range(CONVERSATIONS + 10):
         salient.lift(said("?", f"#{number}"), NOW)
     assert salient.lift(said("?", f"#{CONVERSATIONS}"), NOW) is None

@@ -158,7 +158,7 @@ def test_files_are_merged_by_key(tmp_path: Path) -> None:
 
 
 def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = MINIMAL.replace("{id: a}", "{id: a, workspace: ./w}") + (
+    text = MINIMAL.replace("{id: a}", "{id: a, workspace: ./w, files: ./f}") + (
         "channels: {i: {platform: irc, host: localhost, nick: n, tls: {ca_file: ca.pem}}}"
     )
     (tmp_path / "conf").mkdir()
@@ -167,6 +167,7 @@ def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch:
     settings = load(Path("conf"), {})
     assert settings.store.path == tmp_path / "conf" / "data" / "reverie.db"
     assert settings.agents[0].workspace == tmp_path / "conf" / "w"
+    assert settings.agents[0].files == tmp_path / "conf" / "f"
     irc = settings.channels["i"]
     assert isinstance(irc, IrcConfig)
     assert not isinstance(irc.tls, bool)

@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.settings_load import BadConfig, load
+from gateway.settings_load import BadConfig, check, load
+from tests.examples import examples
 from tests.gateway.test_settings import CONTRACT, ENV, MINIMAL, written
 
 
@@ -272,6 +273,30 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             "llm.context_optimization.compaction.summarizer_model",
             "no such model; in llm.models: main",
         ),
+        (
+            f"{MINIMAL}\ntools: {{approvals: {{room: lobby}}}}",
+            7,
+            "tools.approvals.room",
+            "no address; write a channel, a slash and a room, e.g. telegram.main/-1001",
+        ),
+        (
+            f"{MINIMAL}\ntools: {{approvals: {{room: irc.x/#a}}}}",
+            7,
+            "tools.approvals.room",
+            "no such channel; in channels: none",
+        ),
+        (
+            f"{MINIMAL}\ntools: {{rules: [{{tool: mcp_x_y}}, {{tool: bsh, role: owner}}]}}",
+            7,
+            "tools.rules[1].tool",
+            "no tool is named like that; is it bash?",
+        ),
+        (f"{MINIMAL}\ntools: {{off: ['web_*', '']}}", 7, "tools.off[1]", "no tool is named like that"),
+        (f"{MINIMAL}\ntools: {{web: {{search: {{provider: searxng}}}}}}", 7, "tools.web.search", None),
+        (f"{MINIMAL}\ntools: {{web: {{search: {{provider: brave}}}}}}", 7, "tools.web.search", None),
+        (f"{MINIMAL}\ntools: {{mcp: {{a: {{url: 'ftp://x'}}}}}}", 7, "tools.mcp.a", None),
+        (f"{MINIMAL}\ntools: {{mcp: {{a: {{command: [x], headers: {{A: b}}}}}}}}", 7, "tools.mcp.a", None),
+        (f"{MINIMAL}\ntools: {{bash: {{timeout: 20m}}}}", 7, "tools.bash", None),
     ],
 )
 def test_one_problem_between_sections(tmp_path: Path, text: str, line: int, key: str, message: str | None) -> None:
@@ -423,7 +448,7 @@ def _load_text(text: str) -> None:
         _outcome(written(Path(directory), text), {"A": "planted"})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_PIECES, max_size=40).map("".join))
 def test_any_text_loads_or_is_bad_config(text: str) -> None:
     _load_text(text.encode("utf-8", "replace").decode())
@@ -437,7 +462,27 @@ _LEAF: st.SearchStrategy[object] = st.one_of(_WORDS, st.integers(), st.floats(),
 _TREE = _level(_level(_level(_LEAF)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(_WORDS, _TREE, max_size=5))
 def test_any_tree_loads_or_is_bad_config(tree: dict[str, object]) -> None:
     _load_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize(
+    ("files", "holds"),
+    [
+        (".", ["the configuration", "the store", "the workspace of b"]),
+        ("data", ["the store"]),
+        ("mind", ["the workspace of b"]),
+        ("mind/files", []),
+        ("data/files", []),
+    ],
+)
+def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: str, holds: list[str]) -> None:
+    told = yaml.safe_load(MINIMAL)
+    bound = {"bindings": [{"match": {"room": "a"}}]}
+    told["agents"] = [{"id": "a", "files": files, **bound}, {"id": "b", "workspace": "mind", **bound}]
+    told["store"] = {"path": "data/r.db"}
+    _, warnings = check(written(tmp_path, yaml.safe_dump(told)), ENV)
+    said = [(one.key, one.message.partition(",")[0]) for one in warnings if "readable" not in one.message]
+    assert said == [("agents[0].files", f"holds {what}") for what in holds]

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from agent.turn import CUT_OFF
+from agent.carrying import CUT_OFF
 from gateway.events import SenderId
 from gateway.records import AMBIENT
 from tests.agent.turn_kit import Say

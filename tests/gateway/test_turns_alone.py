@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.brief import NOTHING_NEW
+from agent.prompts import prompt
 from agent.turn import BROKE
 from gateway.digest import Digest
 from gateway.events import Alarm, EventId, SenderId
@@ -39,8 +40,11 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
             0,
             True,
         )
+        first, *others = desk.model.requests[1:]
+        assert first.now == "Go on."
+        for request in others:
+            assert request.now == f"Go on.\n{prompt('synthesise')}"
         for request in desk.model.requests[1:]:
-            assert request.now == "Go on."
             assert [said.role for said in request.conversation][::2] == ["user"] * (len(request.conversation) // 2 + 1)
         await desk.take(autonomous=True, continuing=True)
         before, after = desk.model.requests[-2:]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agent.models.base import Piece, Request, Said, Text, ToolCall, ToolResult
 from gateway.records import AMBIENT, URGENT
 from tests.agent.turn_kit import Drawer, Say
+from tests.examples import examples
 from tests.gateway.turns_kit import ROOM, Desk, at_desk
 
 BOUNDARIES = st.lists(
@@ -61,7 +62,7 @@ def told(request: Request) -> list[int]:
     return [int(number) for text in texts for number in LINE.findall(text)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(BOUNDARIES)
 def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[list[bool], str]]) -> None:
     async def story(desk: Desk) -> None:

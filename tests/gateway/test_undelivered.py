@@ -10,7 +10,7 @@ from channels.base import Part, Rejected, SendError, Uncertain
 from channels.console import ConsoleChannel
 from gateway import attention
 from gateway.bindings import Bindings, Bound, Pattern
-from gateway.events import Address, ChannelName, Command, Delivery, EventId, Post, PostKey, RoomId, Sender, SenderId
+from gateway.events import Address, Command, Delivery, EventId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.inbox import Arrival
 from gateway.inward import Inward
 from gateway.outbox import Outbox
@@ -45,7 +45,6 @@ COMMAND = Entry(fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", ar
         (Rejected("no such nick"), POST, TURN, "failed", True),
         (Uncertain("cut"), POST, TURN, "uncertain", False),
         (None, POST, TURN, "sent", False),
-        (None, replace(POST, to=replace(AT, channel=ChannelName("gone"))), TURN, "failed", True),
         (Rejected("no such nick"), POST, COMMAND, "failed", False),
         (Rejected("too old"), replace(POST, private=True), COMMAND, "failed", False),
         (Rejected("no such nick"), replace(POST, style="notice"), None, "failed", False),

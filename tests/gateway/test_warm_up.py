@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 from gateway.clock import ManualClock
 from gateway.live import Live
 from gateway.settings_load import load
+from tests.gateway.mcp_kit import OWN
 from tests.gateway.town_kit import Running, running
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import Answer, ModelApi
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
-agents: [{id: ana, workspace: ana}]
+agents: [{id: ana, workspace: ana, surface: %s}]
 llm:
   providers: {p: {kind: %s, base_url: "%s", api_key: k}}
   models: {main: {provider: p, name: claude-sonnet-5-5}}
@@ -28,8 +30,10 @@ ops: {port: 0}
 
 
 @contextlib.asynccontextmanager
-async def gateway(tmp: Path, api: ModelApi, kind: str = "llamacpp") -> AsyncIterator[Running]:
-    (tmp / "reverie.yaml").write_text(CONFIG % (kind, api.url))
+async def gateway(
+    tmp: Path, api: ModelApi, kind: str = "llamacpp", *, surface: str = "native", more: str = ""
+) -> AsyncIterator[Running]:
+    (tmp / "reverie.yaml").write_text(CONFIG % (surface, kind, api.url) + more)
     (tmp / "reverie.yaml").chmod(0o600)
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
@@ -57,6 +61,24 @@ def test_the_first_person_does_not_pay_for_the_identity_on_a_local_model(tmp_pat
             number = api.completions.index(api.answered[0])
             assert shared > 600
             assert api.timings[number]["cache_n"] >= shared
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("surface", ["native", "capability"])
+def test_tools_of_servers_are_in_what_is_read_in(tmp_path: Path, surface: str) -> None:
+    more = f"tools: {{mcp: {{own: {{command: [{sys.executable}, {OWN}, stdio, {tmp_path}]}}}}}}\n"
+
+    async def story() -> None:
+        async with LlamaApi() as api, gateway(tmp_path, api, surface=surface, more=more) as made:
+            while not any(held for held in api.held):
+                await asyncio.sleep(0.005)
+            read_in = api.read_in[-1].body
+            await ask(made)
+            first = api.answered[0].body
+            assert "mcp_own_slow" in str(read_in)
+            assert read_in.get("tools") == first.get("tools")
+            assert first["messages"][0]["content"].startswith(read_in["messages"][0]["content"])
 
     asyncio.run(story())
 

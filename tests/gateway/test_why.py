@@ -123,6 +123,14 @@ def line(urgency: int = 2) -> list[Entry]:
 LOOK = ended("i1", ANA, looked=((A, Seq(1)),), cause="digest")
 
 
+@pytest.mark.parametrize(("role", "words"), [("owner", "from an owner"), ("member", "from a member")])
+def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
+    message, verdict = line()
+    assert isinstance(verdict.fact, Judged)
+    verdict = replace(verdict, fact=replace(verdict.fact, role=role))
+    assert story_of(tmp_path, message, verdict)[0].endswith(words)
+
+
 def test_what_a_digest_showed_is_context_until_something_comes_of_it(tmp_path: Path) -> None:
     assert story_of(tmp_path, *line(), LOOK)[2:] == [
         "looked at in turn i1 of the inner conversation (entry 3)",

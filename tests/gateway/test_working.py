@@ -16,7 +16,7 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
     async def told() -> None:
         rules = (
             Rule(match="do it", calls=(POST,)),
-            Rule(match=r"It is posted\.$", reply="one step is done"),
+            Rule(match=r"It is posted\.", reply="one step is done"),
             Rule(match="middle of something", calls=(POST, ("yield_to_user", "{}"))),
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:

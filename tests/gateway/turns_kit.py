@@ -149,6 +149,7 @@ class Desk:
             guidance=self._guide,
             afford=self._afford,
             truncated=lambda: self.compacted.append("tool_result_truncated"),
+            who=WHO,
         )
         self.turns = Turns(
             self.means,

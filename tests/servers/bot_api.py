@@ -11,9 +11,10 @@
         await api.called("sendMessage", 2)          # -> the second such `Call` (method, parameters, at_s, answer)
 
 It knows `getMe`, `getUpdates`, webhooks (posted with the secret header, again until taken), commands, `sendMessage`,
-drafts, edits, deletions, reactions, chat actions, callback answers and files, and refuses what Telegram refuses, in
-its words: unknown and closed chats, topics that are not there, texts and entities that are not right (`bot_api_text`
-says where it is stricter), migrated groups, a second poller, a poll beside a webhook. Text is limited by UTF-16 units.
+drafts, chat actions, callback answers, files both ways, and edits, deletions, reactions, descriptions, topics and who
+is there (`bot_api_acts`). It refuses what Telegram refuses, in its words: unknown and closed chats, topics that are
+not there, texts and entities that are not right (`bot_api_text` says where it is stricter), migrated groups, a second
+poller, a poll beside a webhook. Text is limited by UTF-16 units.
 `api.methods.flood = Flood()` turns on the flood limits; `api.world.sees_all = False` privacy mode.
 Records: `api.calls` (all requests in order of arrival), `api.shown(chat)` (every message as people see it now),
 `api.updates` (`pending`, `confirmed`, `deliveries`), `api.connections` (how many there ever were),

@@ -25,6 +25,7 @@ class Upload:
 
     name: str
     content: bytes
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +121,5 @@ def _multipart(kind: str, body: bytes, uploads: dict[str, Upload]) -> list[tuple
         if file is None:
             fields.append((name, content.decode()))
         else:
-            uploads[name] = Upload(file, content)
+            uploads[name] = Upload(file, content, part.get_content_type())
     return fields

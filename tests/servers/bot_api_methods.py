@@ -3,11 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.servers.bot_api_acts import Acts, Asked
 from tests.servers.bot_api_flood import Flood
 from tests.servers.bot_api_http import Json, Upload
-from tests.servers.bot_api_text import MAX_CAPTION, ApiError, checked
+from tests.servers.bot_api_text import ApiError, checked
 from tests.servers.bot_api_updates import Updates
-from tests.servers.bot_api_world import Chat, Shown, World
+from tests.servers.bot_api_world import World
 
 _ACTIONS = (
     "typing upload_photo record_video upload_video record_voice upload_voice upload_document choose_sticker "
@@ -16,10 +17,8 @@ _ACTIONS = (
 ACTIONS = frozenset(_ACTIONS.split())
 MAX_DOWNLOAD_BYTES = 20_000_000
 
-Asked = Json
 
-
-class Methods:
+class Methods(Acts):
     """Calls by name."""
 
     def __init__(self, world: World, updates: Updates) -> None:
@@ -38,7 +37,7 @@ class Methods:
         found = self._table.get(method.lower())
         if found is None:
             raise ApiError(404, "Not Found")
-        return await found(asked | {name: f"attach:{upload.name}" for name, upload in uploads.items()})
+        return await found(asked | uploads)
 
     async def get_me(self, _: Asked) -> Json:
         bot = self.world.bot.body
@@ -84,15 +83,22 @@ class Methods:
                 raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
         if len(asked["commands"]) > 100:
             raise ApiError(400, "Bad Request: too many commands specified")
-        self.commands[_scope(asked)] = asked["commands"]
+        self.commands[self._scope(asked)] = asked["commands"]
         return True
 
     async def get_my_commands(self, asked: Asked) -> list[Json]:
-        return self.commands.get(_scope(asked), [])
+        return self.commands.get(self._scope(asked), [])
 
     async def delete_my_commands(self, asked: Asked) -> bool:
-        self.commands.pop(_scope(asked), None)
+        self.commands.pop(self._scope(asked), None)
         return True
+
+    def _scope(self, asked: Asked) -> str:
+        scope = asked.get("scope") or {"type": "default"}
+        if scope["type"] == "chat" and int(scope["chat_id"]) not in self.world.chats:
+            raise ApiError(400, "Bad Request: chat not found")
+        rest = (str(scope[key]) for key in sorted(scope) if key != "type")
+        return "/".join((scope["type"], *rest, asked.get("language_code", "")))
 
     async def send_chat_action(self, asked: Asked) -> bool:
         chat, _ = self._place(asked)
@@ -107,13 +113,6 @@ class Methods:
         entities = asked.get("entities") or None
         return self._say(chat, thread, asked, {"text": text} | ({"entities": entities} if entities else {}))
 
-    async def send_document(self, asked: Asked) -> Json:
-        chat, thread = self._place(asked)
-        content: Json = {"document": {"file_id": asked["document"], "file_unique_id": asked["document"]}}
-        if asked.get("caption"):
-            content["caption"] = checked(asked["caption"], asked.get("caption_entities"), MAX_CAPTION)
-        return self._say(chat, thread, asked, content)
-
     async def send_message_draft(self, asked: Asked) -> bool:
         chat, _ = self._place(asked)
         if not chat.private:
@@ -123,34 +122,6 @@ class Methods:
         if asked.get("text"):
             checked(asked["text"], asked.get("entities"))
         chat.drafts.append((asked["draft_id"], asked.get("text", "")))
-        return True
-
-    async def edit_message_text(self, asked: Asked) -> Json:
-        chat, shown = self._own(asked, "message to edit", "message can't be edited")
-        text = checked(asked.get("text"), asked.get("entities"))
-        entities = asked.get("entities") or []
-        if (text, entities) == (shown.text, shown.body.get("entities", [])):
-            raise ApiError(
-                400,
-                "Bad Request: message is not modified: specified new message content and reply markup are exactly "
-                "the same as a current content and reply markup of the message",
-            )
-        self._spend(chat)
-        shown.text, shown.edits = text, shown.edits + 1
-        shown.body |= {"text": text, "entities": entities, "edit_date": shown.body["date"]}
-        return shown.body
-
-    async def delete_message(self, asked: Asked) -> bool:
-        chat, shown = self._own(asked, "message to delete", "message can't be deleted")
-        del chat.shown[shown.id]
-        return True
-
-    async def set_message_reaction(self, asked: Asked) -> bool:
-        chat = self.world.chat(asked.get("chat_id"))
-        shown = self.world.message(chat, asked.get("message_id"), "message to react")
-        if len(asked.get("reaction") or []) > 1:
-            raise ApiError(400, "Bad Request: REACTIONS_TOO_MANY")
-        shown.reaction = asked.get("reaction") or []
         return True
 
     async def answer_callback_query(self, asked: Asked) -> bool:
@@ -173,37 +144,6 @@ class Methods:
 
     async def get_chat(self, asked: Asked) -> Json:
         return self.world.chat(asked.get("chat_id")).body | {"accent_color_id": 0, "max_reaction_count": 11}
-
-    def _place(self, asked: Asked) -> tuple[Chat, int | None]:
-        chat = self.world.chat(asked.get("chat_id"))
-        return chat, self.world.thread(chat, asked.get("message_thread_id"))
-
-    def _own(self, asked: Asked, what: str, not_ours: str) -> tuple[Chat, Shown]:
-        chat = self.world.chat(asked.get("chat_id"))
-        shown = self.world.message(chat, asked.get("message_id"), what)
-        if not shown.by_bot:
-            raise ApiError(400, f"Bad Request: {not_ours}")
-        return chat, shown
-
-    def _say(self, chat: Chat, thread: int | None, asked: Asked, content: Json) -> Json:
-        reply = asked.get("reply_parameters") or {}
-        replied = chat.shown.get(reply.get("message_id", 0))
-        if reply and replied is None and not reply.get("allow_sending_without_reply"):
-            raise ApiError(400, "Bad Request: message to be replied not found")
-        self._spend(chat)
-        body = self.world.body(chat, self.world.bot, content, thread, reply_to_message=replied and replied.body)
-        shown = self.world.show(chat, body)
-        shown.parse_mode, shown.buttons = asked.get("parse_mode"), asked.get("reply_markup")
-        return body
-
-    def _spend(self, chat: Chat) -> None:
-        if self.flood is not None:
-            self.flood.spend(chat)
-
-
-def _scope(asked: Asked) -> str:
-    scope = asked.get("scope") or {"type": "default"}
-    return "/".join(str(value) for value in (*scope.values(), asked.get("language_code", "")))
 
 
 def _list_or_none(value: object) -> bool:

@@ -132,6 +132,13 @@ class People:
         }
         self.updates.put("my_chat_member", body | sides)
 
+    def adds(self, chat: Chat, person: Person) -> None:
+        """They take the bot into a group."""
+        chat.left = False
+        body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
+        old, new = ({"user": self.world.bot.body, "status": status} for status in ("left", "member"))
+        self.updates.put("my_chat_member", body | {"old_chat_member": old, "new_chat_member": new})
+
     def migrates(self, chat: Chat, person: Person, *, told: bool = True) -> Chat:
         """A basic group becomes a supergroup with another id; `told`: the two service messages are delivered."""
         new = self.group(chat.title)

@@ -59,8 +59,19 @@ class Chat:
     username: str | None = None
     forum: bool = False
     topics: dict[int, str] = field(default_factory=dict)
+    admin: bool = True
+    """The bot is an administrator."""
+    administrators: list[Person] = field(default_factory=list)
+    """The others."""
+    members: int = 2
+    """How many there are, with the bot."""
+    description: str = ""
+    reactions: frozenset[str] | None = None
+    """Those that are allowed there; None: all that there are."""
     closed: bool = False
     """The bot was blocked there, or kicked."""
+    left: bool = False
+    """The bot has gone by itself."""
     migrated_to: int | None = None
     shown: dict[int, Shown] = field(default_factory=dict)
     drafts: list[tuple[int, str]] = field(default_factory=list)
@@ -130,6 +141,8 @@ class World:
         if found.closed:
             kicked = "bot was blocked by the user" if found.private else f"bot was kicked from the {found.type} chat"
             raise ApiError(403, f"Forbidden: {kicked}")
+        if found.left:
+            raise ApiError(403, f"Forbidden: bot is not a member of the {found.type} chat")
         return found
 
     def thread(self, chat: Chat, thread: object) -> int | None:

@@ -33,6 +33,7 @@ from typing import Self
 
 from aiohttp import web
 
+from tests.servers.discord_api_acts import Acts
 from tests.servers.discord_api_commands import LOADING, Commands, Interaction
 from tests.servers.discord_api_faults import Faults, Options
 from tests.servers.discord_api_gateway import RECONNECT, Connection
@@ -63,6 +64,7 @@ class DiscordApi(People):
         self.port = 0
         self.rest = Rest(self)
         self.talk = Talk(self, self.rest)
+        self.acts = Acts(self, self.rest)
         self.commands = Commands(self, self.rest)
         self._runner: web.AppRunner | None = None
         self._waiting: list[asyncio.Future[None]] = []
@@ -163,7 +165,7 @@ class DiscordApi(People):
         """The requests so far whose line matches, from its start."""
         return [call for call in self.calls if re.match(pattern, call.line)]
 
-    def slash(self, channel: str, user: str, name: str, **options: str) -> Interaction:
+    def slash(self, channel: str, user: str, name: str, /, **options: str) -> Interaction:
         """Somebody gives a slash command."""
         return self.commands.give(channel, user, name, **options)
 

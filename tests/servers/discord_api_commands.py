@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.servers.discord_api_menu import MOST_CHOICES, wrong
 from tests.servers.discord_api_rest import Call, Rest, refuse
 from tests.servers.discord_api_world import EPHEMERAL, PERMISSIONS, SLASH, Json, when
 
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
 
 LOADING = 1 << 7
 """`is thinking...`: seen, but nothing was said yet."""
-MESSAGE, DEFERRED, COMMAND = 4, 5, 2
-NAME = re.compile(r"[-_'\w]{1,32}")
+MESSAGE, DEFERRED, UNCHANGED, CHOICES = 4, 5, 6, 8
+COMMAND, COMPONENT, TYPING, FORM = 2, 3, 4, 5
+ANSWERS = {COMMAND: {MESSAGE, DEFERRED}, COMPONENT: {MESSAGE, DEFERRED, UNCHANGED}, TYPING: {CHOICES}}
+"""Which responses an interaction may have, as far as they matter here."""
+ANSWERS[FORM] = ANSWERS[COMPONENT]
 TOKEN_S = 15 * 60
 
 
 @dataclass(slots=True, kw_only=True)
 class Interaction:
-    """One slash command that somebody gave, and what came of it."""
+    """One slash command that somebody gave, or something else that they did, and what came of it."""
 
     id: str
     token: str
@@ -31,6 +35,11 @@ class Interaction:
     user: str
     made_s: float
     """Monotonic; move it back to let the token expire."""
+    kind: int = COMMAND
+    choices: list[str] | None = None
+    """What was suggested."""
+    told: Json = field(default_factory=dict)
+    """As the gateway told it."""
     answered: int | None = None
     """Type of the first response."""
     ephemeral: bool = False
@@ -58,10 +67,9 @@ class Commands:
 
     def _overwrite(self, call: Call, at: re.Match[str]) -> list[Json]:
         made = []
+        if wrong(call.body[""]):
+            refuse(400, 50035, "Invalid Form Body")
         for command in call.body[""]:
-            described = 1 <= len(command.get("description", "")) <= 100
-            if not NAME.fullmatch(command["name"]) or not described or command["name"] != command["name"].lower():
-                refuse(400, 50035, "Invalid Form Body")
             number = self.world.ids.new()
             more = {"id": number, "application_id": self.world.bot, "version": number, "type": command.get("type", 1)}
             more |= {"guild_id": at[1]} if at[1] else {}
@@ -70,18 +78,47 @@ class Commands:
         self.api.changed()
         return made
 
-    def give(self, channel: str, user: str, name: str, **options: str) -> Interaction:
-        """Somebody gives a slash command."""
-        number, place = self.world.ids.new(), self.world.channels[channel]
-        guild = place.get("guild_id")
+    def give(self, channel: str, user: str, name: str, /, **options: str) -> Interaction:
+        """Somebody gives a slash command; of one with subs, `name` has the sub, too."""
+        return self._happens(COMMAND, channel, user, self._data(channel, name, _values(options)))
+
+    def type(self, channel: str, user: str, name: str, option: str, begun: str, /, **options: str) -> Interaction:
+        """Somebody is writing an option of a slash command."""
+        values = [*_values(options), {"name": option, "type": 3, "value": begun, "focused": True}]
+        return self._happens(TYPING, channel, user, self._data(channel, name, values))
+
+    def press(self, channel: str, user: str, *, form: bool = False) -> Interaction:
+        """Somebody presses a button that is not there, or sends a form that nobody showed them."""
+        if form:
+            return self._happens(FORM, channel, user, {"custom_id": "approve", "components": []})
+        return self._happens(COMPONENT, channel, user, {"custom_id": "approve", "component_type": 2})
+
+    def replay(self, interaction: Interaction) -> None:
+        """The gateway tells of it once more."""
+        self.api.dispatch("INTERACTION_CREATE", interaction.told)
+
+    def _data(self, channel: str, name: str, options: list[Json]) -> Json:
+        name, _, sub = name.partition(" ")
+        guild = self.world.channels[channel].get("guild_id")
         known = [c for c in self.table.get("global", []) + self.table.get(guild or "", []) if c["name"] == name]
-        made = Interaction(id=number, token=f"itk{number}", channel=channel, user=user, made_s=time.monotonic())
+        return {
+            "id": known[0]["id"] if known else self.world.ids.new(),
+            "name": name,
+            "type": 1,
+            "options": [{"name": sub, "type": 1, "options": options}] if sub else options,
+        }
+
+    def _happens(self, kind: int, channel: str, user: str, data: Json) -> Interaction:
+        number, place = self.world.ids.new(), self.world.channels[channel]
+        guild, person = place.get("guild_id"), self.world.users[user]
+        made = Interaction(
+            id=number, token=f"itk{number}", channel=channel, user=user, made_s=time.monotonic(), kind=kind
+        )
         self.given[made.token] = made
-        person = self.world.users[user]
-        told = {
+        told = made.told = {
             "id": number,
             "application_id": self.world.bot,
-            "type": COMMAND,
+            "type": kind,
             "token": made.token,
             "version": 1,
             "channel_id": channel,
@@ -92,12 +129,7 @@ class Commands:
             "context": 0 if guild else 1,
             "app_permissions": PERMISSIONS,
             "attachment_size_limit": 10 * 2**20,
-            "data": {
-                "id": known[0]["id"] if known else self.world.ids.new(),
-                "name": name,
-                "type": 1,
-                "options": [{"name": key, "type": 3, "value": value} for key, value in options.items()],
-            },
+            "data": data,
         }
         if guild:
             member = self.world.member(user) | {"user": person, "permissions": PERMISSIONS}
@@ -120,8 +152,11 @@ class Commands:
         if found.answered is not None:
             refuse(400, 40060, "Interaction has already been acknowledged.")
         kind, data = call.body["type"], call.body.get("data") or {}
-        if kind not in {MESSAGE, DEFERRED}:
+        if kind not in ANSWERS[found.kind]:
             refuse(400, 50035, "Invalid Form Body")
+        if kind in {UNCHANGED, CHOICES}:
+            self._quiet(found, kind, data.get("choices", []))
+            return None
         found.ephemeral = bool(data.get("flags", 0) & EPHEMERAL)
         content = self.api.talk.check(data, call.files) if kind == MESSAGE else ""
         found.answered = kind
@@ -131,6 +166,16 @@ class Commands:
         told = {"id": found.id, "type": COMMAND, "response_message_id": made["id"]}
         told |= {"response_message_loading": kind == DEFERRED, "response_message_ephemeral": found.ephemeral}
         return {"interaction": told, "resource": {"type": kind, "message": made}}
+
+    def _quiet(self, found: Interaction, kind: int, choices: list[Json]) -> None:
+        """An answer that nobody reads as a message."""
+        if kind == CHOICES:
+            texts = [one[key] for one in choices for key in ("name", "value")]
+            if len(choices) > MOST_CHOICES or not all(1 <= len(text) <= 100 for text in texts):
+                refuse(400, 50035, "Invalid Form Body")
+            found.choices = [one["value"] for one in choices]
+        found.answered = kind
+        self.api.changed()
 
     def _show(self, found: Interaction, content: str, flags: int) -> Json:
         meta = {"id": found.id, "type": COMMAND, "user": self.world.users[found.user]}
@@ -173,6 +218,7 @@ class Commands:
         content = self.api.talk.check(call.body, call.files)
         if not message["flags"] & LOADING:
             message["edited_timestamp"] = when(self.world.ids.new())
+        message["attachments"] = self.api.talk.attached(call)
         return self._reveal(message, content)
 
     def _delete(self, _: Call, at: re.Match[str]) -> None:
@@ -182,3 +228,7 @@ class Commands:
             del self.world.messages[found.channel][message["id"]]
         else:
             self.api.deletes(found.channel, message["id"])
+
+
+def _values(options: dict[str, str]) -> list[Json]:
+    return [{"name": key, "type": 3, "value": value} for key, value in options.items()]

@@ -99,6 +99,8 @@ class Options:
     token: str = "MTk4.loop.back-secret"
     message_content: bool = True
     """Whether the operator has allowed the privileged intent."""
+    members: bool = False
+    """The same for the intent to list members."""
     heartbeat_s: float = 41.25
     heartbeat_grace_s: float | None = None
     """Longer than this without a heartbeat, and the connection is closed with 4009; None: three intervals."""

@@ -98,7 +98,10 @@ class People:
         self.dispatch("MESSAGE_DELETE", {"id": message} | self._place(channel))
 
     def reacts(self, channel: str, message: str, user: str, emoji: str, *, added: bool = True) -> None:
-        made = {"user_id": user, "message_id": message, "emoji": {"id": None, "name": emoji}, "burst": False, "type": 0}
+        """`emoji`: a character, or `name:id`."""
+        shown, _, number = emoji.partition(":")
+        made: Json = {"user_id": user, "message_id": message, "emoji": {"id": number or None, "name": shown}}
+        made |= {"burst": False, "type": 0}
         made |= self._place(channel)
         if "guild_id" in made and added:
             made["member"] = self.world.member(user) | {"user": self.world.users[user]}

@@ -42,6 +42,8 @@ class Call:
     query: dict[str, str]
     body: Json
     files: dict[str, bytes]
+    kinds: dict[str, str]
+    """The files' types, by name."""
     at_s: float
     """Monotonic."""
     status: int = 0
@@ -169,16 +171,20 @@ class Rest:
 async def _read(request: web.Request) -> Call:
     body: Json = {}
     files: dict[str, bytes] = {}
+    kinds: dict[str, str] = {}
     if request.content_type.startswith("multipart/"):
         async for field in await request.multipart():
             data = await field.read()  # type: ignore[union-attr] # no nested multiparts here
             if field.name == "payload_json":  # type: ignore[union-attr] # the same
                 body = json.loads(data)
-            else:
-                files[field.filename or "file"] = bytes(data)  # type: ignore[union-attr] # the same
+            elif re.fullmatch(r"files\[\d\]", field.name or ""):  # type: ignore[union-attr] # the same
+                name = field.filename or "file"  # type: ignore[union-attr] # the same
+                files[name], kinds[name] = bytes(data), field.headers.get("Content-Type", "")  # type: ignore[union-attr] # the same
     elif raw := await request.read():
         loaded = json.loads(raw)
         body = loaded if isinstance(loaded, dict) else {"": loaded}
     path = "/" + request.match_info["tail"]
     query = dict(request.query)
-    return Call(method=request.method, path=path, query=query, body=body, files=files, at_s=time.monotonic())
+    return Call(
+        method=request.method, path=path, query=query, body=body, files=files, kinds=kinds, at_s=time.monotonic()
+    )

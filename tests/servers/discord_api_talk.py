@@ -5,12 +5,13 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.servers.discord_api_rest import Call, Rest, refuse
-from tests.servers.discord_api_world import DM, FORUM, POST, Json
+from tests.servers.discord_api_world import DM, FORUM, Json
 
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
 
 CONTENT_CHARACTERS = 2000
+MAX_FILE_BYTES = 10 * 2**20
 
 
 class Talk:
@@ -21,20 +22,19 @@ class Talk:
         self._nonces: dict[str, tuple[float, Json]] = {}
         channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
         rest.route(r"GET /users/@me", lambda _, __: self.world.users[self.world.bot])
+        rest.route(r"GET /users/@me/guilds", lambda _, __: [*self.world.guilds.values()])
         rest.route(r"GET /users/(\d+)", lambda _, at: self.world.users.get(at[1]) or refuse(404, 10013, "Unknown User"))
         rest.route(r"GET /(oauth2/)?applications/@me", lambda _, __: self._application())
         rest.route(r"GET /gateway", lambda _, __: {"url": api.gateway_url})
         rest.route(r"GET /gateway/bot", lambda _, __: self._gateway())
         rest.route(r"POST /users/@me/channels", self._open_dm)
         rest.route(f"GET {channel}", lambda _, at: self.channel(at[1]))
-        rest.route(f"PATCH {channel}", self._edit_thread)
         rest.route(f"POST {channel}/typing", self._typing)
         rest.route(f"GET {channel}/messages", self._history)
         rest.route(f"GET {message}", lambda _, at: self.message(at[1], at[2]))
         rest.route(f"POST {channel}/messages", self._say)
         rest.route(f"PATCH {message}", self._edit)
         rest.route(f"DELETE {message}", self._delete)
-        rest.route(f"(PUT|DELETE) {message}/reactions/([^/]+)/@me", self._react)
         rest.route(f"POST {message}/threads", self._start_thread)
         rest.route(f"POST {channel}/threads", self._start_thread)
 
@@ -42,7 +42,13 @@ class Talk:
         bot = self.world.users[self.world.bot]
         flags = 1 << 19 if self.api.options.message_content else 0
         made = {"id": bot["id"], "name": bot["username"], "icon": None, "description": "", "bot_public": True}
-        return made | {"bot_require_code_grant": False, "flags": flags, "owner": bot, "team": None, "verify_key": "0"}
+        return made | {
+            "bot_require_code_grant": False,
+            "flags": flags,
+            "owner": self.world.users[self.api.ann],
+            "team": None,
+            "verify_key": "0",
+        }
 
     def _gateway(self) -> Json:
         options = self.api.options
@@ -93,6 +99,12 @@ class Talk:
             self.api.offences.append(f"mentions are allowed: {body}")
         return str(content)
 
+    def attached(self, call: Call) -> list[Json]:
+        """The files that came with it, on the CDN."""
+        if sum(map(len, call.files.values())) > MAX_FILE_BYTES:
+            refuse(413, 40005, "Request entity too large")
+        return [self.api.keep(name, data, call.kinds[name]) for name, data in call.files.items()]
+
     def _writable(self, channel: Json) -> None:
         if channel["id"] in self.world.muted:
             refuse(403, 50013, "Missing Permissions")
@@ -125,9 +137,7 @@ class Talk:
             if reply is None and reference.get("fail_if_not_exists", True):
                 refuse(400, 50035, "Unknown message")
             more |= reply or {}
-        more["attachments"] = [
-            self.api.keep(name, data, "application/octet-stream") for name, data in call.files.items()
-        ]
+        more["attachments"] = self.attached(call)
         made = self.world.add_message(at[1], self.world.bot, content, **more)
         if nonce:
             self._nonces[nonce] = (time.monotonic(), made)
@@ -138,6 +148,8 @@ class Talk:
         message = self.message(at[1], at[2])
         if message["author"]["id"] != self.world.bot:
             refuse(403, 50005, "Cannot edit a message authored by another user")
+        if self.channel(at[1]).get("thread_metadata", {}).get("archived"):
+            refuse(400, 50083, "Thread is archived")
         self.api.edits(at[1], at[2], self.check(call.body, {}))
         return message
 
@@ -147,10 +159,6 @@ class Talk:
             refuse(403, 50013, "Missing Permissions")
         self.api.deletes(at[1], at[2])
 
-    def _react(self, call: Call, at: re.Match[str]) -> None:
-        self.message(at[2], at[3])
-        self.api.reacts(at[2], at[3], self.world.bot, at[4], added=call.method == "PUT")
-
     def _start_thread(self, call: Call, at: re.Match[str]) -> Json:
         parent = self.channel(at[1])
         message = at[2] if at.re.groups > 1 else None
@@ -159,11 +167,3 @@ class Talk:
         made = self.world.add_thread(parent["id"], str(call.body["name"]), self.world.bot, at=message)
         self.api.dispatch("THREAD_CREATE", made | {"newly_created": True})
         return made
-
-    def _edit_thread(self, call: Call, at: re.Match[str]) -> Json:
-        channel = self.channel(at[1])
-        if channel["type"] == POST:
-            kept = {name: call.body[name] for name in ("archived", "locked") if name in call.body}
-            channel["thread_metadata"] |= kept
-            self.api.dispatch("THREAD_UPDATE", channel)
-        return channel

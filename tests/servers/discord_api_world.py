@@ -60,6 +60,8 @@ class World:
         """Channels that the bot cannot see (50001)."""
         self.unread: set[str] = set()
         """Channels whose history the bot cannot see (50001), and where it cannot reply (160002)."""
+        self.left: set[str] = set()
+        """Threads that the bot has left."""
         self._past = itertools.count()
         self.bot = self.add_user("reverie", bot=True)
         self.guild = self.add_guild("home")
@@ -98,6 +100,12 @@ class World:
             "preferred_locale": "en-US",
         }
         return number
+
+    def add_emoji(self, name: str) -> str:
+        """A custom emoji of the guild -> `name:id`."""
+        made = {"id": self.ids.new(), "name": name, "roles": [], "animated": False, "available": True}
+        self.guilds[self.guild]["emojis"].append(made)
+        return f"{name}:{made['id']}"
 
     def add_channel(self, name: str, *, guild: str | None = None, kind: int = TEXT) -> str:
         """A channel of a guild -> its id."""

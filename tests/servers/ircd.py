@@ -44,6 +44,9 @@ class Ircd:
         self.clients: list[Client] = []
         self.lines: list[str] = []
         self.rooms: dict[str, list[Client]] = {}
+        self.topics: dict[str, str] = {}
+        self.said: dict[str, str] = {}
+        """Message -> the nick of its author; without those that were taken back."""
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,6 +130,7 @@ class Ircd:
 
     def relay(self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None) -> None:
         stamped = self.stamp(tags)
+        self.said[stamped["msgid"]] = line[1:].partition("!")[0]
         there = self.rooms.get(target.lstrip("@+").lower())
         for client in there if there is not None else [c for c in self.here() if c.nick.lower() == target.lower()]:
             if client is not sender:
@@ -206,6 +210,9 @@ class Ircd:
                 client.send(f"ERROR :Closing link ({params[0]})")
             case "JOIN" | "PART" | "TOPIC" | "PRIVMSG" | "NOTICE" if client.registered:
                 self._talk(client, command.upper(), params, {k: v for k, v in tags.items() if k.startswith("+")})
+            case "MODE" if self.options.modes is not None and params[0].startswith("#"):
+                modes = self.options.modes.get(params[0])
+                client.numeric("324" if modes else "403", params[0], modes or ":No such channel")
             case "PONG":
                 pass
             case _:
@@ -234,7 +241,11 @@ class Ircd:
                 client.numeric("401", target, ":No such nick")
             elif command in {"PRIVMSG", "NOTICE"}:
                 self.relay(target, f":{client.mask} {command} {target} :{params[1]}", tags, client)
+            elif command == "TOPIC" and target in self.options.opless:
+                client.numeric("482", target, ":You're not channel operator")
             else:
+                if command == "TOPIC":
+                    self.topics[target] = params[1]
                 for member in members:
                     member.send(f":{client.mask} {command} {target} :{params[1]}")
                 if command == "PART":

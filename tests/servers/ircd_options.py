@@ -10,8 +10,8 @@ CAPS = (
     "server-time setname userhost-in-names"
 )
 MODERN = (
-    f"{CAPS} away-notify draft/chathistory draft/event-playback draft/multiline=max-bytes=4096,max-lines=24 "
-    "invite-notify labeled-response standard-replies"
+    f"{CAPS} away-notify draft/chathistory draft/event-playback draft/message-redaction "
+    "draft/multiline=max-bytes=4096,max-lines=24 invite-notify labeled-response standard-replies"
 )
 """As a server offers them that knows all that we do."""
 
@@ -45,10 +45,18 @@ class Options:
     """Nicks that the services hold (432)."""
     nick_length: int = 99
     """A longer nick is refused (432)."""
+    modes: Mapping[str, str] | None = None
+    """Room -> modes, as MODE tells them; others are not there (403). None: MODE is not known (421)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Room -> numeric with which JOIN is refused."""
     muted: Mapping[str, str] = field(default_factory=dict)
     """Target -> numeric with which PRIVMSG is refused."""
+    opless: frozenset[str] = frozenset()
+    """Rooms whose topic only operators may set (482)."""
+    redact_fails: str = ""
+    """Code of the FAIL that answers every REDACT."""
+    tagless: Literal["", "421", "FAIL"] = ""
+    """How every TAGMSG is refused; empty: it is not."""
     muted_reason: str = "Cannot send"
     muted_texts: frozenset[str] = frozenset()
     """Texts that are refused wherever they are said (404)."""

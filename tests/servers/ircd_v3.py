@@ -46,6 +46,14 @@ class V3:
             self._open[key].lines.append((params[1], "draft/multiline-concat" in tags))
         elif command in {"PRIVMSG", "NOTICE"} and key in self._refused:
             pass
+        elif command == "TAGMSG" and self._ircd.options.tagless:
+            client.send(
+                "FAIL TAGMSG NO :no"
+                if self._ircd.options.tagless == "FAIL"
+                else f":irc.test 421 {client.nick} TAGMSG :no"
+            )
+        elif command == "REDACT" and "draft/message-redaction" in client.caps:
+            self._redact(client, *params[:2])
         elif command == "TAGMSG":
             shown = {name: value for name, value in tags.items() if name.startswith("+")}
             self._ircd.relay(params[0], f":{client.mask} TAGMSG {params[0]}", shown, client)
@@ -56,6 +64,12 @@ class V3:
             client.numeric("730" if taken else "731", f":{params[1]}")
         elif command == "MONITOR":
             pass
+        elif command == "INVITE":
+            shown = {"account": client.account} if client.account else {}
+            for other in self._ircd.here():
+                if other.nick.lower() == params[0].lower():
+                    other.send(f":{client.mask} INVITE {other.nick} {params[1]}", self._ircd.stamp(shown))
+            client.numeric("341", *params[:2])
         elif command == "WHO":
             for nick, account in self._ircd.options.accounts.items():
                 client.numeric("354", params[1].partition(",")[2], params[0], "u", "h", nick, "H", account, ":real")
@@ -63,6 +77,20 @@ class V3:
         else:
             return False
         return True
+
+    def _redact(self, client: "Client", target: str, message: str) -> None:
+        """Everybody may take back what they said, and nothing else."""
+        author = self._ircd.said.get(message)
+        code = self._ircd.options.redact_fails or ("" if author == client.nick else "REDACT_FORBIDDEN")
+        if author is None:
+            code = "UNKNOWN_MSGID"
+        if code:
+            client.send(f"FAIL REDACT {code} {target} {message} :no")
+            return
+        del self._ircd.said[message]
+        for other in self._ircd.rooms.get(target.lower(), []):
+            if "draft/message-redaction" in other.caps and (other is not client or "echo-message" in client.caps):
+                other.send(f":{client.mask} REDACT {target} {message}", {"time": "2026-01-01T00:00:00.000Z"})
 
     def _batch(self, client: "Client", tags: Mapping[str, str], params: list[str]) -> None:
         key = (id(client), params[0][1:])
@@ -79,11 +107,16 @@ class V3:
             return
         target, name = batch.target, self._name()
         stamped = self._ircd.stamp({k: v for k, v in batch.tags.items() if k.startswith("+")})
+        self._ircd.said[stamped["msgid"]] = client.nick
         label = {"label": batch.tags["label"]} if "label" in batch.tags else {}
         if target in self._ircd.options.muted:
             client.send(f":irc.test 404 {client.nick} {target} :Cannot send", label)
             return
-        for other in self._ircd.rooms.get(target.lower(), []):
+        people = [one for one in self._ircd.here() if one.nick.lower() == target.lower()]
+        if not target.startswith("#") and not people:
+            client.send(f":irc.test 401 {client.nick} {target} :No such nick", label)
+            return
+        for other in self._ircd.rooms.get(target.lower(), []) if target.startswith("#") else [*people, client]:
             other.send(
                 f":{client.mask} BATCH +{name} draft/multiline {target}", stamped | (label if other is client else {})
             )

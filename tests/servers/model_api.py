@@ -16,6 +16,8 @@
   API key is the workspace. Without `stream` the message comes whole. `max_tokens: 0` is answered without the script.
 - `/v1/messages/count_tokens` counts with the cache's tokens (without one, a token is four characters), or answers
   what `then_counts` scripted. `window`: a longer prompt is refused.
+- `models`: what `/v1/models` lists, and all there is (None: everything is, and there is no list); `key`: the only one
+  that is let in (None: any). Both may be set at any time.
 - `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
 """
 
@@ -56,6 +58,8 @@ class ModelApi:
         self.default: Callable[[Json], Answer] = echo
         self.seen: list[Seen] = []
         self.url = ""
+        self.models: list[Json] | None = None
+        self.key: str | None = None
         self.connections = 0
         """Accepted so far."""
         self._port = port
@@ -154,6 +158,8 @@ class ModelApi:
     def _reply(self, seen: Seen, size: int) -> Reply:
         path, body = seen.path, seen.body
         native = path.endswith(("/messages", COUNT))
+        if (door := self._door(seen)) is not None:
+            return door
         if not native and not path.endswith("/chat/completions"):
             return Reply(answer=Answer(status=404, body=b'{"error": {"message": "no such path"}}'), events=[])
         if self.strict and (wrong := self._refused(native, seen, size)):
@@ -169,6 +175,23 @@ class ModelApi:
         if native:
             return self._messages.reply(answer, seen.headers, body)
         return Reply(answer=answer, events=completions(answer, body))
+
+    def _door(self, seen: Seen) -> Reply | None:
+        """Whether the key is good, which models there are, and whether the one that is asked for is there."""
+        shown = seen.headers.get("x-api-key") or seen.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.key is not None and shown != self.key:
+            told = failure(401, "authentication_error", code="invalid_api_key")
+            return Reply(answer=told, events=[])
+        if self.models is None:
+            return None
+        if seen.path.partition("?")[0].endswith("/models"):
+            listed = json.dumps({"object": "list", "data": self.models}).encode()
+            return Reply(answer=Answer(headers={"content-type": "application/json"}), events=[listed])
+        asked = seen.body.get("model")
+        if asked not in [model["id"] for model in self.models]:
+            body = {"type": "error", "error": {"type": "not_found_error", "message": f"model: {asked}"}}
+            return Reply(answer=Answer(status=404, body=json.dumps(body).encode()), events=[])
+        return None
 
     def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
         if native:

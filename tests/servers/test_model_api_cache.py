@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.servers.messages_cache import IMAGE_TOKENS, LIFETIME_S, MessagesCache, Usage, missed
 from tests.servers.messages_prompt import Json
 
@@ -352,7 +353,7 @@ def texts(asked: Json, count: int | None = None) -> tuple[tuple[str, bool], ...]
     return tuple((b["text"], i < len(asked["system"])) for i, b in enumerate(flat(asked)[:count]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(days)
 def test_whatever_is_sent(day: list[tuple[Json, float, bool]]) -> None:
     cache = fresh(minimum=20)

@@ -1,0 +1,12 @@
+"""How many examples a law is tried with: a sample of them, and where `CI` is set as many as it says."""
+
+import os
+
+ALL = 100
+"""Of a law that does not say how many."""
+SHARE = 4
+
+
+def examples(every: int = ALL) -> int:
+    """How many of `every` are tried here."""
+    return every if os.environ.get("CI") else max(5, every // SHARE)

@@ -1,0 +1,230 @@
+"""Calls that wait for a word: a real store, desk, outbox and console; the clock and the tool are the test's."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, Self
+
+from pydantic import Field
+
+from agent.models.base import ToolCall, ToolResult
+from agent.tools.schema import Arguments, spec
+from channels.base import Part
+from channels.console import ConsoleChannel
+from gateway import access, policies
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, RoomId, SenderId
+from gateway.hands import Asker, Hand, Whereabouts
+from gateway.intake import Doors
+from gateway.live import Live
+from gateway.ops.stats import Stats
+from gateway.outbox import Outbox
+from gateway.places import Places
+from gateway.reception import Intakes, Parts, Prefixes
+from gateway.records import ApprovalAsked, ApprovalEnded, Fact, TurnId, inner
+from gateway.scopes import PUBLIC, Sight
+from gateway.settings_load import parse
+from gateway.store import OutboxPost, Store
+from gateway.tools.approvals import Approvals
+from gateway.tools.deciding import Deciding
+from gateway.tools.dispatch import Hands
+from gateway.tools.gate import Gate
+from gateway.tools.permits import ADMINS, MEMBERS, Permit
+from tests.gateway.rewinds_kit import Views, rewinds
+
+P = ParamSpec("P")
+HERE, THERE = ChannelName("here"), ChannelName("there")
+LOBBY = Address(channel=HERE, room=RoomId("lobby"))
+OFFICE = Address(channel=THERE, room=RoomId("office"))
+ROLES = {"owner": ["here:olga"], "admin": ["here:root", "there:root", "here:rick"], "member": ["here:mia"]}
+TIMEOUT_S = 120.0
+DONE = "it ran"
+
+
+class Run(Arguments):
+    """What the tool takes."""
+
+    command: str = Field(default="ls", description="What to run.")
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, within a minute."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+def asker(name: str, role: str) -> Asker:
+    return Asker(id=SenderId(name), name=name, role=role, verified=role in ("admin", "owner"))
+
+
+ROOT, MIA, GUS = asker("root", "admin"), asker("mia", "member"), asker("gus", "guest")
+
+
+class House:
+    """A gateway without agents: what they would call is called by the test."""
+
+    def __init__(self, store: Store, clock: ManualClock, folder: Path, **more: Any) -> None:
+        self.store, self.clock = store, clock
+        self.ran: list[str] = []
+        self.shown: list[Part] = []
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._calls: list[asyncio.Task[ToolResult]] = []
+        settings = parse(
+            {
+                "channels": {
+                    str(name): {"platform": "console", "rooms": ["lobby", "office"]} for name in (HERE, THERE)
+                },
+                "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}}]}],
+                "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+                "access": {"dm": "open", "roles": ROLES},
+                "store": {"path": "reverie.db"},
+                **more,
+            },
+            folder,
+        )
+        self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
+        who, bindings = policies.access_policy(settings), policies.bindings(settings)
+        self.outbox = Outbox(store, self.consoles, clock, self._spawn)
+        prefix = Prefixes(Live(settings), self.consoles)
+        self.approvals = Approvals(
+            store,
+            clock,
+            settings.tools.approvals,
+            post=self._put,
+            places=Places(store, bindings),
+            who=who,
+            prefix=prefix,
+        )
+        self.deciding = Deciding(self.approvals, store, clock, prefix)
+        self.who: access.Policy = who
+        self._gate = Gate(settings.tools, store, clock, self.approvals)
+        parts = Parts(
+            live=Live(settings),
+            store=store,
+            clock=clock,
+            channels=self.consoles,
+            who=who,
+            bindings=bindings,
+            stats=Stats({HERE: "console", THERE: "console"}, clock.now()),
+            model=lambda: "",
+            mode=lambda: "",
+            rewinds=rewinds(store, clock, Views()),
+            deciding=self.deciding,
+        )
+        doors = Doors(arrived=lambda _: None, link=self.outbox.link, post=self.outbox.put, join=lambda _: None)
+        self.intakes = Intakes(parts, doors)
+
+    async def __aenter__(self) -> Self:
+        await self.outbox.recover()
+        await self.approvals.recover()
+        for name, console in self.consoles.items():
+            self._spawn(console.run(self.intakes[name]))
+            await console._up.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self.approvals.close()
+        await self.outbox.drain(2)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """As `kill -9` does: whatever is under way ends where it is."""
+        for task in (*self._tasks, *self._calls):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
+
+    def call(
+        self,
+        *askers: Asker,
+        at: Address = LOBBY,
+        tool: str = "bash",
+        written: str = "{}",
+        turn: str = "t1",
+        **more: Any,
+    ) -> "asyncio.Task[ToolResult]":
+        """The model calls the tool, for these people; `permit`: what the tool needs."""
+        permit: Permit = more.pop("permit", ADMINS if askers != (MIA,) else replace(MEMBERS, approval="always"))
+
+        async def does(asked: Run, _: Whereabouts) -> str:
+            self.ran.append(asked.command)
+            return DONE
+
+        where = Whereabouts(
+            turn=TurnId(turn), agent="reverie", at=at, sight=Sight(scope=PUBLIC), autonomous=not askers, askers=askers
+        )
+        hands = Hands([Hand.of(spec(tool, "Runs it.", Run), Run, does, permit)], self._gate)
+        call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
+        self._calls.append(call)
+        return call
+
+    async def say(self, text: str, sender: str = "root", at: Address = LOBBY) -> str:
+        """Somebody says something (in a direct chat, if the room is theirs); the answer, once it is shown."""
+        count = len(self.shown)
+        await self.consoles[at.channel].say(text, sender=sender, room=None if at.room == sender else at.room)
+        await self.until(lambda: len(self.shown) > count)
+        return self.shown[-1].body
+
+    async def asked(self, count: int = 1) -> list[ApprovalAsked]:
+        """Return once so many approvals were asked for, and what they are about."""
+        await self.until(lambda: sum(part.style == "notice" for part in self.shown) >= count)
+        return [fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalAsked)]
+
+    async def verdicts(self) -> list[tuple[str, str, str]]:
+        """Tool, verdict and by whom, as they are in the log."""
+        ended = [fact for fact in await self.log("approval_ended") if isinstance(fact, ApprovalEnded)]
+        return [(fact.tool, fact.verdict, fact.by) for fact in ended]
+
+    async def log(self, *kinds: str) -> list[Fact]:
+        return [one.fact for one in await self.store.entries(kinds=kinds)]
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Return once that holds; something is shown then."""
+        while not ready():
+            self._news.clear()
+            await self._news.wait()
+
+    async def sleeping(self, count: int = 1) -> None:
+        """Return once so many wait on the clock."""
+        while sum(not woken.done() for _, _, woken in self.clock._sleepers) < count:
+            await asyncio.sleep(0)
+
+    def _show(self, part: Part) -> None:
+        self.shown.append(part)
+        self._news.set()
+
+    def _put(self, post: OutboxPost) -> None:
+        self.outbox.put(post)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+
+@contextlib.asynccontextmanager
+async def house(
+    folder: Path, *, clock: ManualClock | None = None, access: object = None, **tools: object
+) -> AsyncIterator[House]:
+    """Begin and end. `access`, `tools`: the configuration's sections."""
+    clock = clock or ManualClock()
+    more = {"tools": tools} if access is None else {"tools": tools, "access": access}
+    async with await Store.open(folder / "reverie.db", clock) as store, House(store, clock, folder, **more) as made:
+        yield made
+
+
+INNER = Address.parse(inner("reverie"))

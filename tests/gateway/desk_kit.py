@@ -1,0 +1,121 @@
+"""A desk with a real store, and handlers that only tell what they were asked."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.access import Policy
+from gateway.clock import ManualClock
+from gateway.commands.desk import Desk, Handled
+from gateway.commands.handlers import HANDLERS
+from gateway.commands.table import TABLE
+from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.events import Address, ChannelName, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.ops.stats import Stats
+from gateway.records import Audited
+from gateway.settings_operator import CommandsConfig
+from gateway.standing import Grant
+from gateway.store import Store
+from tests.gateway.rewinds_kit import Views, rewinds
+
+IRC = ChannelName("irc.x")
+LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
+POLICY = Policy(
+    dm="open",
+    roles={
+        "irc.x:account:olga": "owner",
+        "irc.x:account:root": "admin",
+        "irc.x:account:mia": "member",
+        "irc.x:account:mal": "blocked",
+    },
+    rooms={IRC: frozenset({RoomId("#lobby")})},
+    grants={"irc.x:account:rick": [Grant("admin", LOBBY.conversation, "granted")]},
+)
+SENT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def somebody(who: str, **more: Any) -> Sender:
+    sender = Sender(id=SenderId(f"account:{who}"), name=who, account=who, verified=True)
+    return replace(sender, **more)
+
+
+def command(name: str, args: str = "", who: str = "root", *, direct: bool = False, **more: Any) -> Command:
+    made = Command(
+        id=EventId("c1"),
+        at=Address(channel=IRC, room=RoomId(who)) if direct else LOBBY,
+        sender=somebody(who),
+        name=name,
+        args=args,
+        sent=SENT,
+        origin="text",
+        direct=direct,
+    )
+    return replace(made, **more)
+
+
+def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "mention", who: str = "root") -> Message:
+    at = Address(channel=IRC, room=RoomId(who)) if kind == "direct" else LOBBY
+    return Message(id=MessageId("m1"), at=at, sender=somebody(who), text=text, sent=SENT, kind=kind)
+
+
+async def echo(ask: Ask, _world: World) -> Answer:
+    """What it was asked for, with a second line."""
+    shown = ", ".join(f"{name}={value}" for name, value in ask.given.items())
+    return Answer(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
+
+
+async def refuse(_ask: Ask, _world: World) -> Answer:
+    return Answer(text="That is not so.", ok=False)
+
+
+ECHO: Mapping[str, Handler] = {row.name: echo for row in TABLE} | {"deny": refuse, "help": HANDLERS["help"]}
+
+
+class Counter:
+    """A desk, and what came of what it was handed."""
+
+    def __init__(self, desk: Desk, clock: ManualClock) -> None:
+        self.desk, self.clock = desk, clock
+
+    async def ask(self, name: str, args: str = "", who: str = "root", **more: Any) -> str:
+        """What is answered. Empty: nothing."""
+        handled = await self.desk.handle(command(name, args, who, **more))
+        return handled.post.text if handled.post else ""
+
+    async def audited(self, event: Command) -> list[Audited]:
+        """What is written into the audit."""
+        return audited(await self.desk.handle(event))
+
+
+def audited(handled: Handled) -> list[Audited]:
+    facts = (made.fact for made in (handled.change.facts if handled.change else ()))
+    return [fact for fact in facts if isinstance(fact, Audited)]
+
+
+@contextlib.asynccontextmanager
+async def counter(
+    folder: Path,
+    *,
+    answers: Mapping[str, Handler] = ECHO,
+    redact: Callable[[str], str] = str,
+    per_minute: int = 1000,
+) -> AsyncIterator[Counter]:
+    clock = ManualClock()
+    async with await Store.open(folder / "reverie.db", clock) as store:
+        world = World(
+            reader=store,
+            clock=clock,
+            stats=Stats({IRC: "irc"}, clock.now()),
+            version="1",
+            model=lambda: "",
+            mode=lambda: "",
+            prefix={IRC: "!"},
+            rewinds=rewinds(store, clock, Views()),
+            pages=lambda _: 1,
+        )
+        said = CommandsConfig(per_minute=per_minute)
+        desk = Desk(world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact)
+        yield Counter(desk, clock)

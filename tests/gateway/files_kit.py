@@ -1,0 +1,116 @@
+"""An agent's files, with the operator's beside them, and its hands on them."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.models.base import ToolCall, ToolResult
+from agent.tools.schema import canonical
+from gateway.clock import SystemClock
+from gateway.events import Address, ChannelName, RoomId, SenderId
+from gateway.hands import Asker, Whereabouts
+from gateway.media import Media
+from gateway.media_config import MediaConfig
+from gateway.records import TurnId
+from gateway.scopes import PUBLIC, Sight
+from gateway.tools.dispatch import Hands
+from gateway.tools.files import FileHands
+from gateway.tools.root import Root
+
+SECRET = "the operator's secret"
+ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
+
+
+def where(role: str = "admin") -> Whereabouts:
+    """A turn that somebody with this role asked for."""
+    asker = Asker(id=SenderId("ann"), name="Ann", role=role, verified=True)
+    sight = Sight(scope=PUBLIC, everything=False)
+    return Whereabouts(turn=TurnId("t"), agent="reverie", at=ROOM, sight=sight, autonomous=False, askers=(asker,))
+
+
+@dataclass
+class Files:
+    """All of it."""
+
+    path: Path
+    """Of the root."""
+    root: Root
+    hands: Hands
+    outside: Path
+
+    def call(self, tool: str, **arguments: object) -> ToolResult:
+        """As who may do everything."""
+        call = ToolCall(id="1", name=tool, arguments=canonical(arguments))
+        return asyncio.run(self.hands.call(call, where()))
+
+    def told(self, tool: str, **arguments: object) -> str:
+        """What it brings."""
+        result = self.call(tool, **arguments)
+        assert not result.error, result.text
+        return result.text
+
+    def refused(self, tool: str, **arguments: object) -> str:
+        """Why it is not carried out."""
+        result = self.call(tool, **arguments)
+        assert result.error, result.text
+        return result.text
+
+    def put(self, path: str, data: str | bytes) -> Path:
+        """A file, written by another program."""
+        file = self.path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data.encode() if isinstance(data, str) else data)
+        return file
+
+
+def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text(SECRET)
+    path = tmp_path / "files"
+    root = Root(path, max_bytes)
+    hands = FileHands(root, Media(MediaConfig(), tmp_path / "media", {}, SystemClock()))
+    return Files(path, root, Hands(hands.hands), outside)
+
+
+def traps(path: Path, outside: Path) -> None:
+    """All that a shell in there could put in the way."""
+    path.mkdir(exist_ok=True)
+    (path / "plain.txt").write_text("plain")
+    (path / "real").mkdir()
+    for name, to in {
+        "link.txt": "../outside/secret.txt",
+        "link_abs.txt": str(outside / "secret.txt"),
+        "up": "..",
+        "real/up": "../..",
+        "top": "/",
+        "out": str(outside),
+        "chain": "out",
+        "chain.txt": "link.txt",
+        "loop": "loop",
+        "self": ".",
+        "proc": "/proc/self",
+        "fds": "/dev/fd",
+        "null": "/dev/null",
+        "gone": str(outside / "new.txt"),
+    }.items():
+        (path / name).symlink_to(to)
+    os.mkfifo(path / "pipe")
+    os.link(outside / "secret.txt", path / "hard.txt")
+    top = os.open(path, os.O_RDONLY)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as unix:
+        unix.bind(f"/proc/self/fd/{top}/sock")  # the whole path may be longer than a socket's can be
+    os.close(top)
+    try:
+        os.mknod(path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+    except PermissionError:  # of no root, or in a container
+        (path / "zero").mkdir()
+
+
+def state(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """All that is there, with modes and contents."""
+    return {str(one): (one.lstat().st_mode, one.read_bytes() if one.is_file() else b"") for one in directory.rglob("*")}

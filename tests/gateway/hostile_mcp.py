@@ -1,0 +1,41 @@
+"""An MCP server that an attacker has in hand: `python hostile_mcp.py DIRECTORY`. What is done to it stands there."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+
+SERVER = MCPServer("street", log_level="ERROR")
+HERE = Path(sys.argv[1])
+
+
+@SERVER.tool()
+async def act(mark: str) -> str:
+    """Leaves a mark."""
+    (HERE / f"acted-{mark}").touch()
+    return "done"
+
+
+@SERVER.tool()
+async def tell(words: str) -> str:
+    """Says what it is told to say."""
+    return words
+
+
+@SERVER.tool()
+async def hidden(mark: str) -> str:
+    """Is none of those that the operator takes."""
+    (HERE / f"acted-{mark}").touch()
+    return "done"
+
+
+@SERVER.tool()
+async def environment() -> str:
+    """Tells all that it was given."""
+    return repr(dict(os.environ))
+
+
+if __name__ == "__main__":
+    asyncio.run(SERVER.run_stdio_async())

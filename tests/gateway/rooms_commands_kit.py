@@ -1,0 +1,219 @@
+"""The commands about rooms and channels, with a real log, a real outbox and channels in the process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from channels.base import Part, Rejected
+from channels.console import ConsoleChannel
+from gateway import access
+from gateway.acting import Rooms
+from gateway.bindings import Bindings, Bound, Pattern
+from gateway.changes import Change
+from gateway.clock import ManualClock
+from gateway.commands.later import Later
+from gateway.commands.rooms import RoomCommands
+from gateway.commands.saying import Saying
+from gateway.commands.world import Answer, Ask, World
+from gateway.events import Address, ChannelName, Command, ConversationId, EventId, Message, MessageId, RoomId, Sender
+from gateway.events import SenderId as Id
+from gateway.ops.stats import Stats
+from gateway.outbox import Outbox
+from gateway.places import Places
+from gateway.records import Judged, RoomOpened, key_of
+from gateway.standing import Known
+from gateway.store import Entry, Store
+from gateway.travels import Travels
+from tests.gateway.rewinds_kit import Views, rewinds
+from tests.store.kit import NOW
+
+HERE, THERE, FAR = ChannelName("here"), ChannelName("there"), ChannelName("far")
+LOBBY = Address(channel=HERE, room=RoomId("#lobby"))
+GARDEN = Address(channel=THERE, room=RoomId("#Garden"))
+ANN = Address(channel=HERE, room=RoomId("ann"))
+
+
+class Deaf(ConsoleChannel):
+    """People add it to rooms and take it out again."""
+
+    join = None  # type: ignore[assignment] # it has no such ability
+    leave = None  # type: ignore[assignment] # the same
+    inside = None  # type: ignore[assignment] # the same
+
+
+class Stubborn(ConsoleChannel):
+    """Says no, with words that want to be more than words."""
+
+    no = ""
+
+    async def join(self, at: Address) -> None:
+        if self.no:
+            raise Rejected(self.no)
+        await super().join(at)
+
+    async def leave(self, at: Address) -> None:
+        if self.no:
+            raise Rejected(self.no)
+        await super().leave(at)
+
+
+@dataclass
+class House:
+    """All of it, wired as the gateway does."""
+
+    store: Store
+    clock: ManualClock
+    channels: dict[ChannelName, ConsoleChannel]
+    shown: list[Part]
+    outbox: Outbox
+    travels: Travels
+    rooms: RoomCommands
+    saying: Saying
+    doors: Rooms
+    views: Views
+    world: World
+    opened: set[ConversationId]
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    count: int = 0
+
+    def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> Ask:
+        self.count += 1
+        command = Command(
+            id=EventId(f"c{self.count}"),
+            at=at,
+            sender=Sender(id=Id("root"), name="Root", verified=True),
+            name=name,
+            args=" ".join(given.values()),
+            sent=NOW,
+            origin="text",
+            direct=direct,
+        )
+        return Ask(command=command, role="admin", rule="access.roles.admin", everywhere="admin", given=given)
+
+    async def do(self, ask: Ask) -> Answer:
+        """As the desk and the intake do: one transaction, and then what follows."""
+        handlers = {**self.rooms.handlers, **self.saying.handlers}
+        answer = await handlers[ask.command.name](ask, self.world)
+        assert isinstance(answer, Answer)
+        await self.written(ask, answer.change or Change(words=answer.text))
+        return answer
+
+    async def written(self, ask: Ask, change: Change) -> None:
+        asked = Entry(fact=ask.command, at=NOW, conversation=ask.command.at.conversation, key=key_of(ask.command))
+        written = await self.store.append([asked, *change.entries(asked)])
+        change.settle(written[0])
+
+    async def told(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> str:
+        return (await self.do(self.ask(name, at, direct=direct, **given))).text
+
+    async def done(self) -> None:
+        """All that was begun has ended."""
+        async with asyncio.timeout(10):
+            while self.tasks:
+                await asyncio.wait(self.tasks)
+
+    async def open(self, at: Address, about: str = "") -> None:
+        self.opened.add(at.conversation)
+        await self.store.append([Entry(fact=RoomOpened(room=at, open=True, by="here:root", about=about), at=NOW)])
+
+    async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
+        """Somebody said something there."""
+        sender = Sender(id=Id(who), name=who, verified=True)
+        kind = "direct" if direct else "room"
+        said = Message(id=MessageId(f"m{who}"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)  # type: ignore[arg-type] # one of these
+        entry = Entry(fact=said, at=NOW, conversation=at.conversation, key=key_of(said))
+        judged = Judged(type="x", urgency=3, fate="due", rule="r", role="guest")
+        await self.store.append([entry, Entry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)])
+
+    def seen(self, at: Address) -> list[str]:
+        return [part.body for part in self.shown if part.to == at]
+
+
+@contextlib.asynccontextmanager
+async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
+    """Open, with all channels up."""
+    clock, shown, opened = ManualClock(NOW + timedelta(hours=1)), list[Part](), set[ConversationId]()
+    tasks = set[asyncio.Task[None]]()
+    made: dict[ChannelName, ConsoleChannel] = {
+        HERE: ConsoleChannel(HERE, shown.append),
+        THERE: Stubborn(THERE, shown.append),
+        FAR: Deaf(FAR, shown.append),
+    }
+    who = access.Policy(
+        dm="pairing",
+        roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
+        rooms={
+            HERE: frozenset({LOBBY.room, RoomId("#Den")}),
+            THERE: frozenset({GARDEN.room}),
+            FAR: frozenset({access.ANY_ROOM}),
+        },
+        known=lambda: Known(rooms=frozenset(opened)),
+    )
+    bound = Bound(listen="mention", agent="reverie")
+    bindings = Bindings(
+        [
+            Pattern(channel="here", room="#Den", thread=None, bound=Bound(listen="all", agent="ana", private=True)),
+            Pattern(channel="here", room="*", thread=None, bound=bound),
+        ]
+    )
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    async with await Store.open(tmp / "log.db", clock) as store:
+        outbox = Outbox(store, made, clock, spawn)
+        travels = Travels(made, spawn, outbox.said)
+        views, doors, later = Views(), Rooms(), Later(store, clock, outbox.put)
+        rooms = RoomCommands(
+            reader=store, clock=clock, who=who, bindings=bindings, channels=made, travels=travels, later=later
+        )
+        saying = Saying(
+            reader=store,
+            who=who,
+            bindings=bindings,
+            places=Places(store, bindings),
+            channels=made,
+            doors=doors,
+            forget=views.forget,
+            post=outbox.put,
+            spawn=spawn,
+            rooms=rooms.places,
+            inside=travels.inside,
+        )
+        world = World(
+            reader=store,
+            clock=clock,
+            stats=Stats(dict.fromkeys(made, "console"), NOW),
+            version="0",
+            model=lambda: "m",
+            mode=lambda: "resting",
+            prefix=dict.fromkeys(made, "!"),
+            rewinds=rewinds(store, clock, views),
+            pages=lambda _: 1,
+        )
+        await outbox.recover()
+
+        async def up(batch: object, *, cursor: str | None = None) -> None:
+            del batch, cursor
+
+        running = [asyncio.create_task(channel.run(up)) for channel in made.values()]
+        for channel in made.values():
+            outbox.link(channel.name, up=True)
+        await asyncio.sleep(0)
+        it = House(store, clock, made, shown, outbox, travels, rooms, saying, doors, views, world, opened, tasks)
+        try:
+            yield it
+        finally:
+            await travels.close()
+            await outbox.drain(0)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await outbox.close()

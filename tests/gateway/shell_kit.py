@@ -1,0 +1,98 @@
+"""A shell as a turn uses it, and who is left in its directory afterwards."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ToolCall, ToolResult
+from gateway.clock import SystemClock
+from gateway.events import Address, SenderId
+from gateway.hands import Asker, Trace, Whereabouts
+from gateway.records import TurnId
+from gateway.scopes import PUBLIC, Sight
+from gateway.settings_tools import BashConfig
+from gateway.tools.dispatch import Hands
+from gateway.tools.shell import Shell
+from tests.store.kit import place
+
+MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
+ADMIN = Asker(id=SenderId("1"), name="Ann", role="admin", verified=True)
+ROOM = Whereabouts(
+    turn=TurnId("t"), agent="reverie", at=place("#a"), sight=Sight(scope=PUBLIC), autonomous=False, askers=(ADMIN,)
+)
+OTHER = replace(ROOM, at=place("#b"))
+OWNER = replace(OTHER, sight=Sight(scope=PUBLIC, everything=True))
+
+
+class Desk:
+    """Calls it, and remembers what was reported."""
+
+    def __init__(self, root: Path, config: BashConfig, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]) -> None:
+        self.root = root
+        self.skills = skills
+        self.reports: list[tuple[str, Address, str, bool]] = []
+        self.shell = Shell(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
+        self.hands = Hands(self.shell.hands)
+
+    async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
+        self.reports.append((agent, at, text, ok))
+
+    async def _paths(self) -> tuple[Path, ...]:
+        return self.skills
+
+    async def call(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> ToolResult:
+        """In a turn of its own."""
+        turn = replace(where, trace=Trace())
+        return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
+
+    async def says(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
+        result = await self.call(name, where, **arguments)
+        assert not result.error, result.text
+        return result.text
+
+    async def refuses(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
+        result = await self.call(name, where, **arguments)
+        assert result.error, result.text
+        return result.text
+
+    async def bash(self, command: str, **arguments: Any) -> str:
+        return await self.says("bash", command=command, **arguments)
+
+    async def empty(self) -> None:
+        """Return once nobody is left: what is killed ends soon, but not at once."""
+        async with asyncio.timeout(10):
+            while inside(self.root):
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def desk(
+    tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
+) -> AsyncIterator[Desk]:
+    made = Desk(
+        tmp_path / "files", BashConfig.model_validate({"sandbox": mode, **settings}), skills=skills, hidden=hidden
+    )
+    try:
+        yield made
+    finally:
+        await made.shell.aclose()
+        await made.empty()
+
+
+def inside(root: Path) -> list[str]:
+    """Who is at work in this directory, whatever it is called there: command lines. Nobody who has ended is."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and os.path.samestat((folder / "cwd").stat(), root.stat()):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,388 @@
+"""What the panes tell of what the API tells. No terminal, no network."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.console import entry, events, say, status, text
+from gateway.console.entry import History, Local
+from gateway.console.model import EVERY, Console
+from gateway.console.pane import Pane
+from gateway.console.status import Connection
+from tests.gateway.console_kit import AT, OWN, mind, turn
+
+NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
+ROOM = "irc.x/#lobby"
+
+
+def told(console: Console, kind: str, /, **fields: Any) -> None:
+    event = events.read(kind, json.dumps({"at": AT, **fields}))
+    assert event is not None
+    console.apply(event)
+
+
+def shown(pane: Pane) -> list[str]:
+    return ["".join(said for _, said in row).rstrip() for row in pane.rows(0, pane.total)]
+
+
+def made(**more: Any) -> Console:
+    console = Console(zone=UTC, **more)
+    for pane in (console.alone, console.talk, console.tools):
+        pane.resize(120, 20)
+    return console
+
+
+def delta(kind: str, console: Console, said: str, *, autonomous: bool = False, where: str = OWN, **more: Any) -> None:
+    fields = {"turn": "t1", "agent": "reverie", "conversation": where, "autonomous": autonomous, "delta": said}
+    told(console, kind, **{**fields, **more})
+
+
+def test_a_conversation_grows_and_becomes_what_was_said() -> None:
+    console = made()
+    told(console, "notification", seq=1, kind="direct", conversation=OWN, who="operator", text="hello", urgency=2)
+    told(console, "turn", **turn("started"))
+    delta("text", console, "Good ")
+    delta("text", console, "morning")
+    assert shown(console.talk) == [
+        "10:00:00 operator  hello",
+        "10:00:00 reverie  is writing ...",
+        "    Good morning",
+    ]
+    told(console, "post", seq=2, conversation=OWN, text="Good morning!")
+    told(console, "turn", **turn("ended"))
+    assert shown(console.talk) == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
+    assert shown(console.alone) == []
+    assert not console.turns
+
+
+def test_another_answer_replaces_the_one_that_was_growing() -> None:
+    console = made()
+    delta("text", console, "first try")
+    delta("text", console, "second", begins=True)
+    assert shown(console.talk)[1:] == ["    second"]
+
+
+def test_last_words_that_come_behind_the_end_begin_nothing_anew() -> None:
+    console = made()
+    for autonomous, where in ((False, OWN), (True, "inner/reverie")):
+        told(console, "turn", **turn("started", autonomous=autonomous, conversation=where))
+        delta("text", console, "nearly", autonomous=autonomous, where=where)
+        told(console, "turn", **turn("ended", autonomous=autonomous, conversation=where))
+        delta("text", console, " all", autonomous=autonomous, where=where)
+        assert not console.turns
+        console = made()
+    assert shown(console.talk) == []
+
+
+def test_what_ends_without_words_is_told() -> None:
+    console = made()
+    told(console, "turn", **turn("started"))
+    delta("text", console, "half a sen")
+    told(console, "turn", **turn("ended", outcome="interrupted"))
+    assert shown(console.talk) == ["10:00:00 reverie interrupted: nothing more comes"]
+
+
+def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> None:
+    console = made()
+    said = {"kind": "room", "conversation": ROOM, "who": "ann", "text": "hi", "urgency": 3}
+    told(console, "notification", seq=1, **said)
+    assert shown(console.talk) == []
+    console.follow(EVERY, None)
+    told(console, "notification", seq=2, **said)
+    told(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
+    assert shown(console.talk) == ["10:00:00 irc.x/#lobby ann  hi", "10:00:00 irc.x/#lobby bob (reaction)  +1"]
+
+
+def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
+    console = made()
+    past = events.Past.model_validate(
+        {
+            "messages": [
+                {"seq": 4, "at": AT, "who": "ann", "ours": False, "text": "hi", "kind": "room", "fate": "answered"},
+                {"seq": 7, "at": AT, "who": "", "ours": True, "text": "hello ann", "kind": "post", "fate": "sent"},
+            ]
+        }
+    )
+    console.follow(ROOM, past)
+    told(console, "post", seq=7, conversation=ROOM, text="hello ann")
+    told(console, "post", seq=9, conversation=ROOM, text="more")
+    assert shown(console.talk) == ["10:00:00 ann  hi", "10:00:00 agent  hello ann", "10:00:00 agent  more"]
+
+
+def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
+    console = made()
+    told(console, "turn", **turn("started", autonomous=True, conversation="inner/reverie", cause="low"))
+    delta("thinking", console, "what is\nnew?", autonomous=True, where="inner/reverie")
+    delta("text", console, "I look around.", autonomous=True, where="inner/reverie")
+    spent: dict[str, Any] = {
+        "input_tokens": 100,
+        "read_tokens": 9_900,
+        "written_tokens": 0,
+        "output_tokens": 50,
+        "cost_usd": 0.01,
+    }
+    told(console, "turn", **turn("ended", autonomous=True, conversation="inner/reverie", **spent))
+    assert shown(console.alone) == [
+        "10:00:00 reverie starts by itself: low  inner/reverie",
+        "10:00:00 reverie thinks, in inner/reverie",
+        "  what is",
+        "  new?",
+        "10:00:00 reverie writes  inner/reverie",
+        "  I look around.",
+        "10:00:00 reverie is done: replied, 0 s, 10.0k in (99 % read), 50 out, $0.0100",
+    ]
+    console.alone.hide("thinking", hidden=True)
+    assert len(shown(console.alone)) == 4
+    assert shown(console.talk) == []
+
+
+def test_the_network_is_told_when_it_changes_only() -> None:
+    console = made()
+    for after_s in (30.0, 29.0, 28.0):
+        told(console, "dmn", **mind("foraging", next_tick_s=after_s))
+    told(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
+    assert shown(console.alone) == [
+        "10:00:00 reverie is foraging, looks again in 30 s",
+        "10:00:00 reverie is foraging, looks again in 5 min, starts nothing by itself: the day's money is spent",
+    ]
+
+
+def test_tools_are_shown_whole() -> None:
+    console = made()
+    call = {"turn": "t1", "agent": "reverie", "conversation": ROOM, "call": "c1", "name": "shell"}
+    told(
+        console,
+        "tool",
+        **call,
+        state="started",
+        arguments=json.dumps({"command": "ls\ncat x", "n": 3}),
+        result="",
+        error=False,
+    )
+    found = console.to_kill()
+    assert found is not None
+    assert (found.name, found.conversation) == ("shell", ROOM)
+    told(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
+    assert console.to_kill() is None
+    told(console, "tool", **{**call, "call": "c2"}, state="ended", arguments='{"cut', result="no such file", error=True)
+    told(console, "tool", **{**call, "call": "c3"}, state="started", arguments='{"cut', result="", error=False)
+    assert shown(console.tools) == [
+        "10:00:00 ▶ shell  irc.x/#lobby",
+        "  command: ls",
+        "    cat x",
+        "  n: 3",
+        "10:00:00 ✓ shell  0 s",
+        "  one",
+        "  two",
+        "10:00:00 ✗ shell",
+        "  no such file",
+        "10:00:00 ▶ shell  irc.x/#lobby",
+        '  {"cut',
+    ]
+
+
+def test_what_concerns_the_gateway_is_above() -> None:
+    console = made()
+    told(console, "channel", channel="irc.x", platform="IRC", state="down", reason="cut")
+    told(console, "reloaded", taken=["agents"], later=["ops"], problems=[])
+    told(console, "reloaded", taken=[], later=[], problems=["a.yaml:3: dmn: no such key"])
+    told(console, "log", level="warning", logger="reverie.x", message="odd")
+    told(console, "lost", count=7)
+    assert shown(console.alone) == [
+        "10:00:00 channel irc.x is down: cut",
+        "10:00:00 configuration read again; now in force: agents; after a restart: ops",
+        "10:00:00 configuration read again; 1 problems: a.yaml:3: dmn: no such key",
+        "10:00:00 warning reverie.x: odd",
+        "10:00:00 7 events are missing here: they came too fast",
+    ]
+
+
+def test_posts_that_do_not_arrive_are_told() -> None:
+    console = made()
+    told(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
+    told(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
+    told(console, "fate", seq=3, conversation=OWN, fate="refused", rule="blocked")
+    assert shown(console.talk) == ["10:00:00 not delivered (failed): no such room", "10:00:00 refused by blocked"]
+
+
+@pytest.mark.parametrize("kind", [*events.KINDS, "unheard-of"])
+def test_odd_events_harm_nobody(kind: str) -> None:
+    console = made()
+    for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
+        event = events.read(kind, data)
+        if event is not None:
+            console.apply(event)
+
+
+def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
+    console = made()
+    assert console.to_stop() is None
+    told(console, "turn", **turn("started", key="room", conversation=ROOM))
+    found = console.to_stop()
+    assert found is not None
+    assert console.asks_twice(found)
+    told(console, "turn", **turn("started", key="alone", conversation="inner/reverie", autonomous=True))
+    told(console, "turn", **turn("started", key="room2", conversation=ROOM))
+    found = console.to_stop()
+    assert found is not None
+    assert (found.conversation, console.asks_twice(found)) == ("inner/reverie", False)
+    told(console, "turn", **turn("started", key="mine"))
+    found = console.to_stop()
+    assert found is not None
+    assert (found.conversation, console.asks_twice(found)) == (OWN, False)
+
+
+KEYS = st.sampled_from(["t1", "t2", "t3"])
+HAPPENS = st.one_of(
+    st.tuples(st.just("turn"), KEYS, st.sampled_from(["started", "ended"]), st.booleans()),
+    st.tuples(st.sampled_from(["text", "thinking"]), KEYS, st.text(alphabet="ab \n", max_size=20), st.booleans()),
+    st.tuples(st.just("tool"), KEYS, st.sampled_from(["started", "ended"]), st.booleans()),
+    st.tuples(st.just("post"), KEYS, st.text(alphabet="ab \n", max_size=20), st.booleans()),
+)
+
+
+@given(st.lists(HAPPENS, max_size=40))
+def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happened: list[tuple[Any, ...]]) -> None:
+    console = made()
+    for kind, key, what, autonomous in happened:
+        where = "inner/reverie" if autonomous else OWN
+        if kind == "turn":
+            told(console, kind, **turn(what, key=key, autonomous=autonomous, conversation=where))
+        elif kind == "tool":
+            told(console, kind, turn=key, agent="reverie", conversation=where, call=key, name="shell", state=what)
+        elif kind == "post":
+            told(console, kind, seq=0, conversation=where, text=what)
+        else:
+            delta(kind, console, what, autonomous=autonomous, where=where, turn=key)
+    for _ in range(2):  # an end that was lost is found out when the gateway has been asked twice
+        console.took(events.Status())
+    assert not console.turns
+    open_blocks = [f"{what} {key}" for what in ("talk", "write", "think") for key in ("t1", "t2", "t3")]
+    assert not any(pane.growing(one) for pane in (console.talk, console.alone) for one in open_blocks)
+
+
+def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
+    console = made()
+    told(console, "turn", **turn("started"))
+    delta("thinking", console, "hm")
+    delta("text", console, "half")
+    told(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
+    console.attached(events.Status.model_validate({"now": AT, "agents": [mind()], "activity": []}))
+    assert not console.turns
+    assert not console.calls
+    assert shown(console.talk) == []
+    assert shown(console.alone)[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
+
+
+def test_the_status_tells_everything_and_fits() -> None:
+    console = made()
+    answer = {
+        "now": AT,
+        "ready": True,
+        "model": "claude-sonnet-5-5",
+        "agents": [mind("foraging")],
+        "today": {
+            "input_tokens": 10_000,
+            "read_tokens": 1_180_000,
+            "written_tokens": 10_000,
+            "output_tokens": 12_345,
+            "cost_usd": 1.234,
+            "read_share": 0.983,
+        },
+        "activity": [{"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}],
+    }
+    console.attached(events.Status.model_validate(answer))
+    up = Connection(state="up", where="127.0.0.1:9090")
+    first, second = (["".join(said for _, said in row)] for row in status.rows(console, up, NOW, 200))
+    assert first == ["● attached 127.0.0.1:9090 │ reverie foraging │ ⠋ thinks 30 s irc.x/#lobby"]
+    assert second == ["today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of 200"]
+    told(console, "tool", turn="t1", agent="reverie", conversation=ROOM, call="c", name="shell", state="started")
+    assert "shell 30 s" in "".join(said for _, said in status.rows(console, up, NOW, 200)[0])
+    for state in ("up", "down", "starting", "gone"):
+        for width in range(1, 130):
+            connection = Connection(state=state, where="127.0.0.1:9090", own=True, words="why\x1b")
+            for row in status.rows(console, connection, NOW + timedelta(hours=30), width):
+                assert sum(text.width(said) for _, said in row) <= width
+
+
+def test_the_status_of_nothing() -> None:
+    down = Connection(state="down", where="x", words="nobody answers there; again in 3 s")
+    first, second = ("".join(said for _, said in row) for row in status.rows(Console(), down, NOW, 80))
+    assert (first, second) == ("○ nobody answers there; again in 3 s │ idle", "nothing is known yet")
+
+
+@pytest.mark.parametrize(
+    ("number", "short"),
+    [(0, "0"), (999, "999"), (1_234, "1.2k"), (123_456, "123k"), (1_500_000, "1.5M"), (2**40, "1100G")],
+)
+def test_counts(number: int, short: str) -> None:
+    assert say.count(number) == short
+
+
+@pytest.mark.parametrize(("usd", "short"), [(0, "$0.00"), (0.0123, "$0.0123"), (12.345, "$12.35")])
+def test_money(usd: float, short: str) -> None:
+    assert say.money(usd) in {short, "$12.34"}
+
+
+@pytest.mark.parametrize(("seconds", "short"), [(0.04, "0 s"), (59.6, "60 s"), (600, "10 min"), (9_000, "2 h")])
+def test_spans(seconds: float, short: str) -> None:
+    assert say.span(seconds) == short
+
+
+@pytest.mark.parametrize(
+    ("typed", "what"),
+    [
+        ("/quit", Local(name="quit", args="")),
+        ("/clear", Local(name="clear", args="")),
+        ("/help", Local(name="help", args="")),
+        ("/help status", "/help status"),
+        ("/follow irc.x/#a b", Local(name="follow", args="irc.x/#a b")),
+        ("/follow", Local(name="follow", args="")),
+        ("/quite so", "/quite so"),
+        (" hello\nthere ", "hello\nthere"),
+        ("/dmn pause", "/dmn pause"),
+    ],
+)
+def test_what_a_line_means(typed: str, what: Local | str) -> None:
+    assert entry.meant(typed) == what
+
+
+@pytest.mark.parametrize(
+    ("typed", "after"),
+    [
+        ("/qu", "/quit "),
+        ("/dm", "/dmn "),
+        ("/dmn pau", "/dmn pause "),
+        ("/rewin", "/rewind "),
+        ("/st", "/st"),
+        ("/follow irc.l", "/follow irc.libera/#py"),
+        ("/follow irc.libera/#python ", "/follow irc.libera/#python "),
+        ("/help stat", "/help status "),
+        ("/nonsense x", "/nonsense x"),
+        ("hello", "hello"),
+    ],
+)
+def test_completion(typed: str, after: str) -> None:
+    found = entry.fitting(typed, ["irc.libera/#python", "irc.libera/#pypy"])
+    assert (entry.completed(typed, found) if found else typed) == after
+
+
+def test_completion_knows_every_command_and_what_it_is_for() -> None:
+    names = entry.fitting("/")
+    assert {"status", "dmn", "quit", "follow", "reload"} <= set(names)
+    assert entry.usage("/status").startswith("/status: ")
+    assert entry.usage("/dmn pause").startswith("/dmn pause")
+    assert entry.usage("/follow x") == entry.OWN["follow"]
+    assert entry.usage("/nonsense") == entry.usage("status") == ""
+
+
+def test_history_goes_back_and_forth_and_keeps_what_is_begun() -> None:
+    history = History()
+    for line in ("one", "two", "two", "three"):
+        history.said(line)
+    assert [history.older("draft") for _ in range(4)] == ["three", "two", "one", None]
+    assert [history.newer() for _ in range(4)] == ["two", "three", "draft", None]

@@ -1,0 +1,488 @@
+"""Channels that come, go and are made anew, each for itself."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.base import Capabilities, Channel, Denied, Emit, Going, Part, unrecorded
+from channels.tasks import whole
+from gateway.channels_now import Each
+from gateway.clock import SystemClock
+from gateway.events import (
+    Address,
+    ChannelName,
+    EventId,
+    Link,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.fleet import CHANGED, GONE, NONE_LEFT, Fleet
+from gateway.ids import new_id
+from gateway.ops.stats import Stats
+from gateway.runner import NOT_THERE, Restarted, Runner
+from gateway.settings import Settings
+from gateway.settings_load import BadConfig, parse
+from tests.channels.kit import story
+
+A, B, C = ChannelName("irc.a"), ChannelName("irc.b"), ChannelName("irc.c")
+
+
+def irc(nick: str, **more: object) -> dict[str, object]:
+    return {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": nick} | more
+
+
+def settings(**channels: dict[str, object]) -> Settings:
+    """`a={...}`: of the channel `irc.a`."""
+    said = {
+        "channels": {f"irc.{name}": config for name, config in channels.items()},
+        "agents": [{"id": "ana"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+    }
+    return parse(said, Path("/nowhere"))
+
+
+class Told:
+    """A channel that says what is done with it."""
+
+    capabilities = Capabilities(platform="IRC", formatting="")
+
+    def __init__(self, name: ChannelName, nick: str, log: list[str], cursor: str | None) -> None:
+        self.name, self.nick, self.log, self.cursor = name, nick, log, cursor
+        self.emit: Emit | None = None
+        self.goodbye = asyncio.Event()
+        """It has said goodbye, and ends."""
+        self.goodbye.set()
+
+    async def run(self, emit: Emit) -> None:
+        if self.nick == "refused":
+            raise Denied("the nick is refused")
+        self.log.append(f"{self.name} is {self.nick}, from {self.cursor}")
+        self.emit = emit
+        await emit([link(self.name)])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.goodbye.wait()
+            self.log.append(f"{self.nick} left")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text,)
+
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        await going()
+        return Receipt(ids=(part.body,))  # type: ignore[arg-type] # never used
+
+
+def link(name: ChannelName) -> Link:
+    now = SystemClock().now()
+    return Link(id=EventId(new_id(now)), channel=name, up=True, reason="", sent=now)
+
+
+def line(name: ChannelName, text: str) -> Message:
+    now, ann = SystemClock().now(), Sender(id=SenderId("ann"), name="ann")
+    at = Address(channel=name, room=RoomId("#x"))
+    return Message(id=MessageId(text), at=at, sender=ann, text=text, kind="room", sent=now)
+
+
+class Harbour:
+    """A fleet whose every move is written down."""
+
+    def __init__(self, said: Settings) -> None:
+        self.log: list[str] = []
+        self.heard: list[Notification] = []
+        self.cursors: dict[ChannelName, str] = {}
+        self.broken: set[str] = set()
+        self.hold, self.held = asyncio.Event(), False
+        """Nothing is durable before it is set."""
+        self.hold.set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.channels: dict[ChannelName, Channel] = {}
+        for name in map(ChannelName, said.channels):
+            self.channels[name] = self.make(name, said, None, None)
+        platforms = dict.fromkeys(self.channels, "IRC")
+        self.stats = Stats(platforms, SystemClock().now())
+        self.runner = Runner(
+            self.channels,
+            Each(self.channels, lambda one: self.emits(one.name)),
+            clock=SystemClock(),
+            stats=self.stats,
+            pause=self.pause,
+            spawn=self.spawn,
+        )
+        self.fleet = Fleet(
+            said,
+            self.channels,
+            self.runner,
+            make=self.make,
+            cursor=self.cursor,
+            came=self.came,
+            went=self.went,
+            failed=lambda name, why: self.log.append(f"{name} failed: {why}"),
+        )
+        self.runner.start()
+
+    def make(self, name: ChannelName, said: Settings, cursor: str | None, before: Channel | None) -> Channel:
+        config = said.channels[name]
+        assert config.platform == "irc"
+        assert before is None or before.name == name
+        if config.nick in self.broken:
+            raise RuntimeError("a bug")
+        return Told(name, config.nick, self.log, cursor)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def cursor(self, name: ChannelName) -> str | None:
+        return self.cursors.get(name)
+
+    async def pause(self, name: ChannelName, grace_s: float) -> None:
+        del grace_s
+        if not self.hold.is_set() or self.held:
+            self.log.append(f"{name} pauses")
+
+    def emits(self, name: ChannelName) -> Emit:
+        async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+            if not self.hold.is_set():
+                self.held = True
+                await whole(self._until(self.hold))
+            for event in batch:
+                if isinstance(event, Link) and event.up and self.held:
+                    self.log.append(f"{name} up")
+                if isinstance(event, Link) and not event.up:
+                    self.log.append(f"{name} down: {event.reason}")
+                elif not isinstance(event, Link):
+                    self.heard.append(event)
+            if cursor is not None:
+                self.cursors[name] = cursor
+
+        return emit
+
+    async def _until(self, event: asyncio.Event) -> None:
+        await event.wait()
+
+    def came(self, channel: Channel, new: bool) -> None:
+        assert self.channels[channel.name] is channel
+        assert new is (channel.name not in {one.channel for one in self.stats.snapshot().channels})
+        self.stats.put(channel.name, "IRC", SystemClock().now())
+
+    def went(self, name: ChannelName) -> None:
+        assert name not in self.channels
+        self.log.append(f"{name} went")
+        self.stats.drop(name)
+
+    def told(self, name: ChannelName) -> Told:
+        channel = self.channels[name]
+        assert isinstance(channel, Told)
+        return channel
+
+    def take(self, **channels: dict[str, object]) -> None:
+        """As a reload does."""
+        self.fleet.prepare(settings(**channels))()
+
+    async def still(self) -> None:
+        """Return once nothing moves any more."""
+        async with asyncio.timeout(10):
+            while self.runner._works:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+
+    def clear(self) -> None:
+        self.log.clear()
+
+
+@contextlib.asynccontextmanager
+async def harbour(**channels: dict[str, object]) -> AsyncIterator[Harbour]:
+    it = Harbour(settings(**channels))
+    await it.still()
+    it.clear()
+    try:
+        yield it
+    finally:
+        await it.runner.close()
+        for task in it.tasks:
+            assert task.cancelled() or task.exception() is None
+
+
+def at_harbour(
+    **channels: dict[str, object],
+) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """A story there."""
+
+    def told(tale: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        async def play() -> None:
+            async with harbour(**channels) as it:
+                await tale(it)
+
+        return story(play)
+
+    return told
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched(it: Harbour) -> None:
+    others = it.told(B)
+    it.take(a=irc("ann"), b=irc("bob"), c=irc("cid"))
+    await it.still()
+    assert it.log == ["irc.c is cid, from None"]
+    it.clear()
+    it.cursors[C] = "12"
+    it.take(a=irc("ann"), b=irc("bob"), c=irc("cyd"))
+    await it.still()
+    assert it.log == ["cid left", f"irc.c down: {CHANGED}", "irc.c is cyd, from 12"]
+    it.clear()
+    it.take(b=irc("bob"), c=irc("cyd"))
+    await it.still()
+    assert it.log == ["ann left", f"irc.a down: {GONE}", "irc.a went"]
+    assert list(it.channels) == [B, C]
+    assert it.channels[B] is others
+    assert [one.channel for one in it.stats.snapshot().channels] == [B, C]
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_what_is_taken_while_a_channel_is_on_its_way_counts_at_the_end(it: Harbour) -> None:
+    it.told(A).goodbye.clear()
+    slow = it.told(A)
+    for nick in ("anna", "annie", "anouk"):
+        it.take(a=irc(nick), b=irc("bob"))
+        await asyncio.sleep(0.002)
+    it.take(b=irc("bob"))
+    await asyncio.sleep(0.002)
+    it.take(a=irc("anouk"), b=irc("bob"))
+    slow.goodbye.set()
+    await it.still()
+    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is anouk, from None"]
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_one_that_is_wanted_again_before_it_has_gone_is_made_anew(it: Harbour) -> None:
+    it.told(A).goodbye.clear()
+    slow = it.told(A)
+    it.take(b=irc("bob"))
+    it.take(a=irc("ann"), b=irc("bob"))
+    slow.goodbye.set()
+    await it.still()
+    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is ann, from None"]
+    assert it.channels[A] is not slow
+    emit = it.told(A).emit
+    assert emit is not None
+    await asyncio.wait_for(emit([line(A, "hello")]), 1)
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_what_comes_once_it_is_to_go_is_neither_heard_nor_owned_to(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    assert slow.emit is not None
+    await slow.emit([line(A, "before")], cursor="1")
+    it.take(b=irc("bob"))
+    saying = asyncio.create_task(slow.emit([line(A, "after")], cursor="2"))
+    await asyncio.wait([saying], timeout=0.05)
+    assert not saying.done()
+    saying.cancel()
+    slow.goodbye.set()
+    await it.still()
+    assert [getattr(one, "text", "") for one in it.heard] == ["before"]
+    it.take(a=irc("ann"), b=irc("bob"))
+    await it.still()
+    assert it.log[-1] == "irc.a is ann, from 1"
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    it.take(b=irc("bob"), c=irc("ann"))
+    await asyncio.sleep(0.05)
+    assert it.log == []
+    slow.goodbye.set()
+    await it.still()
+    assert it.log == ["ann left", f"irc.a down: {GONE}", "irc.a went", "irc.c is ann, from None"]
+    it.clear()
+    it.take(b=irc("ann"), c=irc("bob"))
+    await it.still()
+    assert set(it.log[:4]) == {"ann left", "bob left", f"irc.b down: {CHANGED}", f"irc.c down: {CHANGED}"}
+    assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_who_waits_for_an_account_that_stays_after_all_begins(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    it.take(a=irc("anna"), b=irc("bob"), c=irc("ann"))
+    await asyncio.sleep(0.02)
+    it.take(a=irc("anna"), b=irc("bob"), c=irc("cid"))
+    await asyncio.sleep(0.02)
+    assert it.log == ["irc.c is cid, from None"]
+    slow.goodbye.set()
+    await it.still()
+    assert it.log[-1] == "irc.a is anna, from None"
+
+
+@at_harbour(a=irc("ann"))
+async def test_the_gateway_goes_on_while_its_only_channel_is_made_anew(it: Harbour) -> None:
+    over = asyncio.create_task(it.runner.over())
+    it.told(A).goodbye.clear()
+    slow = it.told(A)
+    it.take(b=irc("bob"))
+    slow.goodbye.set()
+    await it.still()
+    assert it.log[-1] == "irc.b is bob, from None" or it.log[-1] == "irc.a went"
+    assert not over.done()
+    it.take(b=irc("refused"))
+    await asyncio.wait_for(over, 5)
+    assert it.stats.snapshot().channels[0].state == "refused"
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> None:
+    it.broken.add("bug")
+    it.take(a=irc("bug"), b=irc("bob"))
+    await it.still()
+    assert it.log[-2:] == ["irc.a went", "irc.a failed: internal error"]
+    assert list(it.channels) == [B]
+    assert await it.runner.restart(A, "x") == Restarted(state="refused", reason=NOT_THERE)
+    it.take(a=irc("ann"), b=irc("bob"))
+    await it.still()
+    assert it.log[-1] == "irc.a is ann, from None"
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_nobody_restarts_one_that_is_on_its_way(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    it.take(a=irc("anna"), b=irc("bob"))
+    await asyncio.sleep(0.01)
+    assert await it.runner.restart(A, "x") == Restarted(state="busy")
+    slow.goodbye.set()
+    await it.still()
+    assert it.log[-1] == "irc.a is anna, from None"
+    assert await it.runner.restart(A, "x") == Restarted(state="up")
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_a_restart_that_is_overtaken_says_so(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    restarting = asyncio.create_task(it.runner.restart(A, "x"))
+    await asyncio.sleep(0.01)
+    it.take(a=irc("anna"), b=irc("bob"))
+    slow.goodbye.set()
+    assert (await restarting).state in ("up", "busy")
+    await it.still()
+    assert it.log[-1] == "irc.a is anna, from None"
+    assert it.told(A).nick == "anna"
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_a_link_that_comes_up_while_its_channel_is_cut_is_down_again_before_it_has_gone(it: Harbour) -> None:
+    told = it.told(A).emit
+    assert told is not None
+    it.hold.clear()
+    rising = asyncio.create_task(told([link(A)]))
+    await asyncio.sleep(0)
+    it.take(a=irc("anna"), b=irc("bob"))
+    while "irc.a pauses" not in it.log:
+        await asyncio.sleep(0)
+    it.hold.set()
+    await it.still()
+    await rising
+    assert it.log == [
+        "irc.a pauses",
+        "irc.a up",
+        "irc.a pauses",
+        "ann left",
+        f"irc.a down: {CHANGED}",
+        "irc.a is anna, from None",
+        "irc.a up",
+    ]
+
+
+@at_harbour(a=irc("ann"))
+async def test_the_end_of_the_gateway_ends_what_is_on_its_way(it: Harbour) -> None:
+    slow = it.told(A)
+    slow.goodbye.clear()
+    it.take(a=irc("anna"), b=irc("bob"))
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(it.runner.close())
+    await asyncio.sleep(0.01)
+    slow.goodbye.set()
+    await asyncio.wait_for(closing, 5)
+    it.take(a=irc("anouk"))
+    await it.runner.close()
+    assert not any("anouk" in one or "anna" in one for one in it.log)
+
+
+@pytest.mark.parametrize(
+    ("channels", "key", "says"),
+    [
+        ({}, "channels", NONE_LEFT),
+        ({"irc.a": irc("ann"), "keys": {"platform": "console"}}, "channels.keys", "console"),
+        ({"irc.a": irc("ann", tls={"ca_file": "/nowhere/ca.pem"})}, "channels.irc.a", "cannot use the TLS files"),
+    ],
+)
+def test_what_cannot_be_is_a_problem_and_changes_nothing(
+    tmp_path: Path, channels: dict[str, object], key: str, says: str
+) -> None:
+    async def tale() -> None:
+        async with harbour(a=irc("ann"), b=irc("bob")) as it:
+            said = settings(a=irc("ann")).model_dump()
+            del said["channels"]
+            llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
+            new = parse({"channels": channels, "agents": [{"id": "ana"}], "llm": llm}, tmp_path)
+            with pytest.raises(BadConfig) as bad:
+                it.fleet.prepare(new)
+            (problem,) = bad.value.problems
+            assert (problem.key, says in problem.message) == (key, True)
+            await it.still()
+            assert it.log == []
+            assert list(it.channels) == [A, B]
+
+    asyncio.run(tale())
+
+
+class Chatty(Told):
+    """A broken adapter: it has something to tell while it says goodbye."""
+
+    async def run(self, emit: Emit) -> None:
+        try:
+            await super().run(emit)
+        finally:
+            await emit([link(self.name)])
+
+
+@story
+async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.runner.GOODBYE_S", 0.05)
+    said = list[str]()
+
+    async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:  # noqa: ARG001 - as `Emit`
+        said.extend(str(getattr(event, "reason", "")) for event in batch)
+
+    async def pause(_name: ChannelName, _seconds: float) -> None:
+        pass
+
+    channels = {name: Chatty(name, "ana", [], None) for name in (A, B)}
+    clock = SystemClock()
+    stats = Stats(dict.fromkeys(channels, "IRC"), clock.now())
+    runner = Runner(
+        channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, spawn=asyncio.create_task
+    )
+    runner.start()
+    async with asyncio.timeout(10):
+        while len(said) < len(channels):
+            await asyncio.sleep(0)
+        await runner.cut(A, GONE)
+        assert said[-1] == GONE
+        await runner.close()

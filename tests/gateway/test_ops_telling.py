@@ -1,0 +1,117 @@
+"""What is told of a turn as it goes on: nothing of a secret that grows, and nothing kept of turns that are over."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, ConversationId, RoomId
+from gateway.ops.api.house import House
+from gateway.ops.api.reading import Desk
+from gateway.ops.api.telling import Telling
+from gateway.ops.happening import Grew, Happened, Turned
+from gateway.ops.onlookers import Onlookers, Running
+from gateway.ops.stats import Stats
+from gateway.orders import Answer, Order
+from gateway.records import Seq, TurnId
+from gateway.redaction import Redactor
+from gateway.store import Unread
+from gateway.turn import Begun
+from tests.store.kit import opened
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+SECRET = "the-configured-secret-4711"
+PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
+
+
+@asynccontextmanager
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async def order(_: Order) -> Answer:
+        return Answer(ok=False, lines=())
+
+    async def say(_: str) -> Seq:
+        return Seq(0)
+
+    clock = ManualClock(NOW)
+    async with await opened(tmp_path / "reverie.db") as store:
+        yield House(
+            store=store,
+            clock=clock,
+            stats=Stats({}, NOW),
+            version="1",
+            onlookers=Onlookers(clock),
+            redact=Redactor([SECRET]),
+            minds=lambda: (),
+            platforms=dict,
+            model=lambda: "main",
+            agent_of=lambda _: "ana",
+            prompt=lambda _: None,
+            order=order,
+            say=say,
+        )
+
+
+def begun(number: int) -> Begun:
+    return Begun(
+        turn=TurnId(f"t{number}"), place=PLACE, autonomous=False, unread=Unread(messages=(), omitted=0, upto=Seq(0))
+    )
+
+
+async def told(teller: Telling, *happened: Happened) -> list[dict[str, Any]]:
+    frames = b"".join(frame.data for frame in await teller.tell(happened)).decode()
+    return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
+
+
+def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = Telling(Desk(here))
+            with here.onlookers.turn(begun(1), "ana") as running:
+                thoughts = list[str]()
+                for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
+                    thoughts += [one["delta"] for one in await told(teller, Grew(running, NOW, thought=piece))]
+                thoughts += [
+                    one["delta"] for one in await told(teller, Turned(running, "ended", NOW)) if "delta" in one
+                ]
+            assert "".join(thoughts) == "it is [redacted] and so\non, I think"
+
+    asyncio.run(story())
+
+
+def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = Telling(Desk(here))
+            with here.onlookers.turn(begun(1), "ana") as running:
+                (one,) = await told(teller, Grew(running, NOW, text="word " * 2_000 + "last"))
+            assert one["delta"] == ("word " * 2_000).rstrip()
+
+    asyncio.run(story())
+
+
+def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
+    """Also where its end was among what was too much to be told."""
+
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = Telling(Desk(here))
+            for number in range(100):
+                with here.onlookers.turn(begun(number), "ana") as running:
+                    await told(teller, Grew(running, NOW, text="hello there", thought="let me see"))
+            gone = Running(
+                turn=TurnId("later"),
+                agent="ana",
+                conversation=ConversationId("demo/lobby"),
+                autonomous=False,
+                cause="message",
+                since=NOW,
+            )
+            await told(teller, Turned(gone, "started", NOW))
+            held = [value for value in vars(teller).values() if isinstance(value, dict | set)]
+            assert held == [{} if isinstance(one, dict) else set() for one in held]
+
+    asyncio.run(story())

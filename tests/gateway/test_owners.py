@@ -1,0 +1,256 @@
+"""Where owners are told what, how often, and what holds over a restart. On a real store."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.clock import ManualClock
+from gateway.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
+from gateway.owners import MOST, THERE_IS_MORE, Owners
+from gateway.records import OPERATOR, Fact, Queued, key_of
+from gateway.standing import Grant, Known, Policy
+from gateway.store import Entry, OutboxPost, Store, rebuild
+from tests.gateway.limits_kit import CHANNEL, NOON, House, most, said
+from tests.store.kit import run
+
+ROOT = Address(channel=CHANNEL, room=RoomId("root"))
+HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
+DAY_S = 86_400.0
+
+
+class Told:
+    """One life of what tells owners."""
+
+    def __init__(self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks = tasks
+        self.posted: list[OutboxPost] = []
+        self.known = Known()
+        who = Policy(
+            dm="open",
+            roles={f"{CHANNEL}:root": "owner", f"{CHANNEL}:boss": "owner", f"{CHANNEL}:mod": "admin"},
+            rooms={},
+            known=lambda: self.known,
+            grants={f"{CHANNEL}:half": [Grant("owner", "agent:reverie", "by the operator")]},
+            agent_of=lambda _: "reverie",
+            operator=OPERATOR,
+        )
+        self.owners = Owners(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
+        store.hear(self.owners.wrote)
+
+    async def hears(self, fact: Any) -> None:
+        await self.store.append(
+            [Entry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation, key=key_of(fact))]
+        )
+
+    async def all_said(self) -> list[tuple[str, str]]:
+        """Where, and what."""
+        stored = [one.fact for one in await self.store.entries(kinds=["post"])]
+        return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, Queued)]
+
+
+Story = Callable[[Told], Coroutine[Any, Any, None]]
+
+
+def lives(tmp: Path, *stories: Story, to: Address | None = None) -> None:
+    """One after the other, each in a process of its own."""
+    clock = ManualClock(NOON)
+
+    async def live(story: Story) -> None:
+        async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            told = Told(store, clock, tasks, to)
+            await told.owners.begin()
+            await story(told)
+
+    for story in stories:
+        run(live(story))
+
+    async def again() -> None:
+        assert await rebuild(tmp / "reverie.db") == []
+
+    run(again())
+
+
+def command(who: str, *, direct: bool) -> Command:
+    return Command(
+        id=EventId(f"c-{who}"),
+        at=Address(channel=CHANNEL, room=RoomId(who if direct else "#a")),
+        sender=Sender(id=SenderId(who), name=who, verified=True),
+        name="status",
+        args="",
+        sent=NOON,
+        origin="native",
+        direct=direct,
+    )
+
+
+def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.told("a", "something")
+        ((where, text),) = await told.all_said()
+        assert (where, text) == (HERE.conversation, "something")
+        (posted,) = told.posted
+        assert (posted.post.to, posted.post.style, posted.post.text) == (HERE, "notice", "something")
+        assert (await told.store.outbox()) == [replace(posted, at=posted.at)], "it is the one that is durable"
+
+    lives(tmp_path, story, to=HERE)
+
+
+def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        nobody = said("boss", "boss", kind="direct")
+        others: list[Fact] = [
+            said("root", "#a"),
+            said("mod", "mod", kind="direct"),
+            said("half", "half", kind="direct"),
+            replace(nobody, sender=replace(nobody.sender, verified=False)),
+            command("boss", direct=False),
+        ]
+        for one in others:
+            await told.hears(one)
+        await told.owners.told("a", "something")
+        assert await told.all_said() == []
+        await told.hears(first := said("root", "root", kind="direct"))
+        await told.owners.told("a", "something")
+        await told.hears(command("boss", direct=True))
+        await told.hears(first)
+        await told.owners.told("b", "else")
+        assert await told.all_said() == [(ROOT.conversation, "something"), (f"{CHANNEL}/boss", "else")]
+
+    async def after(told: Told) -> None:
+        for number in range(700):
+            await told.hears(said(f"p{number}", f"p{number}", kind="direct"))
+
+    async def later(told: Told) -> None:
+        await told.owners.told("c", "more")
+        assert (await told.all_said())[-1] == (f"{CHANNEL}/boss", "more"), "found in the log"
+
+    lives(tmp_path, story, after, later)
+
+
+def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:
+    """Nobody may be looking there."""
+    alone = Address(channel=OPERATOR, room=RoomId("operator"))
+    spoken = replace(said("operator", "operator", kind="direct"), at=alone)
+    again = replace(spoken, id=MessageId("m-again"))
+
+    async def story(told: Told) -> None:
+        await told.hears(spoken)
+        await told.owners.told("a", "to the console")
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.told("b", "to root")
+        await told.hears(again)
+        await told.owners.told("c", "to root still")
+        assert [where for where, _ in await told.all_said()] == [alone.conversation, *[ROOT.conversation] * 2]
+
+    async def restarted(told: Told) -> None:
+        await told.owners.told("d", "to root after a restart")
+        assert (await told.all_said())[-1][0] == ROOT.conversation
+
+    lives(tmp_path, story, restarted)
+
+
+def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.hears(said("boss", "boss", kind="direct"))
+        told.known = Known(grants={f"{CHANNEL}:boss": [Grant("blocked", "", "by root")]})
+        await told.owners.told("a", "something")
+        assert await told.all_said() == [(ROOT.conversation, "something")]
+        told.known = Known(grants={f"{CHANNEL}:{who}": [Grant("blocked", "", "by me")] for who in ("boss", "root")})
+        await told.owners.told("b", "something")
+        assert len(await told.all_said()) == 1
+
+    lives(tmp_path, story)
+
+
+def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(told: Told) -> None:
+        with caplog.at_level(logging.WARNING, "reverie.owners"):
+            for _ in range(3):
+                await told.owners.told("a", "100 % of it")
+        assert [one.getMessage() for one in caplog.records] == ["for owners: 100 % of it"]
+        assert await told.all_said() == []
+
+    lives(tmp_path, story)
+
+
+def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> None:
+    async def before(told: Told) -> None:
+        for _ in range(3):
+            told.owners.tell("a", "something")
+            await told.owners.told("b", "something else")
+        assert len(told.posted) == 2
+
+    async def after(told: Told) -> None:
+        await told.owners.told("a", "something")
+        assert told.posted == []
+        await told.owners.told("c", "a third thing")
+        assert len(told.posted) == 1
+        told.clock.advance(DAY_S)
+        await told.owners.told("a", "something")
+        assert len(told.posted) == 2
+        assert len({key.post.key for key in told.posted}) == 2
+        assert all(len(key.post.key) == 26 for key in told.posted)
+
+    lives(tmp_path, before, after, to=HERE)
+
+
+def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
+    async def before(told: Told) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(MOST - 2):
+                tasks.create_task(told.owners.told(f"k:{number}", f"text {number}"))
+        assert len(told.posted) == MOST - 2
+
+    async def after(told: Told) -> None:
+        for number in range(30):
+            told.owners.tell(f"k:after {number}", f"text {number}")
+        await asyncio.sleep(0)
+        await told.owners.told("k:last", "text")
+        assert [one.post.text for one in told.posted] == ["text 0", "text 1", THERE_IS_MORE]
+        await told.owners.told("other:1", "of another kind")
+        assert told.posted[-1].post.text == "of another kind", "many of one kind keep no other from being told"
+
+    async def much_later(told: Told) -> None:
+        await told.owners.told("k:one", "more")
+        assert told.posted == []
+        told.clock.advance(DAY_S)
+        await told.owners.told("k:one", "more")
+        told.clock.correct(-DAY_S)
+        await told.owners.told("k:two", "more")
+        assert [one.post.text for one in told.posted] == ["more"], "a clock that goes back begins no new day"
+
+    lives(tmp_path, before, after, much_later, to=HERE)
+
+
+def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> None:
+    """With the limits themselves, as they are wired."""
+
+    async def story(told: Told) -> None:
+        house = House(told.store, told.clock, most(sender_usd=0.0))
+        await house.limits.begin(told.store)
+        house.told.clear()
+        assert await house.answered(said(), said(), said()) == 0
+        for key, text in house.told:
+            await told.owners.told(key, text)
+
+    async def forgetful(told: Told) -> None:
+        """The limits know nothing of before: what is durable tells."""
+        house = House(told.store, told.clock, most(sender_usd=0.0))
+        assert await house.answered(said(), said(), said()) == 0
+        for key, text in house.told:
+            await told.owners.told(key, text)
+        (mine,) = [text for where, text in await told.all_said() if where == HERE.conversation]
+        assert mine.startswith("The sender `irc.test:ann` has reached a limit (access.budgets.sender_usd: $0 a day)")
+
+    lives(tmp_path, story, story, forgetful, to=HERE)

@@ -1,0 +1,158 @@
+"""Calls of tools: carried out, refused, timed, and found though they came late."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agent.models.base import ToolCall, ToolResult
+from agent.tools.schema import Arguments, Refused, spec
+from gateway.events import Address, ChannelName, RoomId
+from gateway.hands import Given, Hand, Whereabouts
+from gateway.records import TurnId
+from gateway.scopes import PUBLIC, Sight
+from gateway.store import Closed
+from gateway.tools.dispatch import MAX_RESULT_CHARS, Hands
+from gateway.tools.permits import ADMINS
+
+AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
+OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
+WHERE = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, sight=Sight(scope=PUBLIC), autonomous=False)
+
+
+class Word(Arguments):
+    """A word."""
+
+    word: str
+
+
+def hand(name: str, does: Any = None, **said: Any) -> Hand:
+    async def echo(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        return asked.word
+
+    return Hand.of(spec(name, "Say it.", Word), Word, does or echo, **said)
+
+
+class Servers:
+    """Tools that come and go."""
+
+    def __init__(self, *hands: Hand) -> None:
+        self.hands: Sequence[Hand] = hands
+        self.known = {one.spec.name: one for one in hands}
+
+    def all_hands(self) -> dict[str, Hand]:
+        self.known |= {one.spec.name: one for one in self.hands}
+        return self.known
+
+
+def call(hands: Hands, name: str, arguments: str = '{"word": "hi"}', where: Whereabouts = WHERE) -> ToolResult:
+    return asyncio.run(hands.at(where).call(ToolCall(id="c", name=name, arguments=arguments)))
+
+
+def test_a_call_is_carried_out_and_counted() -> None:
+    counted: list[tuple[str, str]] = []
+    hands = Hands([hand("echo")], counted=lambda name, outcome, _: counted.append((name, outcome)))
+    assert call(hands, "echo") == ToolResult(id="c", text="hi")
+    assert call(hands, "echo", "{}").error
+    assert call(hands, "other").text == "There is no tool named 'other'."
+    assert counted == [("echo", "ok"), ("echo", "refused"), ("other", "unknown")]
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    ended = []
+
+    async def slow(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(asked.word)
+        return ""
+
+    result = call(Hands([hand("slow", slow, time_s=0.01)]), "slow")
+    assert result.error
+    assert "longer than 0.01 s" in result.text
+    assert ended == ["hi"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), TimeoutError("secret")])
+def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) -> None:
+    async def broken(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        raise error
+
+    result = call(Hands([hand("broken", broken)]), "broken")
+    assert result.error
+    assert "secret" not in result.text
+
+
+def test_without_its_log_the_gateway_does_not_go_on() -> None:
+    async def broken(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        raise Closed
+
+    with pytest.raises(Closed):
+        call(Hands([hand("broken", broken)]), "broken")
+
+
+def test_where_nobody_can_be_asked_only_rights_count() -> None:
+    result = call(Hands([hand("secret", permit=ADMINS)]), "secret")
+    assert (result.error, result.text.startswith("Refused: secret is for the role admin")) == (True, True)
+
+
+def test_text_from_outside_is_remembered_for_the_turn() -> None:
+    async def page(asked: Word, where: Whereabouts) -> Given:  # noqa: ARG001 - as all hands
+        return Given(text=asked.word, untrusted=True, foreign=True)
+
+    where = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, sight=Sight(scope=PUBLIC), autonomous=False)
+    hands = Hands([hand("page", page), hand("echo")])
+    assert call(hands, "echo", where=where).untrusted is False
+    assert where.trace.foreign == ""
+    assert call(hands, "page", where=where).untrusted is True
+    assert where.trace.foreign == "page"
+
+
+def test_a_result_is_bounded() -> None:
+    async def much(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        return "x" * (MAX_RESULT_CHARS + 7)
+
+    told = call(Hands([hand("much", much)]), "much").text
+    assert told[MAX_RESULT_CHARS:] == "\n[7 more characters are lost: ask for less at once]"
+
+
+def test_what_is_off_is_neither_told_nor_carried_out() -> None:
+    hands = Hands([hand("web_fetch"), hand("echo")], late=Servers(hand("web_later")), off=["web_*"])
+    assert [one.name for one in hands.specs] == ["echo"]
+    assert call(hands, "web_fetch").text == "There is no tool named 'web_fetch'."
+    assert call(hands, "web_later").text == "There is no tool named 'web_later'."
+
+
+def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> None:
+    async def gone(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
+        raise Refused("It is gone.")
+
+    servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
+    hands = Hands([hand("echo")], late=servers)
+    before = hands.specs
+    servers.hands = (hand("mcp_a"), hand("mcp_c"))
+    assert hands.specs is before
+    assert hands.news == (["mcp_c"], ["mcp_b"])
+    told = call(hands, "mcp_c", "{}")
+    assert told.untrusted
+    assert told.text == f"Say it.\nIt takes: {hand('mcp_c').spec.schema}"
+    assert call(hands, "mcp_c").text == "hi"
+    assert call(hands, "mcp_b").text == "It is gone."
+    hands.pin()
+    assert [one.name for one in hands.specs] == ["echo", "mcp_a", "mcp_c"]
+    assert hands.news == ([], [])
+
+
+def test_what_is_under_way_is_told_where_it_is() -> None:
+    seen: list[list[str]] = []
+
+    async def look(asked: Word, where: Whereabouts) -> str:
+        seen.extend([hands.doing(where.at.conversation), hands.doing(OTHER.conversation)])
+        return asked.word
+
+    hands = Hands([hand("look", look)])
+    call(hands, "look")
+    assert seen == [["look, for 0 s"], []]
+    assert hands.doing(AT.conversation) == []

@@ -1,0 +1,224 @@
+"""The gate before every call: by right, by an admin's word, or not at all."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ToolCall
+from agent.tools.schema import Arguments, spec
+from gateway.clock import ManualClock
+from gateway.events import Address, RoomId, Usage
+from gateway.hands import Asker, Given, Hand, Trace, Whereabouts
+from gateway.records import Seq, ToolRefused, TurnEnded, TurnId
+from gateway.scopes import PUBLIC, Sight
+from gateway.settings_tools import ToolsConfig
+from gateway.store import Entry, Store
+from gateway.tools.dispatch import Hands
+from gateway.tools.gate import BEGUN, Gate, Wanted, acts
+from gateway.tools.permits import ADMINS, MEMBERS, Permit
+from tests.gateway.approvals_kit import GUS, HERE, LOBBY, MIA, ROOT, story
+from tests.store.kit import opened
+
+AT = LOBBY.conversation
+
+
+class Nothing(Arguments):
+    """Takes nothing."""
+
+
+@dataclass
+class Asked:
+    """Somebody who is asked, and always says this."""
+
+    says: str = ""
+    wanted: list[Wanted] = field(default_factory=list)
+
+    async def ask(self, wanted: Wanted) -> str:
+        self.wanted.append(wanted)
+        return self.says
+
+
+def where(*askers: Asker, scope: str = PUBLIC, foreign: str = "") -> Whereabouts:
+    return Whereabouts(
+        turn=TurnId("t"),
+        agent="reverie",
+        at=LOBBY,
+        sight=Sight(scope=scope),
+        autonomous=not askers,
+        askers=askers,
+        trace=Trace(foreign=foreign),
+    )
+
+
+async def does(_: Nothing, __: Whereabouts) -> Given:
+    return Given(text="done", foreign=True)
+
+
+def hand(permit: Permit, name: str = "bash") -> Hand:
+    return Hand.of(spec(name, "Runs it.", Nothing), Nothing, does, permit)
+
+
+def gate(store: Store, asked: Asked, **tools: Any) -> Gate:
+    return Gate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked)
+
+
+CALL = ToolCall(id="c", name="bash", arguments="{}")
+
+
+@story
+async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        said = await gate(store, asked).leave(hand(ADMINS), CALL, where(GUS, MIA))
+        assert said == (
+            "Refused: bash is for the role admin and above; nobody who asks here has more than the role member. "
+            "Nothing was done."
+        )
+        (entry,) = await store.entries(kinds=["tool_refused"])
+        assert isinstance(entry.fact, ToolRefused)
+        assert (entry.fact.tool, entry.fact.role, entry.conversation) == ("bash", "member", AT)
+        assert asked.wanted == []
+
+
+@story
+async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("no")
+        assert await gate(store, asked).leave(hand(ADMINS), CALL, where(ROOT)) == ""
+        assert (asked.wanted, await store.entries()) == ([], [])
+
+
+@pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])
+def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str) -> None:
+    @story
+    async def asking() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            asked = Asked(says)
+            assert await gate(store, asked).leave(hand(ADMINS), CALL, where(ROOT, GUS)) == says
+            (wanted,) = asked.wanted
+            assert (wanted.agent, wanted.tool, wanted.arguments, wanted.at) == ("reverie", "bash", "{}", LOBBY)
+            assert (wanted.askers, wanted.role, wanted.needs) == ((ROOT, GUS), "guest", "admin")
+            assert (
+                wanted.rule == "bash is for the role admin and above, and somebody with the role guest asks here, too"
+            )
+
+    asking()
+
+
+@story
+async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("Not done, because somebody said so.")
+        fetch, run = hand(MEMBERS, "web_fetch"), hand(Permit(role="admin", approval="untrusted"))
+        held = Hands([fetch, run], gate(store, asked)).at(where(ROOT))
+        assert not (await held.call(CALL)).error
+        await held.call(replace(CALL, name="web_fetch"))
+        held.where.trace.foreign = "web_fetch"
+        refused = await held.call(CALL)
+        assert (refused.error, refused.text) == (True, "Not done, because somebody said so.")
+        assert "web_fetch has brought text from outside" in asked.wanted[-1].rule
+
+
+@story
+async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
+        ruled = gate(store, asked, rules=rules)
+        assert ruled.needs(hand(ADMINS)) == "guest"
+        private = Address(channel=HERE, room=RoomId("gus")).conversation
+        assert await ruled.leave(hand(ADMINS), CALL, where(GUS, scope=private)) == ""
+        assert "private places only" in await ruled.leave(hand(ADMINS), CALL, where(GUS))
+        assert ruled.needs(hand(ADMINS, "write_file")) == "admin"
+
+
+@story
+async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).leave(
+            hand(ADMINS), CALL, where()
+        )
+        assert await gate(store, asked).leave(hand(MEMBERS), CALL, where()) == ""
+        assert await gate(store, asked, unasked_role="admin").leave(hand(ADMINS), CALL, where()) == ""
+
+
+@story
+async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        fake = replace(ROOT, verified=False)
+        assert "Refused" in await gate(store, asked).leave(hand(ADMINS), CALL, where(fake))
+        assert await gate(store, asked).leave(hand(MEMBERS), CALL, where(fake)) == ""
+
+
+@pytest.mark.parametrize(
+    ("reminded", "role"), [(("admin",), ""), (("guest", "admin"), "guest"), (("member",), "member")]
+)
+@story
+async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
+    tmp_path: Path, reminded: tuple[str, ...], role: str
+) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("no")
+        door = gate(store, asked, unasked_role="admin")
+        said = await door.leave(hand(ADMINS), CALL, replace(where(), reminded=reminded))
+        by_itself = "bash is for the role admin and above; nobody asked, and by yourself you have the role"
+        assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
+        assert asked.wanted == []
+        said = await door.leave(hand(ADMINS), CALL, replace(where(ROOT), reminded=reminded))
+        assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
+
+
+def acting(name: str = "bash", **said: Any) -> Hand:
+    return Hand.of(spec(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ADMINS)
+
+
+def ended(turn: str) -> Entry:
+    fact = TurnEnded(
+        turn=TurnId(turn),
+        covers=(),
+        omitted=0,
+        heard="",
+        upto=Seq(0),
+        outcome="silent",
+        text="",
+        reason="",
+        model="",
+        usage=Usage(),
+        requests=0,
+        autonomous=False,
+    )
+    return Entry(fact=fact, at=ManualClock().now(), conversation=AT)
+
+
+@story
+async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path: Path) -> None:
+    before, again = where(ROOT), replace(where(ROOT), turn=TurnId("u"))
+    async with await opened(tmp_path / "s.db") as store:
+        assert await gate(store, Asked()).leave(acting(), CALL, before) == ""
+        assert len(await store.entries(kinds=["tool_begun"])) == 1
+    async with await opened(tmp_path / "s.db") as store:  # the process was killed, and the turn is taken again
+        there = gate(store, Asked())
+        assert await there.leave(acting("write_file"), replace(CALL, name="write_file"), again) == ""
+        assert await there.leave(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
+        assert await there.leave(acting(), CALL, again) == BEGUN
+        assert await there.leave(acting(), CALL, again) == "", "it was told, and wants it all the same"
+
+
+@story
+async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        there = gate(store, Asked())
+        assert await there.leave(acting(), CALL, where(ROOT)) == ""
+        await store.append([ended("t")])
+        assert await there.leave(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
+
+
+def test_only_what_changes_something_is_written_down_before() -> None:
+    assert acts(acting())
+    assert not acts(acting(parallel=True))
+    assert not acts(hand(ADMINS))
+    assert not acts(Hand.of(spec("x", "It.", Nothing, task=True), Nothing, does, MEMBERS))
