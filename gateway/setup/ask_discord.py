@@ -8,15 +8,13 @@ from pydantic import SecretStr
 from channels.discord.config import DiscordConfig
 from gateway.probes.discord import DiscordSeen
 from gateway.setup.answers import Discord, Secret
-from gateway.setup.ask_telegram import LATER
+from gateway.setup.ask_bot import LATER, ask_owner, ask_token
 from gateway.setup.dialog import (
     Ask,
     AskSecret,
     Flow,
     Look,
-    LookPerson,
     ask,
-    ask_secret,
     confirm,
     look,
     settle,
@@ -48,40 +46,18 @@ def ask_discord(
     yield from tell(*_HOW)
     made = before or Discord(channel=channel, token=Secret(reference=""))
     made = replace(made, api_url=urls[0] or made.api_url, gateway_url=urls[1] or made.gateway_url)
-    kept = before.token if before else None
-    while True:
-        token = yield from ask_secret(
-            AskSecret(key="discord.token", text="Token", file=f"{channel}.token", before=kept)
-        )
-        kept = token if not token.new else kept
-        made = replace(made, token=token)
-        if token.value is None:
-            yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
-            seen: DiscordSeen | None = DiscordSeen()
-        else:
-            seen = yield from _looked(made)
-        if seen is not None:
-            break
-    made = replace(made, name=seen.name, invitation=seen.invitation)
+    token, seen = yield from ask_token(
+        AskSecret(key="discord.token", text="Token", file=f"{channel}.token", before=before.token if before else None),
+        "Discord",
+        DiscordSeen(),
+        config=lambda token: config_of(replace(made, token=token, rooms=())),
+        name=lambda seen: seen.name,
+        later="discord.guilds",
+    )
+    made = replace(made, token=token, name=seen.name, invitation=seen.invitation)
     rooms = yield from _rooms(made, seen)
     told = yield from _owner(made, owner, seen)
     return Told(channel=replace(made, rooms=rooms), owner=told)
-
-
-def _looked(made: Discord) -> Flow[DiscordSeen | None]:
-    """What was seen with the token; None: another one is to be asked for."""
-    sure = False
-    while True:
-        yield from tell("  Asking Discord ...")
-        seen = yield from look(Look(config_of(replace(made, rooms=()))), DiscordSeen)
-        # In which guilds it is, is told where that is asked for.
-        way = yield from settle(one for one in seen.findings if one.code != "discord.guilds")
-        if way == "correct":
-            return None
-        if way == "again":
-            continue
-        sure = sure or not seen.name or (yield from confirm(f"Is {seen.name} the one?"))
-        return seen if sure else None
 
 
 def _rooms(made: Discord, seen: DiscordSeen) -> Flow[tuple[str, ...]]:
@@ -124,20 +100,14 @@ def _owner(made: Discord, before: str | None, seen: DiscordSeen) -> Flow[str | N
         yield from tell(f"  The application belongs to {name} ({number}).")
     elif before is None:
         yield from tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
-    while True:
-        answer = yield from ask(
-            Ask(key="discord.owner", text=f"Your id, or `{LATER}`", default=before or number or LATER, read=_person)
+    return (
+        yield from ask_owner(
+            Ask(key="discord.owner", text=f"Your id, or `{LATER}`", default=before or number or LATER, read=_person),
+            config_of(made) if made.token.value is not None else None,
+            lambda answer: confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False),
+            known=(before, number),
         )
-        if answer == LATER:
-            return None
-        if made.token.value is None or answer in {before, number}:
-            return answer
-        who = yield Look(LookPerson(config_of(made), answer))
-        if who:
-            yield from tell(f"  That is {who}.")
-            return answer
-        if (yield from confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False)):
-            return answer
+    )
 
 
 def config_of(made: Discord) -> DiscordConfig:

@@ -10,7 +10,7 @@ from channels.irc.config import IrcConfig, Sasl, Tls
 from gateway.probes.base import Finding
 from gateway.probes.irc import IrcSeen
 from gateway.setup.answers import Irc
-from gateway.setup.ask_telegram import LATER
+from gateway.setup.ask_bot import LATER
 from gateway.setup.dialog import Ask, AskSecret, Flow, Look, ask, ask_secret, confirm, look, settle, several, tell
 from gateway.setup.irc_words import (
     NONE,

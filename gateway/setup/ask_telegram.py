@@ -9,15 +9,14 @@ from channels.telegram.config import TelegramConfig
 from gateway.probes.telegram import PRIVACY_FIX, TelegramSeen
 from gateway.probes.telegram_waiting import Waiting
 from gateway.setup.answers import Secret, Telegram
+from gateway.setup.ask_bot import LATER, ask_owner, ask_token
 from gateway.setup.dialog import (
     Ask,
     AskSecret,
     Flow,
     Look,
-    LookPerson,
     LookWaiting,
     ask,
-    ask_secret,
     confirm,
     look,
     settle,
@@ -25,7 +24,6 @@ from gateway.setup.dialog import (
     tell,
 )
 
-LATER = "later"
 _HOW = (
     "",
     "Telegram",
@@ -51,44 +49,29 @@ def ask_telegram(
     """
     yield from tell(*_HOW)
     base = url or (before.base_url if before else None)
-    kept = before.token if before else None
-    made = before or Telegram(channel=channel, token=Secret(reference=""))
-    while True:
-        token = yield from ask_secret(
-            AskSecret(key="telegram.token", text="Token", file=f"{channel}.token", before=kept, read=_token)
-        )
-        kept = token if not token.new else kept
-        made = replace(made, token=token, base_url=base)
-        if token.value is None:
-            yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
-            seen: TelegramSeen | None = TelegramSeen()
-        else:
-            seen = yield from _looked(made)
-        if seen is not None:
-            break
-    made = replace(made, username=seen.username)
+    made = replace(before or Telegram(channel=channel, token=Secret(reference="")), base_url=base)
+    question = AskSecret(
+        key="telegram.token",
+        text="Token",
+        file=f"{channel}.token",
+        before=before.token if before else None,
+        read=_token,
+    )
+    token, seen = yield from ask_token(
+        question,
+        "Telegram",
+        TelegramSeen(),
+        config=lambda token: config_of(replace(made, token=token, rooms=())),
+        name=lambda seen: f"@{seen.username}" if seen.username else "",
+        later="telegram.commands",
+    )
+    made = replace(made, token=token, username=seen.username)
     told = yield from _owner(made, owner, polled=polled)
     rooms = yield from _rooms(made, polled=polled)
     made = replace(made, rooms=rooms)
     if rooms and seen.reads_all is False:
         yield from _privacy(made)
     return Told(channel=made, owner=told)
-
-
-def _looked(made: Telegram) -> Flow[TelegramSeen | None]:
-    """What was seen with the token; None: another one is to be asked for."""
-    while True:
-        yield from tell("  Asking Telegram ...")
-        seen = yield from look(Look(config_of(replace(made, rooms=()))), TelegramSeen)
-        # Rooms are asked for later, and what they need is told then.
-        way = yield from settle(one for one in seen.findings if one.code != "telegram.commands")
-        if way == "correct":
-            return None
-        if way == "again":
-            continue
-        if seen.username and not (yield from confirm(f"Is @{seen.username} the one?")):
-            return None
-        return seen
 
 
 def _owner(made: Telegram, before: str | None, *, polled: bool) -> Flow[str | None]:
@@ -101,31 +84,22 @@ def _owner(made: Telegram, before: str | None, *, polled: bool) -> Flow[str | No
     yield from tell(*lines)
     readable = before is None and not polled and made.token.value is not None
     default = before or ("" if readable else LATER)
-    while True:
-        answer = yield from ask(
-            Ask(
-                key="telegram.owner",
-                text=f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
-                default=default,
-                unattended=before or LATER,
-                read=_person,
-            )
+    question = Ask(
+        key="telegram.owner",
+        text=f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
+        default=default,
+        unattended=before or LATER,
+        read=_person,
+    )
+    return (
+        yield from ask_owner(
+            question,
+            config_of(made) if made.token.value is not None else None,
+            lambda answer: confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?"),
+            known=(before,),
+            found=lambda: _written(made),
         )
-        if answer == LATER:
-            return None
-        if answer == "":
-            found = yield from _written(made)
-            if found is None:
-                continue
-            return found
-        if made.token.value is None or answer == before:
-            return answer
-        who = yield Look(LookPerson(config_of(made), answer))
-        if who:
-            yield from tell(f"  That is {who}.")
-            return answer
-        if (yield from confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?")):
-            return answer
+    )
 
 
 def _written(made: Telegram) -> Flow[str | None]:

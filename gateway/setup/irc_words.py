@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from channels.irc.config import IrcConfig
-from gateway.setup.ask_telegram import LATER
+from gateway.setup.ask_bot import LATER
 from gateway.setup.dialog import several
 
 NONE: Final = "none"

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from gateway.events import ChannelName, ConversationId, Post, SenderId, Usage
 from gateway.records import FACT, Fact, Seq
-from gateway.store.spending import NANO
+from gateway.store.spending import NANO, usage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,15 +146,8 @@ class Spending:
     @classmethod
     def read(cls, row: Iterable[Any]) -> Self:
         """Make it of its key and sums in the order of the table's columns."""
-        key, requests, unpriced, uncached, read, written, written_1h, output, nano_usd = row
-        usage = Usage(
-            input_tokens=uncached,
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-            cache_write_1h_tokens=written_1h,
-            output_tokens=output,
-        )
-        return cls(key=key, requests=requests, unpriced=unpriced, usage=usage, cost_usd=nano_usd / NANO)
+        key, requests, unpriced, *usage, nano_usd = row
+        return cls(key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from gateway.events import ConversationId, Usage
 from gateway.records import FACT, Fact, Judged, Seq
+from gateway.store.spending import usage_of
 
 _NOWHERE = Seq(0)
 
@@ -160,13 +161,6 @@ class SpentIn:
     @classmethod
     def read(cls, row: Iterable[Any]) -> Self:
         """Make it of what `overview_queries.SPENT_BY` and `DAYS_BY` give."""
-        at, key, requests, uncached, read, written, written_1h, output, cost = row
-        usage = Usage(
-            input_tokens=uncached,
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-            cache_write_1h_tokens=written_1h,
-            output_tokens=output,
-        )
+        at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)
-        return cls(at=began, key=key or "", requests=requests, usage=usage, cost_usd=cost)
+        return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)

@@ -41,6 +41,18 @@ class Spent(NamedTuple):
     cost_nano_usd: int
 
 
+def usage_of(*columns: int) -> Usage:
+    """What these columns of the table say: input, read, written, written_1h and output."""
+    uncached, read, written, written_1h, output = columns
+    return Usage(
+        input_tokens=uncached,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=written_1h,
+        output_tokens=output,
+    )
+
+
 def spent(turn: TurnEnded) -> list[Spent]:
     """A turn's costs: by what was asked, and by who had spoken. Nothing if nothing was asked."""
     weights = Counter(turn.senders) or Counter((NOBODY,))
