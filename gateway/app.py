@@ -28,7 +28,7 @@ from gateway.inbox import Arrival, Inbox
 from gateway.intake import Doors
 from gateway.known_secrets import known_secrets
 from gateway.life import Ears, Life
-from gateway.live import Live, Takes
+from gateway.live import Live, Reloaded, Takes
 from gateway.media import Media
 from gateway.minds import Minds
 from gateway.operating import Operating
@@ -150,61 +150,30 @@ class _Gateway:
 
         `make`: as `make_channel`, for those that come or change meanwhile. None: the channels stay as they are.
         """
-        self.store = store
-        self.clock = clock
-        channels = self.channels = dict(channels)
-        self.equipment = equipment
-        self.spawn = spawn
-        self.redact = redact
-        self.onlookers = Onlookers(clock)
+        self.store, self.clock, self.equipment = store, clock, equipment
+        self.channels = dict(channels)
+        self.spawn, self.redact = spawn, redact
         live = equipment.live
-        self.people = People(
-            live,
-            store,
-            clock,
-            channels,
-            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
-            join=lambda at: self.travels.accept(at),  # noqa: PLW0108 - the same
-            leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
-            spawn=spawn,
-        )
-        who = self.people.policy
         live.teach(redact.learn)
+        self.onlookers = Onlookers(clock)
+        self.people = self._people(live)
+        who = self.people.policy
         self.overrides = Overrides(store)
         store.hear(self.overrides.wrote)
         self.attend = replace(policies.attention_policy(settings), made=self.overrides.now)
         live.hear(Takes(policies.attention_policy, self.attend.become))
         bindings = policies.bindings(settings)
         live.hear(Takes(policies.bindings, bindings.become))
-        self.signs = Signs(store, clock, channels, spawn, redact)
+        self.signs = Signs(store, clock, self.channels, spawn, redact)
         self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
-        self.media = Media(settings.media, store.path.parent / "media", channels, clock)
+        self.media = Media(settings.media, store.path.parent / "media", self.channels, clock)
         live.hear(Takes(lambda new: new.media, self.media.become))
         self.inbox = Inbox(clock, settings.attention.coalesce, self._notice)
         live.hear(Takes(lambda new: new.attention.coalesce, self.inbox.become))
-        ears = Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near)
-        self.life = Life(
-            live=live,
-            store=store,
-            clock=clock,
-            who=who,
-            attend=self.attend,
-            bindings=bindings,
-            ears=ears,
-            redact=redact,
-        )
+        self.life = self._life(who, bindings)
         files = OutFiles(store)
-        self.outbox = Outbox(
-            store,
-            channels,
-            clock,
-            spawn,
-            files=files,
-            judge=self.life.inward.judge,
-            arrived=self.inbox.arrived,
-            redact=redact,
-        )
-        self.travels = Travels(channels, spawn, self.outbox.said)
+        self.outbox = self._outbox(files)
+        self.travels = Travels(self.channels, spawn, self.outbox.said)
         self.doors = Rooms()
         self.tooling = self._tooling(who, bindings, files)
         self.minds = Minds(self._shared(who, bindings), equipment, states, chosen)
@@ -212,13 +181,10 @@ class _Gateway:
         self.operating = Operating(
             store, clock, self.minds.stopping, kill=self.tooling.doing.kill, reload=live.reload, redact=redact
         )
-        platforms = {name: one for name, one in channels.items() if not isinstance(one, OperatorChannel)}
+        platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = Stats({name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now())
-        live.tell(lambda came: self.stats.reloaded(came.later, clock.now(), broken=bool(came.problems or came.unread)))
         self.watch = self._watch(settings)
-        live.tell(
-            lambda came: self.watch.stream.reread(came.taken, came.later, [*map(str, came.problems), came.unread])
-        )
+        live.tell(self._reloaded)
         self.runner = Runner(
             platforms,
             Each(self.channels, lambda one: self._emit(one.name)),
@@ -230,6 +196,47 @@ class _Gateway:
         self.intakes = self._intakes(who, bindings)
         if make is not None:
             live.hear(self._fleet(settings, make))
+
+    def _people(self, live: Live) -> People:
+        return People(
+            live,
+            self.store,
+            self.clock,
+            self.channels,
+            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
+            join=lambda at: self.travels.accept(at),  # noqa: PLW0108 - the same
+            leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
+            spawn=self.spawn,
+        )
+
+    def _life(self, who: access.Policy, bindings: Bindings) -> Life:
+        return Life(
+            live=self.equipment.live,
+            store=self.store,
+            clock=self.clock,
+            who=who,
+            attend=self.attend,
+            bindings=bindings,
+            ears=Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near),
+            redact=self.redact,
+        )
+
+    def _outbox(self, files: OutFiles) -> Outbox:
+        return Outbox(
+            self.store,
+            self.channels,
+            self.clock,
+            self.spawn,
+            files=files,
+            judge=self.life.inward.judge,
+            arrived=self.inbox.arrived,
+            redact=self.redact,
+        )
+
+    def _reloaded(self, came: Reloaded) -> None:
+        problems = [*map(str, came.problems), came.unread]
+        self.stats.reloaded(came.later, self.clock.now(), broken=any(problems))
+        self.watch.stream.reread(came.taken, came.later, problems)
 
     def _fleet(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
         def came(channel: Channel, new: bool) -> None:
