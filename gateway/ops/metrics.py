@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -68,9 +67,8 @@ def render(
 
     `redact` is given each value of a label: models and servers chose some of them.
     """
-    clean = cache(redact)  # the same few stand in most lines
     families = (*_families(snapshot, now, version), *more)
-    return "".join(f"{line}\n" for family in families for line in _lines(family, clean))
+    return "".join(f"{line}\n" for family in families for line in _lines(family, redact))
 
 
 def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Family]:

@@ -149,6 +149,7 @@ def test_what_was_redacted_stays_even_if_a_secret_reads_like_that() -> None:
 
 def test_it_learns() -> None:
     mine = Redactor(["first-one"])
+    assert mine("first-one second-one third-one") == f"{REDACTED} second-one third-one"
     mine.learn(["second-one"])
     assert mine("first-one second-one third-one") == f"{REDACTED} {REDACTED} third-one"
 

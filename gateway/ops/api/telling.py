@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from agent.glimpse import presentable
@@ -29,7 +28,6 @@ from gateway.ops.happening import Changed, Frame, Grew, Happened, Logged, Reread
 from gateway.ops.onlookers import Running
 from gateway.orders import MindSeen
 from gateway.records import Handled, Seq, TurnEnded, TurnId
-from gateway.redaction import Redact
 from gateway.store import StoreError
 
 MOST_BEFORE = 1_000
@@ -50,7 +48,6 @@ class Telling:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._house = desk.house
-        self._clean: Redact = desk.house.redact
         self._shown: dict[TurnId, str] = {}
         """By turn: what was told of the answer that grows."""
         self._growing: dict[TurnId, tuple[Running, str]] = {}
@@ -63,7 +60,6 @@ class Telling:
         self._channels = {one.channel: one for one in self._house.stats.snapshot().channels}
 
     async def tell(self, happened: Sequence[Happened]) -> list[Frame]:
-        self._clean = cache(self._house.redact)  # the same few names stand in most events of a batch
         frames, ended = list[Frame](), list[tuple[Seq, ConversationId, TurnEnded | Handled]]()
         for one in happened:
             if isinstance(one, Wrote):
@@ -109,7 +105,7 @@ class Telling:
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
             chars = WHOLE_CHARS if isinstance(event, ToolEvent | TextEvent | ThinkingEvent) else TEXT_CHARS
-            told = clean(event.model_dump(mode="json"), self._clean, chars)
+            told = clean(event.model_dump(mode="json"), self._house.redact, chars)
             data = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {EVENTS[type(event)]}\ndata: {data}\n\n")
         return Frame(seq=seq, data="".join(lines).encode("utf-8", "replace"), events=len(events))

@@ -1,8 +1,6 @@
 """From answers to bytes: every text in them is redacted, then cut. Pure."""
 
 import json
-from collections.abc import Callable
-from functools import cache
 from typing import Final
 
 from pydantic import BaseModel
@@ -24,16 +22,12 @@ def written(answer: BaseModel, redact: Redact, *, chars: int = TEXT_CHARS) -> by
 
 def clean(told: object, redact: Redact, chars: int = TEXT_CHARS) -> object:
     """The same tree with its texts redacted and cut. Keys that stand for somebody's words are looked at, too."""
-    return _clean(told, cache(redact), chars)  # the same few names stand in most rows
-
-
-def _clean(told: object, redact: Callable[[str], str], chars: int) -> object:
     if isinstance(told, str):
         return short(redact(told), chars) if told else told
     if isinstance(told, dict):
-        return {key: _clean(value, redact, chars) for key, value in told.items()}
+        return {key: clean(value, redact, chars) for key, value in told.items()}
     if isinstance(told, list):
-        return [_clean(value, redact, chars) for value in told]
+        return [clean(value, redact, chars) for value in told]
     return told
 
 
