@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt, RoomId, Sender
+from gateway.fields import Section
 
 
 class Emit(Protocol):
@@ -306,6 +307,14 @@ class CanJoin(Protocol):
 
     async def join(self, at: Address) -> None:
         """Enter; already there is as good. Raises `SendError`: `Rejected` with the platform's reason."""
+
+
+@runtime_checkable
+class CanAdapt(Protocol):
+    """Takes some changes of its configuration while it is connected."""
+
+    def adapt(self, config: Section) -> bool:
+        """Go by it from now on, into rooms and out of them. False: it can not, and has to be made anew. At once."""
 
 
 @runtime_checkable

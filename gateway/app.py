@@ -264,6 +264,7 @@ class _Gateway:
             came=came,
             went=went,
             failed=failed,
+            adapted=lambda name: self.travels.come_back(self.people.roster.approved(name)),
         )
 
     def _tooling(self, who: access.Policy, bindings: Bindings, files: OutFiles) -> Tooling:

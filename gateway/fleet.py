@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from channels.base import Channel
+from channels.base import CanAdapt, Channel
 from gateway.adapters import account, import_adapter, ranked_rooms, refused, unavailable
 from gateway.events import ChannelName
 from gateway.runner import Runner
@@ -63,16 +63,18 @@ class Fleet:
         came: Callable[[Channel, bool], None],
         went: Callable[[ChannelName], None],
         failed: Callable[[ChannelName, str], None],
+        adapted: Callable[[ChannelName], None],
     ) -> None:
         """`channels`: those that there are, made of `settings` and run by `runner`; kept up from now on, here alone.
 
         `came` is called with each that is put into them, before it runs, and whether there was none of that name;
         `went` with each that is taken out, after it has said goodbye; `failed` with each that cannot be made, and why:
-        it is out then. None of them fails, and `went` also bears a name that never came.
+        it is out then; `adapted` with each that goes on as it was. None of them fails, and `went` also bears a name
+        that never came.
         """
         self._settings, self._channels, self._runner = settings, channels, runner
         self._make, self._cursor = make, cursor
-        self._came, self._went, self._failed = came, went, failed
+        self._came, self._went, self._failed, self._adapted = came, went, failed, adapted
         self._wanted = wanted(settings)
         self._there = {name: _Berth(one) for name, one in self._wanted.items()}
         self._tended: set[ChannelName] = set()
@@ -97,6 +99,8 @@ class Fleet:
         for name in {**self._there, **to_be}:
             if self._right(name):
                 continue
+            if self._adapts(name):
+                continue
             if name in self._there and name not in to_be:
                 self._there[name].shut = True
                 self._runner.shut(name)
@@ -111,6 +115,18 @@ class Fleet:
         if there is None or to_be is None:
             return there is None and to_be is None
         return there.made == to_be and not there.shut
+
+    def _adapts(self, name: ChannelName) -> bool:
+        """Whether it is as it is wanted once it is told so, for what has changed is nothing to be made anew for."""
+        there, to_be, channel = self._there.get(name), self._wanted.get(name), self._channels.get(name)
+        if there is None or to_be is None or channel is None or there.shut or name in self._tended:
+            return False
+        if there.made.ranked != to_be.ranked or not isinstance(channel, CanAdapt) or not channel.adapt(to_be.config):
+            return False
+        there.made = to_be
+        logger.info("%s goes on with its new configuration", name)
+        self._adapted(name)
+        return True
 
     async def _tend(self, name: ChannelName) -> None:
         """See to it that it is as it is wanted, whatever that is by then."""

@@ -27,6 +27,7 @@ from channels.irc.writing import EVERY_S
 from channels.tasks import end, within
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, EventId, Link, MessageId, Post, Receipt, RoomId, Sender
+from gateway.fields import Section
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
@@ -136,6 +137,16 @@ class IrcChannel:
 
     async def people(self, at: Address, *, most: int) -> People:
         return acts.people(*self._there(at), at.room, most)
+
+    def adapt(self, config: Section) -> bool:
+        mine = self._config
+        if self._session is None or not isinstance(config, IrcConfig):
+            return False
+        if config.model_copy(update={"rooms": mine.rooms}) != mine:
+            return False
+        self._config = config
+        self._session.adapt(config)
+        return True
 
     def follow(self, before: "IrcChannel") -> None:
         """Go on where that one has ended, if on the same network: with what it heard and nobody took. Before `run`."""

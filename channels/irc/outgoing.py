@@ -54,10 +54,13 @@ class Outgoing:
     def say(self, raw: str, target: str = "") -> None:
         """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused.
 
-        The same line twice in the queue is one: a server that asks again and again must not fill our memory.
+        The same line twice in the queue is the later one, for it may undo what stands between: a server that asks again
+        and again must not fill our memory.
         """
-        if not target and any(item.done is None and raw in item.lines for item in self._waiting):
-            return
+        if not target and (
+            same := next((item for item in self._waiting if item.done is None and raw in item.lines), None)
+        ):
+            self._waiting.remove(same)
         self._waiting.append(Item(deque([raw]), target))
         self._wake.set()
 

@@ -49,6 +49,19 @@ class Presence:
             self.joined.set()
         return rooms
 
+    def adapt(self, config: IrcConfig, isupport: Isupport, now_s: float) -> None:
+        """Leave the rooms that are no longer configured, and ask to be let into those that are now."""
+        before, rooms = ({isupport.fold(room): room for room in one.rooms} for one in (self._config, config))
+        self._config = config
+        for folded, room in before.items():
+            if folded not in rooms and self._rooms.leave(folded):
+                self._leaving.add(folded)
+                self._say(line("PART", room))
+        new = [folded for folded in rooms if folded not in before]
+        self._memory.barred.difference_update(new)
+        self._left.difference_update(new)
+        self._ask([rooms[folded] for folded in new], isupport, now_s, again=True)
+
     def _ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> None:
         for raw in self._rooms.ask(rooms, isupport, now_s, again=again):
             self._say(raw)
@@ -79,7 +92,7 @@ class Presence:
     def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> None:
         """Take in a line; `me` is our nick after it."""
         mine, room = isupport.fold(said.source.nick) == isupport.fold(me), isupport.fold(said.param(0))
-        if said.command == "JOIN" and mine:
+        if said.command == "JOIN" and mine and room not in self._leaving:
             self._leave_unless_wanted(room, isupport)
         for outcome in self._rooms.feed(said, me, isupport, now_s):
             for waiter in self._waiters.pop(outcome.room, []):
@@ -92,10 +105,15 @@ class Presence:
         if self._opened and not self._rooms.asked:
             self.joined.set()
         kicked = said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
-        if (kicked or (said.command == "PART" and mine)) and room not in self._left | self._leaving:
-            self._thrown_out(said, isupport, now_s)
+        if kicked or (said.command == "PART" and mine):
+            self._out(said, room, isupport, now_s)
         for raw in self._nick.feed(said, me, isupport):
             self._say(raw)
+
+    def _out(self, said: Line, room: str, isupport: Isupport, now_s: float) -> None:
+        if room not in self._left | self._leaving:
+            self._thrown_out(said, isupport, now_s)
+        self._leaving.discard(room)
 
     def _leave_unless_wanted(self, room: str, isupport: Isupport) -> None:
         """Servers can forward us (470) or put us anywhere; we are only where the operator wants us."""

@@ -109,6 +109,14 @@ class Rooms:
         self._again.discard(room)
         self._later.pop(room, None)
 
+    def leave(self, room: str) -> bool:
+        """We are about to go, and it (folded) is not to be tried again. Whether we are there, or soon may be."""
+        self.give_up(room)
+        there = room in self.entered or room in self.asked
+        self.entered.discard(room)
+        self.asked.discard(room)
+        return there
+
     def due(self, now_s: float) -> list[str]:
         """Rooms to ask for again now, in the operator's spelling."""
         due = [later for later in self._later.values() if later.at_s <= now_s]

@@ -219,6 +219,11 @@ class Session:
         self._telling.expect(map(self.isupport.fold, rooms))
         self.presence.regain(self.nick, self.isupport)
 
+    def adapt(self, config: IrcConfig) -> None:
+        """Go by this configuration, which has other rooms and is the same otherwise."""
+        self._config = config
+        self.presence.adapt(config, self.isupport, self._clock.monotonic())
+
     def fill_gap(self) -> None:
         """Ask for what was said while we were away."""
         rooms = [room for room in self._config.rooms if self.isupport.fold(room) in self.presence.entered]

@@ -5,7 +5,7 @@ import pytest
 from channels.base import Rejected, Unreachable
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId
-from tests.channels.irc_kit import NAME, running, settled, story
+from tests.channels.irc_kit import NAME, config, running, settled, story
 from tests.servers.ircd import Client, Ircd, Options
 
 
@@ -186,3 +186,80 @@ async def test_whoever_throws_us_out_after_we_came_back_is_told_from_leaving() -
             clock.advance(10)
             await settled(bot, f"t{second}")
         assert _asked(bot, "JOIN") == ["JOIN #room"] * 3
+
+
+@story
+async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room", "#old"]) as run:
+        await run.up()
+        await ircd.joined("reverie", "#old")
+        assert run.channel.adapt(config(ircd.port, rooms=["#room", "#new"]))
+        await ircd.joined("reverie", "#new")
+        await ircd.say("#room", "still here?", by="alice!a@host")
+        await ircd.say("#new", "and here?", by="alice!a@host")
+        await run.message(2)
+        assert [one.text for one in run.messages] == ["still here?", "and here?"]
+        bot = ircd.clients[0]
+        assert _asked(bot, "PART") == ["PART #old"]
+        assert "reverie" not in {client.nick for client in ircd.rooms.get("#old", [])}
+        assert len(ircd.clients) == 1
+        bot.drop()
+        await run.up(2)
+        assert _asked(ircd.clients[-1], "JOIN") == ["JOIN #room,#new"]
+
+
+@story
+async def test_a_room_that_is_taken_out_and_put_back_at_once_is_entered_again() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for rooms in ([], ["#room"], [], ["#room"]):
+            assert run.channel.adapt(config(ircd.port, rooms=rooms))
+        await ircd.received("JOIN #room", 2)
+        await settled(bot, "done")
+        assert [line for line in bot.lines if line.startswith(("JOIN", "PART"))] == [
+            "JOIN #room",
+            "PART #room",
+            "JOIN #room",
+        ]
+        assert run.channel.inside(RoomId("#room"))
+        for rooms in ([], ["#room"], []):
+            assert run.channel.adapt(config(ircd.port, rooms=rooms))
+        await ircd.received("PART #room", 2)
+        await settled(bot, "out")
+        assert bot not in ircd.rooms["#room"]
+        assert run.channel.adapt(config(ircd.port))
+        await ircd.received("JOIN #room", 4)
+        await settled(bot, "in again")
+        bot.send(":op!o@host KICK #room reverie :out")
+        ircd.rooms["#room"].clear()
+        await settled(bot, "out")
+        assert not run.channel.inside(RoomId("#room"))
+        assert run.channel.adapt(config(ircd.port, rooms=[]))
+        assert run.channel.adapt(config(ircd.port, rooms=["#room"]))  # the operator names it anew
+        await ircd.joined("reverie", "#room")
+        assert run.channel.inside(RoomId("#room"))
+
+
+@story
+async def test_a_room_whose_answer_is_still_awaited_is_left_all_the_same() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        assert run.channel.adapt(config(ircd.port, rooms=["#room", "#new"]))
+        assert run.channel.adapt(config(ircd.port, rooms=["#room"]))
+        await ircd.received("PART #new")
+        await settled(bot, "done")
+        assert [line for line in bot.lines if "#new" in line] == ["JOIN #new", "PART #new"]
+        assert not run.channel.inside(RoomId("#new"))
+        assert run.channel.inside(RoomId("#room"))
+
+
+@story
+async def test_what_is_not_about_rooms_needs_another_connection() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        assert not run.channel.adapt(config(ircd.port, rooms=["#new"]))  # it is not up yet
+        await run.up()
+        assert not run.channel.adapt(config(ircd.port, rooms=["#new"], nick="other"))
+        assert run.channel.nick == "reverie"

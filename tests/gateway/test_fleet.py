@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from channels.base import Capabilities, Channel, Denied, Emit, Going, Part, unrecorded
+from channels.irc.config import IrcConfig
 from channels.tasks import whole
 from gateway.channels_now import Each
 from gateway.clock import SystemClock
@@ -26,6 +27,7 @@ from gateway.events import (
     Sender,
     SenderId,
 )
+from gateway.fields import Section
 from gateway.fleet import CHANGED, GONE, NONE_LEFT, Fleet
 from gateway.ids import new_id
 from gateway.ops.stats import Stats
@@ -74,6 +76,12 @@ class Told:
         finally:
             await self.goodbye.wait()
             self.log.append(f"{self.nick} left")
+
+    def adapt(self, config: Section) -> bool:
+        assert isinstance(config, IrcConfig)
+        if config.nick == self.nick:
+            self.log.append(f"{self.nick} is in {' '.join(config.rooms)}")
+        return config.nick == self.nick
 
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
@@ -128,6 +136,7 @@ class Harbour:
             came=self.came,
             went=self.went,
             failed=lambda name, why: self.log.append(f"{name} failed: {why}"),
+            adapted=lambda name: self.log.append(f"{name} adapted"),
         )
         self.runner.start()
 
@@ -248,6 +257,25 @@ async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched
     assert list(it.channels) == [B, C]
     assert it.channels[B] is others
     assert [one.channel for one in it.stats.snapshot().channels] == [B, C]
+
+
+@at_harbour(a=irc("ann"), b=irc("bob"))
+async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(it: Harbour) -> None:
+    before = it.told(A)
+    it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
+    await it.still()
+    assert it.log == ["ann is in #x #y", "irc.a adapted"]
+    assert it.channels[A] is before
+    it.clear()
+    it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
+    await it.still()
+    assert it.log == []
+    it.told(A).goodbye.clear()
+    it.take(b=irc("bob"))
+    it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it is to go already
+    before.goodbye.set()
+    await it.still()
+    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is ann, from None"]
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))

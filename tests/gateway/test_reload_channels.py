@@ -63,6 +63,20 @@ async def test_a_channel_that_changes_is_made_anew_and_no_other_is_touched(tmp_p
 
 
 @story
+async def test_other_rooms_on_irc_need_no_other_connection(tmp_path: Path) -> None:
+    async with town(tmp_path, 1) as it:
+        before, config = ways(it), it.base["channels"][IRC]
+        await take(it, **{IRC: config | {"rooms": [*config["rooms"], "#attic"]}})
+        await it.ircd.joined("reverie", "#attic")
+        await everybody(it)
+        await take(it)
+        await it.ircd.received("PART #attic")
+        await everybody(it)
+        assert ways(it) == before
+        assert it.log().count(f"{IRC} is up") == 1
+
+
+@story
 async def test_one_goes_and_another_comes_and_no_other_is_touched(tmp_path: Path) -> None:
     async with town(tmp_path, 1) as it:
         await everybody(it)

@@ -224,8 +224,8 @@ class Ircd:
             members = self.rooms.setdefault(target.lower(), []) if target.startswith("#") else []
             if command == "JOIN" and target in self.options.refused:
                 client.numeric(self.options.refused[target], target, ":Cannot join channel")
-            elif command == "JOIN" and target in self.options.deaf:
-                pass
+            elif command == "JOIN" and (target in self.options.deaf or client in members):
+                pass  # no server answers who is in already
             elif command == "JOIN":
                 members.append(client)
                 for member in members:

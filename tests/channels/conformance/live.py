@@ -7,6 +7,7 @@ import time
 import pytest
 
 from channels.base import (
+    CanAdapt,
     CanComplete,
     CanDelete,
     CanDownload,
@@ -34,6 +35,7 @@ ABILITIES = {
     "page": CanPage,
     "join": CanJoin,
     "leave": CanLeave,
+    "adapt": CanAdapt,
     "react": CanReact,
     "edit": CanEdit,
     "delete": CanDelete,
@@ -237,6 +239,18 @@ async def it_joins(bench: Bench) -> None:
     await bench.kit.joined(at)
 
 
+async def it_adapts(bench: Bench) -> None:
+    channel, at = bench.channel, await bench.kit.invited()
+    assert isinstance(channel, CanAdapt)
+    assert channel.adapt(bench.kit.moved(at))
+    await bench.kit.joined(at)
+    await bench.kit.left(bench.kit.address("other"))
+    await bench.kit.say("is it you still?")
+    await bench.ear.message("is it you still?")
+    await bench.tell("it is")
+    assert bench.ear.links == [True]
+
+
 async def it_leaves(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanLeave)
@@ -267,4 +281,4 @@ LIVE = (
     a_blocked_emit_loses_nothing,
     a_broken_emit_comes_out,
 )
-HONEST = (it_is_what_it_says, it_types, it_previews, it_downloads, it_pages, it_joins, it_leaves)
+HONEST = (it_is_what_it_says, it_types, it_previews, it_downloads, it_pages, it_joins, it_leaves, it_adapts)

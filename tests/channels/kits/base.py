@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from channels.base import Channel, CommandArg, CommandSpec, Part, unrecorded
 from gateway.events import Address, ChannelName, Link, Message, Notification, Post, PostKey, Receipt, RoomId
+from gateway.fields import Section
 
 Where = Literal["room", "other", "direct"]
 """Two rooms that the bot is in, and its direct chat with alice."""
@@ -169,6 +170,10 @@ class Kit(ABC):
 
     async def attach(self, data: bytes) -> None:
         """alice sends a file with these bytes into the room."""
+        raise NotImplementedError
+
+    def moved(self, at: Address) -> Section:
+        """What the channel is made of, with this room instead of the other one."""
         raise NotImplementedError
 
     async def typing_seen(self) -> None:

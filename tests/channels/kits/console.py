@@ -37,6 +37,7 @@ class ConsoleKit(Kit):
         "it_types": "nobody watches",
         "it_previews": "nobody watches",
         "it_pages": "a terminal scrolls",
+        "it_adapts": "it has no configuration",
         "it_reacts": "what is shown there is shown once",
         "it_edits": "the same",
         "it_deletes": "the same",

@@ -21,6 +21,7 @@ class DiscordKit(Kit):
     lacks: ClassVar = {
         "it_pages": "a screen scrolls, and a message holds 2,000 characters",
         "it_joins": "bots are added by people",
+        "it_adapts": "it is made anew, and asks what it missed",
         "it_offers": "who is shown which commands is set by those who run a guild, and by no bot",
         "it_whispers": "answers to commands are shown to who asked, in the room itself",
     }

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from channels.base import Channel
 from channels.irc.channel import IrcChannel
+from channels.irc.config import IrcConfig
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, RoomId
 from tests.channels.irc_kit import config
@@ -138,8 +139,13 @@ class IrcKit(Kit):
         await self.bob.leave()
 
     def make(self, cursor: str | None = None) -> Channel:
-        settings = config(self.port, rooms=["#room", "#other"], page_lines=PAGE, password=self.password)
-        return IrcChannel(self.name, settings, SystemClock(), cursor=cursor, random=lambda: 0.0)
+        return IrcChannel(self.name, self._config("#room", "#other"), SystemClock(), cursor=cursor, random=lambda: 0.0)
+
+    def moved(self, at: Address) -> IrcConfig:
+        return self._config("#room", at.room)
+
+    def _config(self, *rooms: str) -> IrcConfig:
+        return config(self.port, rooms=list(rooms), page_lines=PAGE, password=self.password)
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(f"#{where}"))

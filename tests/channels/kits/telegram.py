@@ -22,6 +22,7 @@ class TelegramKit(Kit):
         "no_text_becomes_a_mass_mention": "bots cannot mention everybody on Telegram",
         "it_pages": "a screen scrolls, and a message holds 4,096 characters",
         "it_joins": "bots are added by people",
+        "it_adapts": "it is made anew, and Telegram keeps what it missed",
         "it_completes": "a bot is not told what is still being written behind a command",
         "it_whispers": "a bot may write only to who has written to it, and that has a chat already",
     }
