@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gateway import app
 from gateway.live import Live
+from gateway.past import PastTurn
 from gateway.settings_load import load
 from tests.channels.discord_faults_kit import Hurried
 
@@ -34,7 +35,8 @@ def figures() -> dict[str, int]:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "rss_kb": int(status["VmRSS"].split()[0]),
-        "objects": len(gc.get_objects()),
+        "objects": len(held := gc.get_objects()),
+        "turns": sum(type(one) is PastTurn for one in held),
         "tasks": len(asyncio.all_tasks()),
         "threads": threading.active_count(),
         "files": len(list(Path("/proc/self/fd").iterdir())),
