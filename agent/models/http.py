@@ -1,6 +1,7 @@
 """One HTTP service that streams its answers: the plumbing that all remote models share."""
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -64,7 +65,10 @@ class Api:
         if self._client is None:
             import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
+            # The certificates of authorities cost a megabyte and 15 ms, and are of use over TLS alone.
+            secure = self._url.lower().startswith("https")
             self._client = httpx.AsyncClient(
+                verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._keep),
                 trust_env=not is_loopback(self._url),
