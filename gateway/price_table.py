@@ -1,5 +1,6 @@
 """Where the price table is: the operator's own, or the one that ships with the product."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from agent.cache.prices import Prices
@@ -18,9 +19,15 @@ def price_table(directory: Path | None) -> Prices:
     own = directory / "prices.yaml" if directory is not None else None
     path = own if own is not None and own.is_file() else _shipped()
     try:
-        return Prices.parse(text_of(path))
+        return _parsed(text_of(path))
     except (OSError, ValueError) as error:
         raise BadPrices(f"{path}: {error}; mend it, or remove it for the table that ships with the product") from None
+
+
+@lru_cache(maxsize=2)
+def _parsed(text: str) -> Prices:
+    """A reload reads it again, and mostly nobody has written it."""
+    return Prices.parse(text)
 
 
 def _shipped() -> Path:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -19,11 +20,12 @@ WRITER_PRAGMAS = (
 )
 
 
-def migrations() -> list[tuple[int, str]]:
+@cache
+def migrations() -> tuple[tuple[int, str], ...]:
     """Every migration, in order: its number and its SQL."""
     folder = resources.files("gateway.store") / "migrations"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return [(int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files]
+    return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
 
 
 def uri(path: Path, mode: str) -> str:
