@@ -5,6 +5,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,35 +34,50 @@ async def carry_out(command: Command, limits: Limits, kept: Kept) -> Ended:
 
     However this ends, also cancelled, all that the command started has ended. Raises NotStarted.
     """
-    began = time.monotonic()
-    mark = secrets.token_hex(16)
-    async with started(
+    mark = f"{MARKER}={secrets.token_hex(16)}"
+    watched = False
+    try:
+        async with _started(command, mark) as child:
+            watched = True
+            return await _watched(child, command, limits, kept, mark)
+    finally:
+        if not watched:  # cut off before we knew of it: only the warden was killed, and it may have been ahead
+            kill_marked(mark)
+
+
+def _started(command: Command, mark: str) -> AbstractAsyncContextManager[Child]:
+    name, _, value = mark.partition("=")
+    return started(
         (sys.executable, "-I", "-S", warden.__file__, *command.argv),
-        env={**command.env, MARKER: mark},
+        env={**command.env, name: value},
         cwd=command.folder,
         listens=True,
         stderr="join",
-    ) as child:
-        reading = asyncio.ensure_future(_read(child, limits, kept))
-        watching = asyncio.ensure_future(watch(child.pid, limits, command.folder, keepers=command.keepers))
-        exiting = asyncio.ensure_future(child.wait())
-        try:
-            tasks = (exiting, reading, watching)
-            await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
-            why = _why(exiting, reading, watching, limits)
-            await _end(child, f"{MARKER}={mark}")
-            await reading  # what it printed last
-            status = child.status or 0
-            return Ended(
-                status=status,
-                why=why or ("it killed what watches over it" if status < 0 else ""),
-                took_s=time.monotonic() - began,
-            )
-        finally:
-            await _end(child, f"{MARKER}={mark}")
-            for task in (exiting, reading, watching):
-                task.cancel()
-            await asyncio.gather(exiting, reading, watching, return_exceptions=True)
+    )
+
+
+async def _watched(child: Child, command: Command, limits: Limits, kept: Kept, mark: str) -> Ended:
+    began = time.monotonic()
+    reading = asyncio.ensure_future(_read(child, limits, kept))
+    watching = asyncio.ensure_future(watch(child.pid, limits, command.folder, keepers=command.keepers))
+    exiting = asyncio.ensure_future(child.wait())
+    try:
+        tasks = (exiting, reading, watching)
+        await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
+        why = _why(exiting, reading, watching, limits)
+        await _end(child, mark)
+        await reading  # what it printed last
+        status = child.status or 0
+        return Ended(
+            status=status,
+            why=why or ("it killed what watches over it" if status < 0 else ""),
+            took_s=time.monotonic() - began,
+        )
+    finally:
+        await _end(child, mark)
+        for task in (exiting, reading, watching):
+            task.cancel()
+        await asyncio.gather(exiting, reading, watching, return_exceptions=True)
 
 
 def _why(

@@ -98,13 +98,15 @@ def space(folder: Path) -> Space:
 
 def kill_marked(mark: str) -> None:
     """End every process that was started with this in its environment, `NAME=value`, as far as it may be seen."""
-    for _ in range(10):  # whoever forks meanwhile is found the next time
+    before = True
+    for _ in range(10):  # whoever forks meanwhile is found the next time, and who just becomes another program
         found = [pid for pid in _all() if mark.encode() in _bytes(_PROC / str(pid) / "environ").split(b"\0")]
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not found and not before:
             return
+        before = bool(found)
 
 
 def _all() -> Iterator[int]:

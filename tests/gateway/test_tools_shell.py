@@ -277,6 +277,25 @@ def test_a_command_whose_turn_is_cut_off_ends(tmp_path: Path, mode: str) -> None
     run()
 
 
+@both
+def test_a_command_whose_turn_is_cut_off_while_it_starts_ends(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            await it.bash("true")
+            for steps in range(1, 16):
+                turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                time.sleep(0.1)  # noqa: ASYNC251 - the command is ahead of what we know of it
+                turn.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await turn
+                await it.empty()
+
+    run()
+
+
 @story
 async def test_without_a_sandbox_who_kills_its_warden_is_found_all_the_same(tmp_path: Path) -> None:
     async with desk(tmp_path, "off") as it:
