@@ -18,7 +18,7 @@ from tests.gateway.kill_kit import World, world
 
 
 def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
-    _prove(tmp_path, rounds=6, seed=1)
+    _prove(tmp_path, rounds=4, seed=1)
 
 
 @pytest.mark.slow

@@ -225,11 +225,11 @@ def test_redacting_twice_changes_nothing_more(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=repr)
-def test_a_megabyte_of_any_piece_takes_no_more_than_seconds(piece: str) -> None:
-    text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
+def test_much_of_any_piece_takes_no_long_time(piece: str) -> None:
+    text = (piece * (200_000 // len(piece) + 1))[:200_000]
     began = time.process_time()
     redact(text)
-    assert time.process_time() - began < 3.0  # about one here; what is not linear takes minutes
+    assert time.process_time() - began < 0.8  # about 0.1 here; what is not linear takes many seconds
 
 
 @pytest.mark.parametrize("seed", range(3))

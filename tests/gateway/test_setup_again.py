@@ -183,7 +183,7 @@ async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
         assert "\nsetup: the input has ended before all was answered, and nothing was written" in person.screen
 
 
-@pytest.mark.parametrize("question", range(7))
+@pytest.mark.parametrize("question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2, 4, 5))])
 @story
 async def test_ctrl_c_at_any_question_leaves_nothing(tmp_path: Path, question: int) -> None:
     async with world() as (api, fake):
