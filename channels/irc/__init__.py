@@ -7,5 +7,6 @@ posts, `paging` and `compose` cut them, `window` knows which were taken, `bucket
 `registration`, `caps`, `sasl`, `sts`, `nick`, `rooms`. All these are pure.
 
 `channel` connects and stays; `connection` is the jaraco `irc` library, hardened; `session` is one connection's life,
-with `presence` and `upkeep`; `outgoing`, `parts` and `sending` send; `inbox` holds the reading back; `tls`.
+with `presence` and `upkeep`; `outgoing`, `parts` and `sending` send what `fitting` has cut; `inbox` holds the reading
+back; `tls`.
 """

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from channels.backoff import Backoff
 from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, People, Unreachable, unrecorded
-from channels.irc import acts, tls
-from channels.irc.compose import gathered
+from channels.irc import acts, fitting, tls
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
 from channels.irc.memory import Memory
 from channels.irc.outgoing import WINDOW
-from channels.irc.paging import pages_of, surely_bytes
 from channels.irc.registration import Logins
 from channels.irc.render import FORMATTING
-from channels.irc.senders import alone_with, target_of
-from channels.irc.sending import calling_few, deliver, show_typing
+from channels.irc.senders import alone_with
+from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.sts import Offer, Policy
 from channels.irc.upkeep import beside, come_up, enter, watch
@@ -73,25 +71,10 @@ class IrcChannel:
         return Capabilities(platform="IRC", formatting=FORMATTING, window=WINDOW)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        pages = self._pages(post)
-        page, limits = pages[min(post.page, len(pages)) - 1], self._session.multiline if self._session else None
-        page = calling_few(self._session, target_of(post.to.room), page) if self._session else page
-        return gathered(page, self._body_bytes(target_of(post.to.room)), limits) if limits else page
+        return fitting.split(post, self._config, self._session)
 
     def pages(self, post: Post) -> int:
-        return len(self._pages(post))
-
-    def _pages(self, post: Post) -> tuple[tuple[str, ...], ...]:
-        target, nick = target_of(post.to.room), self._config.nick
-        return pages_of(post.text, surely_bytes(nick, target), self._line_bytes(target), self._config.page_lines)
-
-    def _line_bytes(self, target: str) -> int:
-        """How long a line may be: where messages may have several, longer than what fits one of them."""
-        limits = self._session.multiline if self._session else None
-        return max(self._body_bytes(target), limits.most_bytes - 1 if limits else 0)
-
-    def _body_bytes(self, target: str) -> int:
-        return self._session.body_bytes(target) if self._session else surely_bytes(self._config.nick, target)
+        return len(fitting.pages(post, self._config, self._session))
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
@@ -145,7 +128,7 @@ class IrcChannel:
         if config.model_copy(update={"rooms": mine.rooms}) != mine:
             return False
         self._config = config
-        self._session.adapt(config)
+        self._session.presence.adapt(config, self._session.isupport, self._clock.monotonic())
         return True
 
     def follow(self, before: "IrcChannel") -> None:

@@ -36,6 +36,11 @@ class Presence:
         """Every room of the start is entered or refused."""
 
     @property
+    def configured(self) -> tuple[str, ...]:
+        """In the operator's spelling."""
+        return self._config.rooms
+
+    @property
     def entered(self) -> list[str]:
         """Folded rooms that we are in."""
         return sorted(self._rooms.entered)

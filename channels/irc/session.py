@@ -219,14 +219,9 @@ class Session:
         self._telling.expect(map(self.isupport.fold, rooms))
         self.presence.regain(self.nick, self.isupport)
 
-    def adapt(self, config: IrcConfig) -> None:
-        """Go by this configuration, which has other rooms and is the same otherwise."""
-        self._config = config
-        self.presence.adapt(config, self.isupport, self._clock.monotonic())
-
     def fill_gap(self) -> None:
         """Ask for what was said while we were away."""
-        rooms = [room for room in self._config.rooms if self.isupport.fold(room) in self.presence.entered]
+        rooms = [room for room in self.presence.configured if self.isupport.fold(room) in self.presence.entered]
         self._say(self._telling.fill(rooms, self._clock.now(), self.isupport))
 
     def keep_up(self) -> None:
@@ -245,7 +240,7 @@ class Session:
         return View(
             channel=self.name,
             me=self.nick,
-            rooms={self.isupport.fold(room): room for room in self._config.rooms},
+            rooms={self.isupport.fold(room): room for room in self.presence.configured},
             isupport=self.isupport,
             people=self.people,
             account_tag="account-tag" in self.login.caps,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from channels.irc import fitting
 from channels.irc.channel import IrcChannel
 from gateway.events import Address, Post, PostKey, RoomId
 from tests.channels.irc_kit import NAME, part, running, settled, story
@@ -40,12 +41,12 @@ def _split(channel: IrcChannel, text: str) -> tuple[str, ...]:
 @story
 async def test_the_room_for_text_follows_what_the_server_tells(told: str, room: int) -> None:
     async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
-        assert run.channel._body_bytes("#room") == UNKNOWN
+        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN
         await run.up()
         if told:
             ircd.clients[0].send(told)
         await settled(ircd.clients[0], "told")
-        assert run.channel._body_bytes("#room") == room
+        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == room
         assert [len(body) for body in _split(run.channel, "x" * (room + 1))] == [room, 1]
 
 
@@ -54,7 +55,7 @@ async def test_a_mask_that_the_server_keeps_from_us_is_thought_as_long_as_can_be
     async with Ircd(Options(isupport=("USERLEN=18",))) as ircd, running(ircd, rooms=[]) as run:
         await run.up()
         await settled(ircd.clients[0], "told")
-        assert run.channel._body_bytes("#room") == UNKNOWN - 8
+        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN - 8
 
 
 @story

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from channels.base import CanJoin, CanType, Rejected
+from channels.irc import fitting
 from channels.irc.batches import Batches, Heard
 from channels.irc.wire import parse
 from gateway.clock import ManualClock
@@ -95,7 +96,7 @@ async def test_a_long_answer_is_one_message(caps: str) -> None:
         receipt = await run.channel.send(part(body, reply_to="m0"))
         assert len(receipt.ids) == 1
         said = [re.sub("label=r1;?|;label=r1", "", line) for line in ircd.lines if "BATCH" in line or "PRIVMSG" in line]
-        limit = run.channel._body_bytes("#room")
+        limit = fitting.body_bytes("#room", run.channel._config, run.channel._session)
         assert said == [
             "@+reply=m0;+draft/reply=m0 BATCH +b1 draft/multiline #room",
             "@batch=b1 PRIVMSG #room :one",

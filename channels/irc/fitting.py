@@ -1,0 +1,35 @@
+"""How a post is cut for the connection that there is, or for the longest names where there is none."""
+
+from channels.irc.compose import gathered
+from channels.irc.config import IrcConfig
+from channels.irc.paging import pages_of, surely_bytes
+from channels.irc.senders import target_of
+from channels.irc.sending import calling_few
+from channels.irc.session import Session
+from gateway.events import Post
+
+
+def split(post: Post, config: IrcConfig, session: Session | None) -> tuple[str, ...]:
+    """The messages of one page of it."""
+    cut, target = pages(post, config, session), target_of(post.to.room)
+    page, limits = cut[min(post.page, len(cut)) - 1], session.multiline if session else None
+    page = calling_few(session, target, page) if session else page
+    return gathered(page, body_bytes(target, config, session), limits) if limits else page
+
+
+def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple[str, ...], ...]:
+    """All of its pages, as messages."""
+    target = target_of(post.to.room)
+    surely = surely_bytes(config.nick, target)
+    return pages_of(post.text, surely, _line_bytes(target, config, session), config.page_lines)
+
+
+def _line_bytes(target: str, config: IrcConfig, session: Session | None) -> int:
+    """How long a line may be: where messages may have several, longer than what fits one of them."""
+    limits = session.multiline if session else None
+    return max(body_bytes(target, config, session), limits.most_bytes - 1 if limits else 0)
+
+
+def body_bytes(target: str, config: IrcConfig, session: Session | None) -> int:
+    """How much text fits one message."""
+    return session.body_bytes(target) if session else surely_bytes(config.nick, target)
