@@ -3,10 +3,13 @@
 import secrets
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.roster.codes import ALPHABET, LENGTH, digest
 
-REQUEST_CHARS = 5
+REQUEST_CHARS: Final = 5
+REQUEST_LETTERS: Final = "".join(char for char in ALPHABET.lower() if char not in "dk")
+"""Of a request's name: none holds `pwd` or `key`, for what stands behind these is taken for a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,11 @@ class Minted:
 
 def mint(taken: Container[str]) -> Minted:
     """A new one. `taken`: names that are in use."""
-    code, salt, request = _word(LENGTH), secrets.token_hex(16), _word(REQUEST_CHARS).lower()
+    code, salt, request = _word(ALPHABET, LENGTH), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
     while request in taken:
-        request = _word(REQUEST_CHARS).lower()
+        request = _word(REQUEST_LETTERS, REQUEST_CHARS)
     return Minted(code=code, request=request, salt=salt, digest=digest(salt, code))
 
 
-def _word(chars: int) -> str:
-    return "".join(secrets.choice(ALPHABET) for _ in range(chars))
+def _word(letters: str, chars: int) -> str:
+    return "".join(secrets.choice(letters) for _ in range(chars))

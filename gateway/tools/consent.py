@@ -17,8 +17,9 @@ from gateway.events import Address, ChannelName, SenderId
 from gateway.hands import Asker
 from gateway.records import ApprovalAsked, Verdict
 
-ALPHABET: Final = "23456789bcdfghjkmnpqrstvwxyz"
-"""Of ids: nothing that is taken for something else, and no vowels, so that none is a word."""
+ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
+"""Of ids: nothing that is taken for something else, no vowels, so that none is a word, and no `pwd`, for what stands
+behind that is taken for a secret."""
 ID_CHARS: Final = 4
 """As many ids as are asked for in years; one that is taken is drawn again."""
 HEAD_CHARS: Final = 260

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.events import Address, ChannelName, RoomId
 from gateway.records import CodeGiven, IdentityLinked
+from gateway.redaction import Redactor
 from gateway.roster.codes import ALPHABET, LENGTH, digest, matching, normal, pending, spelled
 from gateway.roster.groups import MOST_LINKED, groups, pair
-from gateway.roster.minting import Minted, mint
+from gateway.roster.minting import REQUEST_CHARS, REQUEST_LETTERS, Minted, mint
 from gateway.roster.tries import MOST_OF_CHANNEL, MOST_OF_PERSON, WINDOW_S, Tries
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,9 +66,9 @@ def test_new_codes_are_of_an_alphabet_without_twins_and_differ() -> None:
 
 
 def test_names_of_codes_that_are_in_use_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter("AAAAAAAA" + "CCCCC" + "CCCCC" + "DDDDD")
+    drawn = iter("AAAAAAAA" + "ccccc" + "ccccc" + "eeeee")
     monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
-    assert mint({"ccccc"}).request == "ddddd"
+    assert mint({"ccccc"}).request == "eeeee"
 
 
 def test_each_comparison_is_with_all_codes_and_by_compare_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,3 +129,14 @@ def test_groups_are_the_same_seen_from_each_of_them_and_never_too_large(pairs: l
 def test_links_reach_on() -> None:
     made = groups([IdentityLinked(one=f"x:{n}", other=f"x:{n + 1}", joined=True, by="") for n in range(3)])
     assert made["x:0"] == {"x:1", "x:2", "x:3"}
+
+
+@given(st.text(REQUEST_LETTERS, min_size=REQUEST_CHARS, max_size=REQUEST_CHARS))
+def test_no_name_of_a_request_has_who_asked_taken_for_a_secret(request_: str) -> None:
+    told = f"{request_}: irc.main:account:nora for irc.main/#den"
+    assert Redactor()(told) == told
+
+
+def test_no_name_of_a_request_can_hold_the_name_of_a_secret() -> None:
+    assert Redactor()("gpwd4: irc.main:account:nora") != "gpwd4: irc.main:account:nora"
+    assert not [name for name in ("pwd", "key", "pass", "token", "secret") if set(name) <= set(REQUEST_LETTERS)]

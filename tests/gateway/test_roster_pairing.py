@@ -133,7 +133,9 @@ async def test_who_was_shown_nothing_because_of_the_disk_is_shown_a_code_later(t
 async def test_names_of_codes_come_again_and_mean_the_new_one(tmp_path: Path) -> None:
     word = minting._word
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minting, "_word", lambda chars: "AAAAA" if chars == minting.REQUEST_CHARS else word(chars))
+        patch.setattr(
+            minting, "_word", lambda letters, chars: "aaaaa" if chars == minting.REQUEST_CHARS else word(letters, chars)
+        )
         async with town(tmp_path) as it:
             await it.paired(TG, EVE)
             await it.paired(TG, somebody("667"))
