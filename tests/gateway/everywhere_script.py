@@ -36,7 +36,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="usage", says=r"Here today: \d+ requests?"),
     Use(command="cache", says=r"Here today: \d+ requests?"),
     Use(command="tools", says="itself: .*remember"),
-    Use(command="why", where="alone", given={"entry": "1"}, says="1 .*link"),
+    Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
     Slow(text="take your time", says=""),
     Use(command="stop", says="I leave it off"),
     Say(text="and now?", says=_ANSWER),
