@@ -101,7 +101,8 @@ async def too_many_jobs(it: Scene) -> Fate:
 
 
 SKILLS = (
-    "find / -path /proc -prune -o -name SKILL.md 2>/dev/null | while read f; do echo {mark} >> $f && echo W''ON; done; "
+    "find / \\( -path /proc -o -path /usr \\) -prune -o -name SKILL.md -print 2>/dev/null | "
+    "while read f; do echo {mark} >> $f && echo W''ON; done; "
     "mkdir -p /skills/x && echo W''ON; echo x"
 )
 EATS = (
