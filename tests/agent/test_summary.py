@@ -218,9 +218,9 @@ def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most
     ["a-", "a.", "a_", "1", "1,", "/a", "Aa ", "aA", '"a', "`", "a/", "+1 ", "a1-", "ht", "9 ", "x@", "1 Jan"],
 )
 def test_no_text_takes_long(piece: str) -> None:
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     identifiers([piece * (100_000 // len(piece))])
-    assert time.perf_counter() - began_s < 5
+    assert time.process_time() - began_s < 5
 
 
 @pytest.mark.parametrize(

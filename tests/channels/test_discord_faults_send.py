@@ -1,7 +1,6 @@
 """Whatever becomes of a request: a message is seen once, or told to be uncertain, and no room waits for another."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -71,12 +70,10 @@ async def test_a_rate_limit_in_one_channel_does_not_stall_another() -> None:
     async with DiscordApi() as api, running(api) as it:
         await it.up()
         api.faults.add(f"POST /channels/{api.room}/messages", "429", times=2, retry_after_s=1.0)
-        begun_s = time.monotonic()
         slow = asyncio.create_task(sent(it, "slow", api.room))
         await api.until(lambda: len(api.made(SAY)) == 1)
         for number in range(5):
             await it.channel.send(part(f"quick {number}", api.other, f"q{number}"))
-        assert time.monotonic() - begun_s < 0.9
         assert not slow.done()
         assert isinstance(await slow, Receipt)
         assert (api.texts(api.room), len(api.texts(api.other))) == (["slow"], 5)

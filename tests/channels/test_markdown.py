@@ -166,9 +166,9 @@ def test_never_raises_on_blocks(pieces: list[str]) -> None:
 def test_much_of_one_thing_takes_no_long_time(piece: str) -> None:
     """Each takes less than a second on an idle machine, anything quadratic minutes."""
     markdown = (piece * 100_000)[:100_000]
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     read(markdown)
-    assert time.perf_counter() - began_s < 10
+    assert time.process_time() - began_s < 10
 
 
 def test_importing_it_costs_nothing() -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from agent.models.base import Model
+from agent.models.base import Chunk, Model, Request
 from agent.models.scripted import Script, ScriptedModel
 from channels.base import Channel, Part
 from channels.console import ConsoleChannel
@@ -59,6 +59,19 @@ class Screen:
             while len(self.parts) < count:
                 self._news.clear()
                 await self._news.wait()
+
+
+class Held(ScriptedModel):
+    """One that says nothing before `go` is set: what happens meanwhile is certain to."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        super().__init__(script, clock=SystemClock())
+        self.go = asyncio.Event()
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        async for chunk in super().stream(request):
+            await self.go.wait()
+            yield chunk
 
 
 class Running:

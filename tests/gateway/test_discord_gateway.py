@@ -7,7 +7,6 @@ real program. `test_discord_soak` mixes it all.
 import asyncio
 import logging
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +100,7 @@ async def test_a_room_that_is_too_fast_does_not_stall_another(tmp_path: Path) ->
         it.api.faults.add(f"POST /channels/{it.api.room}/messages", "429", times=2, retry_after_s=1.0)
         slow = it.say()
         await it.api.until(lambda: bool(it.api.made(SAY)))
-        begun_s = time.monotonic()
         await it.answered(it.say(it.api.other), it.say(it.direct))
-        assert time.monotonic() - begun_s < 0.9
         assert it.heard(slow) == 0
         await it.answered(slow)
         await it.calm()

@@ -204,11 +204,12 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         rooms = [f"room{number}" for number in range(12)]
-        slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.5}}
-        async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **slow) as gateway:
+        async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **QUICK) as gateway:
+            await order(gateway, "off")
             for number in range(5):
                 for room in rooms:
                     await gateway.console.say(f"outage {number}", sender="bob", room=room)
+            await order(gateway, "wake")
             first, second = await ended(gateway, 2)
         assert first.heard.count("## console/room") == 8
         assert "(4 more rooms wait)" in first.heard

@@ -53,10 +53,8 @@ async def test_a_storm_of_429_delays_only_its_own_chat_and_costs_nothing(tmp_pat
         async with it.inside():
             stormy = it.say(ann)
             await it.api.until(lambda: storm.met > 0)
-            begun_s = time.monotonic()
             calm = it.say(ben)
             await it.answered(calm)
-            assert time.monotonic() - begun_s < 1
             assert not it.heard(stormy)
             await it.answered(stormy)
             assert storm.met == 3

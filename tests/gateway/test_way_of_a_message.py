@@ -12,7 +12,7 @@ from gateway.clock import SystemClock
 from gateway.events import Delivery, Usage
 from gateway.records import Judged, TurnEnded
 from gateway.store import Store, rebuild
-from tests.gateway.kit import running
+from tests.gateway.kit import Held, running
 
 
 def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
@@ -65,9 +65,8 @@ def test_a_closed_room_costs_nothing(tmp_path: Path) -> None:
 
 def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(tmp_path, attention={"coalesce": 0.2}) as gateway:
-            for text in ("one", "two", "three"):
-                await gateway.console.say(text, sender="ann")
+        async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
+            await asyncio.gather(*(gateway.console.say(text, sender="ann") for text in ("one", "two", "three")))
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert len(turn.covers) == 3
@@ -77,9 +76,11 @@ def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
 
 def test_the_reply_is_to_what_was_said_to_the_agent(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(tmp_path, attention={"coalesce": 0.2}) as gateway:
-            asked = await gateway.console.say("reverie, is it?", sender="bob", room="lobby")
-            await gateway.console.say("nice weather", sender="ann", room="lobby")
+        async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
+            asked, _ = await asyncio.gather(
+                gateway.console.say("reverie, is it?", sender="bob", room="lobby"),
+                gateway.console.say("nice weather", sender="ann", room="lobby"),
+            )
             await gateway.screen.until(1)
         assert gateway.screen.parts[0].reply_to == asked.id
 
@@ -88,11 +89,13 @@ def test_the_reply_is_to_what_was_said_to_the_agent(tmp_path: Path) -> None:
 
 def test_what_arrives_during_a_turn_is_answered_after_it(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(tmp_path, Script(delay_s=0.2)) as gateway:
+        model = Held()
+        async with running(tmp_path, model) as gateway:
             await gateway.console.say("one", sender="ann")
             await gateway.asked(1)
             await gateway.console.say("two", sender="ann")
             await gateway.console.say("three", sender="ann")
+            model.go.set()
             await gateway.screen.until(2)
         turns = await gateway.turns()
         assert [len(turn.covers) for turn in turns] == [1, 2]
@@ -103,10 +106,13 @@ def test_what_arrives_during_a_turn_is_answered_after_it(tmp_path: Path) -> None
 
 def test_conversations_do_not_wait_for_each_other_and_do_not_mix(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(tmp_path, Script(delay_s=0.1)) as gateway:
+        model = Held()
+        async with running(tmp_path, model) as gateway:
             people = [f"p{number}" for number in range(8)]
             for person in people:
                 await gateway.console.say(f"I am {person}", sender=person)
+            await gateway.asked(8)  # all at once
+            model.go.set()
             await gateway.screen.until(8)
         for person in people:
             (answer,) = gateway.screen.said(person)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 
 import pytest
 
@@ -27,6 +26,7 @@ from channels.base import (
 )
 from gateway.events import Address, Link, Membership, Message
 from tests.channels.kits.base import Bench
+from tests.stopwatch import Stopwatch
 
 ABILITIES = {
     "type": CanType,
@@ -49,11 +49,11 @@ ABILITIES = {
 
 
 async def cancel_ends_it_within_a_second(bench: Bench) -> None:
-    begun = time.monotonic()
-    bench.run.cancel()
-    done, _ = await asyncio.wait({bench.run}, timeout=5)
+    with Stopwatch() as watch:
+        bench.run.cancel()
+        done, _ = await asyncio.wait({bench.run}, timeout=10)
     assert done
-    assert time.monotonic() - begun < 1.0
+    assert watch.seconds < 1.0
     assert bench.run.cancelled()
     await bench.kit.gone()
 
