@@ -69,24 +69,45 @@ def made(store: Store, clock: ManualClock, turns: Taker, tasks: asyncio.TaskGrou
     return Loop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=State(), spawn=spawn)
 
 
+async def over(loop: Loop) -> None:
+    """Return once no turn runs in the room, and what follows from that waits for the clock."""
+    async with asyncio.timeout(10):
+        while loop.lane(ROOM) is not None:
+            await asyncio.sleep(0.001)
+    await settled()
+
+
+async def settled() -> None:
+    """Return once all that waits for nothing has been done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def written(store: Store, count: int) -> list[DmnSaved]:
+    """The states in the log, once there are so many."""
+    async with asyncio.timeout(10):
+        while len(entries := await store.entries(kinds=["dmn"])) < count:
+            await asyncio.sleep(0.001)
+    return [cast("DmnSaved", one.fact) for one in entries]
+
+
 def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
     async def exchange() -> list[str]:
         turns, clock = Ending(), ManualClock()
         turns.tell.set()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
             loop = made(store, clock, turns, tasks)
-            for _ in range(2):
+            for count in (1, 2):
                 loop.notice(ROOM, URGENT)
-                await turns.looked.wait()
-                await asyncio.sleep(0.05)
+                await over(loop)
                 clock.advance(1.0)
-                await asyncio.sleep(0.05)
+                await written(store, count)
             loop.notice(ROOM, URGENT)
-            await asyncio.sleep(0.05)  # a save is pending
+            await over(loop)  # a save is pending
             loop.notice(ROOM, NORMAL)
             loop.tick()  # an autonomous turn: counted at once
-            await asyncio.sleep(0.05)
-            saved = [restore(cast("DmnSaved", one.fact).state) for one in await store.entries(kinds=["dmn"])]
+            await over(loop)
+            saved = [restore(one.state) for one in await written(store, 3)]
             assert [state.turns_today for state in saved] == [0, 0, 1]
             loop.notice(ROOM, URGENT)
             await loop.stop(1.0)
@@ -101,13 +122,13 @@ def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decide
         turns.tell.set()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
             loop = made(store, clock, turns, tasks)
-            for _ in range(3):  # nothing of it outlives the process, but for the first
+            saved: list[DmnSaved] = []
+            for count in (1, 2, 3):  # nothing of it outlives the process, but for the first
                 for _ in range(MANY):
                     loop.notice(ROOM, URGENT)
-                await asyncio.sleep(0.05)
+                await settled()
                 clock.advance(1.0)
-                await asyncio.sleep(0.05)
-            saved = [cast("DmnSaved", one.fact) for one in await store.entries(kinds=["dmn"])]
+                saved = await written(store, count)
             await loop.stop(0.01)
         return [again(one.signals, one.state) for one in saved]
 
@@ -124,7 +145,7 @@ async def story(tmp_path: Path) -> int:
         await turns.looked.wait()
         loop.notice(ROOM, URGENT)  # durable just after the store was looked at
         turns.tell.set()
-        await asyncio.sleep(0.05)
+        await over(loop)
         await loop.stop(1.0)
     return len(turns.places)
 
@@ -143,7 +164,7 @@ def test_people_who_keep_talking_do_not_put_off_what_waits_for_a_tick(tmp_path: 
             loop.notice(QUIET, NORMAL)
             for _ in range(10):
                 loop.notice(ROOM, URGENT)
-                await asyncio.sleep(0.02)
+                await over(loop)
                 clock.advance(3.0)  # below the shortest interval of a mode that a turn leads to
                 await asyncio.sleep(0)
             await loop.stop(1.0)
