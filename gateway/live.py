@@ -131,11 +131,6 @@ class Live:
         self._asked = True
         self.news.set()
 
-    def asked(self) -> bool:
-        """Whether somebody has, since this was called last."""
-        asked, self._asked = self._asked, False
-        return asked
-
     async def reload(self) -> Reloaded:
         """Read the configuration now, whether it was written or not. What is broken changes nothing.
 
@@ -144,11 +139,26 @@ class Live:
         if self.files is None:
             return Reloaded(unread="it is in no files")
         async with self._reading:
-            try:
-                came = await self._read(self.files)
-            except Exception:  # a bug: what there was is as good as ever
-                logger.exception("the configuration cannot be taken")
-                came = Reloaded(unread="internal error")
+            return await self._anew(self.files)
+
+    async def refresh(self) -> None:
+        """Read the configuration if somebody has asked for that, or if anything was written since it was read last.
+
+        What another reading under way has seen by its end is not read, and told, a second time.
+        """
+        if self.files is None:
+            return
+        async with self._reading:
+            asked, self._asked = self._asked, False
+            if asked or await asyncio.to_thread(self.files.stale):
+                await self._anew(self.files)
+
+    async def _anew(self, files: ConfigFiles) -> Reloaded:
+        try:
+            came = await self._read(files)
+        except Exception:  # a bug: what there was is as good as ever
+            logger.exception("the configuration cannot be taken")
+            came = Reloaded(unread="internal error")
         logger.log(
             logging.ERROR if came.problems else logging.WARNING if came.unread or came.later else logging.INFO,
             "%s",

@@ -40,8 +40,7 @@ class Watching:
                 with contextlib.suppress(TimeoutError):
                     await within(self._clock, LOOK_S, live.news.wait())
                 live.news.clear()
-                if live.asked() or await asyncio.to_thread(files.stale):
-                    await live.reload()
+                await live.refresh()
         finally:
             self._leave(*self._watchers)
             await asyncio.to_thread(self._join)

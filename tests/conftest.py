@@ -12,9 +12,8 @@ from hypothesis import settings
 
 from tests.examples import examples
 
-settings.register_profile("sample", max_examples=examples())
-if not os.environ.get("CI"):  # there Hypothesis chooses its own
-    settings.load_profile("sample")
+settings.register_profile("reverie", max_examples=examples())
+settings.load_profile("reverie")
 
 BOX = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true")
 

@@ -1,7 +1,7 @@
 """An outbox at work: a real store, a manual clock, and a channel that fails as it is told to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +12,11 @@ from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Delivery, Post, PostKey, Receipt, RoomId
 from gateway.outbox import Outbox
 from gateway.records import Queued
-from gateway.store import Entry, OutboxPost, Store
+from gateway.store import Appended, Entry, OutboxPost, Store
 
 NAME = ChannelName("x")
+_STEPS = 10
+"""Of the event loop: more than it takes from one thing that waits for the clock or the disk to the next."""
 
 
 class Postman:
@@ -52,10 +54,30 @@ class Postman:
         return Receipt()
 
 
+class Books(Store):
+    """A store that knows whether anything is being written."""
+
+    writing = 0
+
+    async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+        self.writing += 1
+        try:
+            return await super().append(entries)
+        finally:
+            self.writing -= 1
+
+    async def settled(self) -> None:
+        """Return once nothing is, and whoever waited for it has gone on."""
+        quiet = 0
+        while quiet < _STEPS:
+            await asyncio.sleep(0)
+            quiet = 0 if self.writing else quiet + 1
+
+
 class Office:
     """An outbox at work."""
 
-    def __init__(self, store: Store, postman: Postman, clock: ManualClock) -> None:
+    def __init__(self, store: Books, postman: Postman, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
         self.tasks: set[asyncio.Task[None]] = set()
@@ -76,21 +98,21 @@ class Office:
         return post.key
 
     async def ended(self, count: int) -> list[Delivery]:
-        """All deliveries, once there are `count`. Lets the manual clock run meanwhile."""
-        async with asyncio.timeout(10):
+        """All deliveries, once there are `count`. Lets the manual clock run while nothing else does."""
+        async with asyncio.timeout(20):
             while True:
+                await self.store.settled()
                 found = [item.fact for item in await self.store.entries(kinds=["delivery"])]
                 if len(found) >= count:
                     return [fact for fact in found if isinstance(fact, Delivery)]
                 self.clock.advance(1)
-                await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0) -> AsyncIterator[Office]:
     """Open for business; `later_s`: so long after the story began."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
-    async with await Store.open(tmp / "s.db", clock) as store:
+    async with await Books.open(tmp / "s.db", clock) as store:
         work = Office(store, postman, clock)
         await work.outbox.recover()
         work.outbox.link(NAME, up)

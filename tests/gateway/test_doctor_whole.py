@@ -35,6 +35,7 @@ from gateway.ops.stats import Snapshot
 from gateway.probes.base import Finding
 from gateway.settings_load import check
 from tests.channels.kit import story
+from tests.examples import examples
 from tests.gateway.doctor_faults import installed
 from tests.gateway.doctor_kit import KEY, OPS_TOKEN, PASSWORD, World, codes, trouble, world
 from tests.servers.model_api import ModelApi
@@ -341,7 +342,9 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(text=st.text(max_size=300) | VALUES.map(lambda value: json.dumps(value, default=str)))
 def test_no_text_makes_the_doctor_raise(text: str, tmp_path: Path) -> None:
@@ -350,7 +353,9 @@ def test_no_text_makes_the_doctor_raise(text: str, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_no_change_of_a_good_configuration_makes_the_doctor_raise(data: st.DataObject, valid: Any) -> None:

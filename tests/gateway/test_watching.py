@@ -14,7 +14,7 @@ import pytest
 
 from gateway.clock import ManualClock
 from gateway.live import Live, Reloaded
-from gateway.settings_load import load
+from gateway.settings_load import BadConfig, load
 from gateway.watching import LOOK_S, Watching
 
 CONFIG = """\
@@ -181,6 +181,22 @@ async def test_what_is_broken_is_told_once_and_mended_by_the_next_write(tmp_path
         write(tmp_path, dm="disabled")
         await it.says("disabled")
         assert len(it.came) == 2
+
+
+@story
+async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    async with watched(tmp_path) as it:
+        assert it.live.files is not None
+        async with it.live._reading:  # as an order has it read
+            write(tmp_path, dm="ajar")
+            await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
+            with pytest.raises(BadConfig):
+                await asyncio.to_thread(it.live.files.read)
+        await asyncio.sleep(0.2)  # and to read it
+        write(tmp_path, dm="disabled")
+        await it.says("disabled")
+        assert len(it.came) == 1
 
 
 @story
