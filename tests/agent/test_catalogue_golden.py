@@ -123,7 +123,7 @@ def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(tmp_pa
             assert "mcp_own_grow" in before_history(before)
             it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
             await it.ask()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while "mcp_own_extra" not in now(after := await it.ask()):
                     assert before_history(after) == before_history(before)
                     clock.advance(1)  # it is asked again after a moment

@@ -76,5 +76,5 @@ async def running(
     try:
         yield run
     finally:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             await run.end()

@@ -68,7 +68,7 @@ class Run(Generic[ChannelT]):
 
     async def until_advancing(self, clock: ManualClock, true: Callable[[], bool]) -> None:
         """Let `step_s` pass again and again, with time for the sockets in between, until it is so."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not true():
                 clock.advance(self.step_s)
                 await asyncio.sleep(0.001)

@@ -16,7 +16,7 @@ from tests.servers.discord_api import DiscordApi, Options
 async def test_a_bad_token_is_denied() -> None:
     async with DiscordApi() as api, running(api, token="wrong.token-of.mine") as it:
         with pytest.raises(Denied) as told:
-            await asyncio.wait_for(it.task, 10)
+            await asyncio.wait_for(it.task, 30)
         assert "token" in told.value.reason
         assert "wrong.token-of.mine" not in told.value.reason
         assert api.identifies == []
@@ -29,14 +29,14 @@ async def test_a_token_that_is_reset_meanwhile_is_denied() -> None:
         api.options = Options(token="a new one")
         api.cut()
         with pytest.raises(Denied):
-            await asyncio.wait_for(it.task, 10)
+            await asyncio.wait_for(it.task, 30)
 
 
 @story
 async def test_without_message_content_it_is_denied_with_the_way_out() -> None:
     async with DiscordApi(Options(message_content=False)) as api, running(api) as it:
         with pytest.raises(Denied, match="MESSAGE CONTENT"):
-            await asyncio.wait_for(it.task, 10)
+            await asyncio.wait_for(it.task, 30)
         assert len(api.connections) <= 1
 
 

@@ -22,7 +22,7 @@ async def _cancel(run: Running) -> float:
     """Seconds that it took."""
     with Stopwatch() as watch:
         run.task.cancel()
-        done, _ = await asyncio.wait({run.task}, timeout=10)
+        done, _ = await asyncio.wait({run.task}, timeout=30)
     assert done
     assert run.task.cancelled()
     return watch.seconds
@@ -82,7 +82,7 @@ async def test_what_was_heard_before_is_still_told(silent: bool) -> None:
         run.task.cancel()
         await asyncio.sleep(0)
         run.open.set()
-        await asyncio.wait({run.task}, timeout=5)
+        await asyncio.wait({run.task}, timeout=30)
         assert [message.text for message in run.messages] == [str(number) for number in range(600)]
 
 
@@ -100,7 +100,7 @@ async def test_what_was_heard_before_is_still_told_when_there_is_nobody_to_say_g
         for _ in range(5):
             await asyncio.sleep(0)
         run.open.set()
-        await asyncio.wait({run.task}, timeout=5)
+        await asyncio.wait({run.task}, timeout=30)
         assert [message.text for message in run.messages] == ["the last thing"]
         assert run.links == [True, False]
 
@@ -115,7 +115,7 @@ async def test_what_is_heard_during_the_goodbye_is_told_too() -> None:
         await ircd.received("QUIT")
         bot.send(":al!a@h PRIVMSG #room :one last thing")
         bot.drop_after_flush()
-        await asyncio.wait({run.task}, timeout=5)
+        await asyncio.wait({run.task}, timeout=30)
         assert [message.text for message in run.messages] == ["one last thing"]
 
 

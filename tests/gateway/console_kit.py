@@ -191,7 +191,7 @@ class Eyes:
         return "\n".join("".join(segment.text for segment in strip)[:width] for strip in strips[:height])
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not condition():
                 await asyncio.sleep(0.005)
         await self.pilot.pause()

@@ -10,7 +10,7 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Channel, Part
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.clock import SystemClock
+from gateway.clock import Clock, SystemClock
 from gateway.events import ChannelName
 from gateway.records import Fact, TurnEnded
 from gateway.settings import Settings
@@ -55,7 +55,7 @@ class Screen:
 
     async def until(self, count: int) -> None:
         """Return once `count` parts have been shown."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(self.parts) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -91,13 +91,13 @@ class Running:
 
     async def asked(self, count: int) -> None:
         """Return once the model has been asked `count` times."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(self.scripted.requests) < count:
                 await asyncio.sleep(0.005)
 
     async def took(self, count: int) -> None:
         """Return once `count` turns are in the log."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(await self.turns()) < count:
                 await asyncio.sleep(0.005)
 
@@ -115,14 +115,15 @@ async def running(
     model: Model | Script | None = None,
     *,
     channels: Mapping[ChannelName, Channel] | None = None,
+    clock: Clock | None = None,
     rooms: Sequence[str] = ("lobby",),
     **more: object,
 ) -> AsyncIterator[Running]:
-    """Start, and stop as SIGTERM would."""
+    """Start, and stop as SIGTERM would. `clock`: what all but the model goes by."""
     gateway = Running(tmp, model)
     made = settings(tmp, rooms, **more)
     task = asyncio.create_task(
-        app.run(made, gateway.stop, channels=channels or {CONSOLE: gateway.console}, model=gateway.model)
+        app.run(made, gateway.stop, clock=clock, channels=channels or {CONSOLE: gateway.console}, model=gateway.model)
     )
     try:
         yield gateway

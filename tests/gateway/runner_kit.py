@@ -73,7 +73,7 @@ class Line:
     async def more(self, count: int) -> None:
         """Return once so many more lines are said."""
         until = self.said + count
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.said < until:
                 await asyncio.sleep(0.002)
 
@@ -96,7 +96,7 @@ class Line:
     async def settled(self) -> None:
         """Return once all that was said is in the log, and all that was posted is delivered."""
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(30):
                 while len(await self.heard()) < self.said or len(await self.states()) < self.posted:
                     await asyncio.sleep(0.01)
         except TimeoutError:
@@ -114,7 +114,7 @@ async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIter
         await it.outbox.recover()
         it.runner.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while not it.links:
                     await asyncio.sleep(0.005)
             yield it

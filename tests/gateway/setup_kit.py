@@ -169,7 +169,7 @@ class Gateway:
         if self._process.returncode is None:
             self._process.terminate()
             try:
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(30):
                     await self._process.wait()
             except TimeoutError:
                 self._process.kill()

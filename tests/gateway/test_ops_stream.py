@@ -28,7 +28,7 @@ def test_whoever_comes_again_goes_on_where_it_was(tmp_path: Path) -> None:
         async with operated(tmp_path, agents=SILENT) as gateway:
             async with gateway.listening() as first:
                 await chatter(gateway, 3)
-                await first.until(lambda told: len(told.named("notification")) >= 3)
+                await first.until(lambda told: "word 2" in told.raw)
                 last = max(one.id for one in first.events if one.id is not None)
             await chatter(gateway, 4, "meanwhile {}")
             async with gateway.listening(last=last) as again:
@@ -86,7 +86,7 @@ def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
             await quick.until(
                 lambda told: len(told.named("notification")) + sum(one["count"] for one in told.named("lost")) >= 800
             )
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while b"event: lost" not in heard:
                     heard = heard[-100:] + await loop.sock_recv(slow, 65_536)
             slow.close()
@@ -131,7 +131,7 @@ def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkey
                 answer = await gateway.client.get("/api/events")
                 assert answer.status_code == 503
                 assert (await gateway.client.get("/api/status")).status_code == 200
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while True:
                     async with gateway.client.stream("GET", "/api/events") as answer:
                         if answer.status_code == 200:
@@ -163,7 +163,7 @@ def test_what_happens_at_once_is_written_at_once_in_few_pieces(tmp_path: Path) -
             await loop.sock_sendall(listening, head.encode())
             pieces, heard = list[float](), b""
             saying = asyncio.create_task(chatter(gateway, 200))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while b"word 199" not in heard:
                     heard += await loop.sock_recv(listening, 1_000_000)
                     pieces.append(time.monotonic())
@@ -189,7 +189,7 @@ def test_warnings_are_told_and_end_with_the_listener(tmp_path: Path) -> None:
                 assert (first["level"], first["logger"]) == ("warning", "reverie.test")
                 assert first["message"] == "something is odd: password=[redacted]"
                 assert (second["level"], second["message"]) == ("error", "from elsewhere")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while [one for one in logging.getLogger("reverie").handlers if isinstance(one, ears.Ear)]:
                     await asyncio.sleep(0.01)
 

@@ -110,7 +110,7 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
         over = it.spawn(it.runner.over())
-        await asyncio.wait_for(over, 5)
+        await asyncio.wait_for(over, 30)
         assert await it.runner.restart(channel.name, "x") == refused
         channel.mood = "up"
         over = it.spawn(it.runner.over())

@@ -88,7 +88,7 @@ class Cut:
 
     async def nothing_left(self) -> None:
         """Return once nobody is left: what is killed ends soon, but not at once."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while running(self.mark):
                 await asyncio.sleep(0.02)
 
