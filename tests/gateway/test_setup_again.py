@@ -131,15 +131,25 @@ async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "env", "code", "says"),
     [
-        ([], {"TG": ""}, 2, "--telegram-token-env: TG is not set"),
+        pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.slow),
         ([], {"TG": "1:wrong-token-of-somebody"}, 1, "Telegram does not know this token"),
-        (["--platforms", "matrix"], {}, 2, "--platforms: matrix is none of"),
+        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is none of", marks=pytest.mark.slow),
         (["--platforms", "irc"], {}, 2, "--irc-contact is missing"),
-        (["--platforms", "discord"], {}, 2, "--discord-token-env NAME or --discord-token-file PATH is missing"),
+        pytest.param(
+            ["--platforms", "discord"],
+            {},
+            2,
+            "--discord-token-env NAME or --discord-token-file PATH is missing",
+            marks=pytest.mark.slow,
+        ),
         (["--telegram-owner", "@ann"], {}, 2, "--telegram-owner: a @name can change hands"),
-        (["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted"),
+        pytest.param(
+            ["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted", marks=pytest.mark.slow
+        ),
         (["--model-name", "claude-sonet"], {}, 1, "it has claude-sonnet-5-5"),
-        (["--model-provider", "oracle"], {}, 2, "--model-provider: one of anthropic"),
+        pytest.param(
+            ["--model-provider", "oracle"], {}, 2, "--model-provider: one of anthropic", marks=pytest.mark.slow
+        ),
     ],
 )
 @story
@@ -156,6 +166,7 @@ async def test_what_is_wrong_names_its_flag(
         assert "wrong-token-of-somebody" not in out + err
 
 
+@pytest.mark.slow
 @story
 async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -229,6 +240,7 @@ async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
         assert api.token not in out + err
 
 
+@pytest.mark.slow
 @story
 async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -247,6 +259,7 @@ async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
             del os.environ["TG"], os.environ["KEY"]
 
 
+@pytest.mark.slow
 @story
 async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -274,6 +287,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
         assert [path for path in files if path.startswith("secrets/")] == ["secrets/ops.token"]
 
 
+@pytest.mark.slow
 @story
 async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -300,6 +314,7 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
         assert "kind: llamacpp" in written(directory)["reverie.yaml"]
 
 
+@pytest.mark.slow
 @story
 async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -326,7 +341,7 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
         assert (code, "the server password is refused" in err) == (1, True)
 
 
-@pytest.mark.parametrize("below", ["file", "file/bot"])
+@pytest.mark.parametrize("below", ["file", pytest.param("file/bot", marks=pytest.mark.slow)])
 @story
 async def test_a_place_that_cannot_be_written_is_told_before_the_first_question(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
