@@ -89,6 +89,7 @@ def test_it_answers_is_replaced_when_it_dies_and_ends_with_us() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @needs_weights
 def test_requests_right_after_each_other_are_not_cut() -> None:
     async def story() -> None:

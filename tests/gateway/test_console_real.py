@@ -302,7 +302,9 @@ class Terminal:
         return self.process.wait(30)
 
 
-@pytest.mark.parametrize("way", ["ctrl+q", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", ["ctrl+q", *(pytest.param(way, marks=pytest.mark.slow) for way in ("SIGTERM", "SIGHUP"))]
+)
 def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, way: str) -> None:
     async def story() -> None:
         async with Ircd() as ircd:

@@ -160,7 +160,7 @@ async def test_a_room_that_hides_is_not_missed_by_who_was_in_it(tmp_path: Path) 
     ("boxes", "code"),
     [
         (("--size", "20000000", "--tmpfs", "{data}"), "store.disk"),
-        (("--ro-bind", "{data}", "{data}"), "store.directory"),
+        pytest.param(("--ro-bind", "{data}", "{data}"), "store.directory", marks=pytest.mark.slow),
         (("--ro-bind", "{data}/reverie.db", "{data}/reverie.db"), "store.readonly"),
         (("--ro-bind", "{empty}", "{data}"), "store.directory"),
     ],
@@ -194,9 +194,9 @@ BOUND = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 @pytest.mark.parametrize(
     ("path", "mode", "code", "fix"),
     [
-        ("data/reverie.db", 0o400, "store.readonly", "chown"),
+        pytest.param("data/reverie.db", 0o400, "store.readonly", "chown", marks=pytest.mark.slow),
         ("data/reverie.db", 0o000, "store.readonly", "chown"),
-        ("data", 0o500, "store.directory", "writable"),
+        pytest.param("data", 0o500, "store.directory", "writable", marks=pytest.mark.slow),
         ("data", 0o000, "store.directory", "writable"),
         ("reverie.yaml", 0o000, "config.invalid", "chmod 600"),
         (".", 0o000, "config.none", "--config"),

@@ -233,7 +233,7 @@ def steps_of(last: int, *, every: int) -> list[object]:
     return [pytest.param(step, marks=() if step % every == 0 else slow) for step in range(1, last + 1)]
 
 
-@pytest.mark.parametrize("step", steps_of(LAST, every=20))
+@pytest.mark.parametrize("step", steps_of(LAST, every=40))
 def test_after_a_cut_the_view_is_the_old_one_or_the_new_one(tmp_path: Path, whole: Life, step: int) -> None:
     life, steps, view = cut(tmp_path, step=step)
     assert steps.cut.is_set() == (step <= len(whole.seen))
@@ -243,7 +243,7 @@ def test_after_a_cut_the_view_is_the_old_one_or_the_new_one(tmp_path: Path, whol
     assert life.at == len(STORY)
 
 
-@pytest.mark.parametrize("request_", steps_of(REQUESTS, every=20))
+@pytest.mark.parametrize("request_", steps_of(REQUESTS, every=40))
 def test_with_a_request_out_the_view_is_as_the_log_had_it(tmp_path: Path, whole: Life, request_: int) -> None:
     _, steps, view = cut(tmp_path, request=request_)
     assert steps.cut.is_set() == (request_ <= whole.requests)

@@ -28,6 +28,7 @@ def test_texts_may_be_denser_than_anybody_estimates() -> None:
     lived(window=8_000, turns=50, chars_per_token=2.0)
 
 
+@pytest.mark.slow
 def test_a_window_that_is_smaller_than_anybody_was_told_is_found_out() -> None:
     """Each turn is folded and asked again until it fits; nobody is told."""
     assert lived(window=32_000, real=12_000, turns=60).overflows > 0

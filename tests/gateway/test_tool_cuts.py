@@ -27,7 +27,7 @@ CASES: list[tuple[How, What]] = [
     *[("end", what) for what in ("bash", "job", "web", "approval")],
     *[("interrupt", what) for what in ("bash", "web", "approval")],
 ]
-QUICK: list[tuple[How, What]] = [("kill", "bash"), ("end", "job"), ("interrupt", "bash"), ("kill", "approval")]
+QUICK: list[tuple[How, What]] = [("kill", "bash"), ("end", "job")]
 WORDS = "line of a large file\n" * 3_000
 
 
