@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.channels.kit import story
 from tests.gateway.everywhere_seats import so
 from tests.gateway.reload_kit import DISCORD, EXTRA, IRC, TELEGRAM, Town, editioned, town
