@@ -199,6 +199,7 @@ def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @needs_weights
 def test_every_conversation_begins_with_what_all_of_them_share() -> None:
     identity = replace(BLOCKS[0], text="You are Reverie, a quiet companion in chat rooms. " * 6)

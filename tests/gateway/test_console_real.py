@@ -329,6 +329,7 @@ def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, wa
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_the_command_tells_that_its_gateway_ended(tmp_path: Path) -> None:
     settings = configured(tmp_path, 1)
     settings.store.path.write_bytes(b"this is no database" * 100)

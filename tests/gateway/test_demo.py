@@ -39,6 +39,7 @@ def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
     assert "IRC server: 127.0.0.1 port " in done.stdout
 
 
+@pytest.mark.slow
 def test_without_an_answer_it_fails_and_says_why() -> None:
     done = demo("--once", "hello", OPENAI_API_KEY="k", OPENAI_BASE_URL="http://127.0.0.1:1/v1")
     assert done.returncode == 1

@@ -135,6 +135,7 @@ BITES = (
 )
 
 
+@pytest.mark.slow
 @story
 async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}

@@ -34,6 +34,7 @@ def test_a_window_that_is_smaller_than_anybody_was_told_is_found_out() -> None:
     assert lived(window=32_000, real=12_000, turns=60).overflows > 0
 
 
+@pytest.mark.slow
 def test_it_goes_on_over_a_socket() -> None:
     assert lived(window=32_000, turns=60, socket=True, restarts=2).script.told > 20
 

@@ -78,6 +78,7 @@ async def test_other_rooms_on_irc_need_no_other_connection(tmp_path: Path) -> No
         assert it.log().count(f"{IRC} is up") == 1
 
 
+@pytest.mark.slow
 @story
 async def test_one_goes_and_another_comes_and_no_other_is_touched(tmp_path: Path) -> None:
     async with town(tmp_path, 1) as it:

@@ -182,6 +182,7 @@ async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) 
         assert "A gardener." in (directory / "workspace" / "IDENTITY.md").read_text()
 
 
+@pytest.mark.slow
 @story
 async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
     code, _, err = await piped("--config", str(tmp_path / "bot"), words="telegram\n")

@@ -219,6 +219,7 @@ async def test_no_log_line_and_no_entry_tells_the_token(tmp_path: Path, caplog: 
         assert not [entry for entry in await it.entries() if secret in str(entry)]
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_batch_of_fifty_loses_and_doubles_nothing(tmp_path: Path) -> None:
     kills(tmp_path, rounds=3, seed=1)
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from channels.telegram.render import Text
 from gateway.records import PartEnded
 from tests.channels.telegram_kit import story
@@ -32,6 +34,7 @@ async def test_a_conversation_goes_on_where_its_group_moves_to(tmp_path: Path) -
         assert len(set(ended)) == 1
 
 
+@pytest.mark.slow
 @story
 async def test_a_move_behind_our_back_costs_nothing(tmp_path: Path) -> None:
     async with town(tmp_path) as it:

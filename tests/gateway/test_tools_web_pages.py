@@ -145,6 +145,7 @@ async def test_a_page_that_is_too_much_ends_its_reader_only() -> None:
         await read(many)
 
 
+@pytest.mark.slow
 @story
 async def test_a_page_that_is_deep_is_read() -> None:
     for body in (b"<div>" * 400_000, b"<table>" * 100_000, b"<b><i>" * 50_000, b"<a href=x>" * 100_000, b"&" * 10**5):
