@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tests.examples import examples
 
 settings.register_profile("reverie", max_examples=examples())
 settings.load_profile("reverie")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all be that a test starts and interrupts
 
 BOX = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true")
 
