@@ -19,7 +19,7 @@ demo: .venv/.installed
 
 # Bytecode is kept: each worker, and each program that a test starts, would compile everything anew.
 test: .venv/.installed
-	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 5 --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check

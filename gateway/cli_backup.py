@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, refused, user
 from gateway.progress import progress
 from gateway.settings import Settings
 from gateway.store import StoreError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gateway.backup.manifest import Manifest
     from gateway.backup.placing import Restored, Verified
 
-ResolveSettings = Callable[[Path], Settings]
 
 _STEPS: Final = {
     "copied": ("copying the store", "MB", 1_000_000),

@@ -9,19 +9,15 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, refused, user
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.console.starting import Target
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 
 def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name

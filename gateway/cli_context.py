@@ -7,12 +7,10 @@ answer says why), 2 nothing could be done (the reason stands on stderr).
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, answered, refused, user
 from gateway.clock import SystemClock
 from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
 from gateway.events import ConversationId
@@ -20,9 +18,6 @@ from gateway.orders import Answer, ContextOrder
 from gateway.rewinding import MOST_EXCHANGES, What, counted
 from gateway.settings import Settings
 from gateway.store import Store, StoreError
-from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
 
 HELP: dict[What, str] = {
     "new": "begin afresh: nothing of what was said there until now is seen any more",
@@ -59,9 +54,7 @@ def context_command(args: argparse.Namespace) -> int:
         answer = asyncio.run(_answer(settings.store.path, order))
     except (ControlError, StoreError, OSError, ValueError) as error:
         return refused("context", error)
-    out = sys.stdout if answer.ok else sys.stderr
-    out.writelines(f"{printable(line)}\n" for line in answer.lines)
-    return 0 if answer.ok else 1
+    return answered(answer)
 
 
 async def _answer(store: Path, order: ContextOrder) -> Answer:

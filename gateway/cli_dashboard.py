@@ -11,18 +11,15 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gateway.cli_reading import refused
+from gateway.cli_reading import ResolveSettings, refused
 from gateway.ops.health import STALE_S, beat_file
 from gateway.settings import Settings
 from gateway.settings_operator import OpsConfig
 
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what listens there is reached here
 ANSWER_S = 3.0
 

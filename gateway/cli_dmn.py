@@ -7,9 +7,6 @@ done (the reason stands on stderr).
 
 import argparse
 import asyncio
-import json
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -18,22 +15,18 @@ from zoneinfo import ZoneInfo
 from agent import signals
 from agent.signals import Level
 from gateway import mindctl, policies
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, answered, refused, user
 from gateway.clock import SystemClock
 from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
 from gateway.mindctl import Saved
 from gateway.notifications import WORDS
 from gateway.ops.health import STALE_S, last_sign
 from gateway.ops.report import span
-from gateway.orders import ANSWER, Answer, DmnOrder, What
+from gateway.orders import Answer, DmnOrder, What
 from gateway.records import NORMAL, inner
 from gateway.restored import restored
 from gateway.settings import Settings
 from gateway.store import Entry, Missing, Reader, Store, StoreError
-from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 HELP: dict[What, str] = {
     "status": "what each agent is doing, and what it may still do today",
@@ -85,12 +78,7 @@ def dmn_command(args: argparse.Namespace) -> int:
         answer = asyncio.run(_answer(settings, order, now))
     except (ControlError, StoreError, OSError, ValueError) as error:
         return refused("dmn", error)
-    if args.json:
-        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
-    else:
-        out = sys.stdout if answer.ok else sys.stderr
-        out.writelines(f"{printable(line)}\n" for line in answer.lines)
-    return 0 if answer.ok else 1
+    return answered(answer, as_json=args.json)
 
 
 async def _answer(settings: Settings, order: DmnOrder, now: datetime) -> Answer:

@@ -15,16 +15,13 @@ from typing import Any, Final
 
 from agent.journal import Entry, parse, written
 from gateway import own_files
-from gateway.cli_reading import reading, refused
+from gateway.cli_reading import ResolveSettings, reading, refused
 from gateway.hits import all_of, holds, words_of
 from gateway.notes import entry_of
 from gateway.records import Noted
 from gateway.settings import AgentConfig, Settings
 from gateway.store import Reader
 from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 DONE, NOTHING = 0, 1
 OWNER: Final = "owner"

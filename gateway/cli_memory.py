@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import own_files
-from gateway.cli_reading import refused
+from gateway.cli_reading import ResolveSettings, refused
 from gateway.clock import SystemClock
 from gateway.memory import UNDONE, Dreamt, Memory, MemoryFile, diff, dreams, standing
 from gateway.settings import AgentConfig, Settings
 from gateway.store import InUse, Store, StoreError
 from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 _RUNNING: Final = "The gateway is running, so only the file was changed: the next dream begins with it."
 

@@ -14,16 +14,13 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from gateway import attention, notifications
-from gateway.cli_reading import add_store, reading
+from gateway.cli_reading import ResolveSettings, add_store, reading
 from gateway.notifications import Deciding, Threshold
 from gateway.overrides import Overrides
 from gateway.policies import attention_policy
 from gateway.records import Judged
 from gateway.settings import Settings
 from gateway.store import Pending, Reader, SeenType
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 LAST: Final = 1_000
 """Notifications that `rules` counts, if nobody says how many."""

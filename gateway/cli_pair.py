@@ -6,27 +6,20 @@ codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could b
 
 import argparse
 import asyncio
-import json
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, answered, refused, user
 from gateway.clock import SystemClock
 from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
 from gateway.events import ChannelName
-from gateway.orders import ANSWER, Answer, PairOrder
+from gateway.orders import Answer, PairOrder
 from gateway.pairs import Pairs
 from gateway.roster.deskless import listed
 from gateway.roster.finding import nobody
 from gateway.settings import Settings
 from gateway.store import Missing, Store, StoreError
-from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 
 def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -66,12 +59,7 @@ def pair_command(args: argparse.Namespace) -> int:
         answer = asyncio.run(_answer(settings.store.path, order))
     except (ControlError, StoreError, OSError, ValueError) as error:
         return refused("pair", error)
-    if args.json:
-        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
-    else:
-        out = sys.stdout if answer.ok else sys.stderr
-        out.writelines(f"{printable(line)}\n" for line in answer.lines)
-    return 0 if answer.ok else 1
+    return answered(answer, as_json=args.json)
 
 
 def _nobody(settings: Settings, who: str) -> str:

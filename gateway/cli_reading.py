@@ -1,20 +1,25 @@
-"""What the commands have in common that read a store, also beside a running gateway."""
+"""What the commands have in common: which store or configuration is meant, and how they answer."""
 
 import argparse
 import asyncio
 import contextlib
 import getpass
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from gateway.orders import ANSWER, Answer
+from gateway.settings import Settings
 from gateway.store import Reader, Store, StoreError
 from gateway.store.lines import printable
 
 ResolveStore = Callable[[Path], Path]
 """From a configuration directory to the store's file. What it raises is the caller's to answer."""
+ResolveSettings = Callable[[Path], Settings]
+"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 
 def add_store(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
@@ -55,6 +60,16 @@ def refused(command: str, error: Exception) -> int:
     """Say why nothing could be done; the exit code."""
     sys.stderr.write(f"reverie {command}: {printable(str(error))}\n")
     return 2
+
+
+def answered(answer: Answer, *, as_json: bool = False) -> int:
+    """Print what came of an order, on stderr where it was not carried out; the exit code, 0 or 1."""
+    if as_json:
+        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
+    else:
+        out = sys.stdout if answer.ok else sys.stderr
+        out.writelines(f"{printable(line)}\n" for line in answer.lines)
+    return 0 if answer.ok else 1
 
 
 def user() -> str:

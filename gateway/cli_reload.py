@@ -5,19 +5,13 @@ Exit codes: 0 it counts, 1 it does not (the answer says why), 2 nobody could be 
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import refused, user
+from gateway.cli_reading import ResolveSettings, answered, refused, user
 from gateway.control import ControlError, ask, socket_path
 from gateway.orders import ReloadOrder
 from gateway.settings import Settings
-from gateway.store.lines import printable
-
-ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 
 def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -36,6 +30,4 @@ def reload_command(args: argparse.Namespace) -> int:
         answer = asyncio.run(ask(socket_path(settings.store.path), order))
     except (ControlError, OSError, ValueError) as error:
         return refused("reload", error)
-    out = sys.stdout if answer.ok else sys.stderr
-    out.writelines(f"{printable(line)}\n" for line in answer.lines)
-    return 0 if answer.ok else 1
+    return answered(answer)

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gateway import policies
-from gateway.cli_reading import refused
+from gateway.cli_reading import ResolveSettings, refused
 from gateway.fields import Duration
 from gateway.progress import progress
 from gateway.replay import Report, data, lines, remark_policies
@@ -24,7 +23,6 @@ from gateway.settings import Settings
 from gateway.store import StoreError
 from gateway.store.lines import printable
 
-ResolveSettings = Callable[[Path], Settings]
 _DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
