@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,6 +31,9 @@ ROOM = Whereabouts(
 OTHER = replace(ROOM, at=place("#b"))
 OWNER = replace(OTHER, sight=Sight(scope=PUBLIC, everything=True))
 
+_TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
+"""How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
+
 
 class Desk:
     """Calls it, and remembers what was reported."""
@@ -42,7 +46,7 @@ class Desk:
         self.hands = Hands(self.shell.hands)
 
     async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
-        self.reports.append((agent, at, text, ok))
+        self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))
 
     async def _paths(self) -> tuple[Path, ...]:
         return self.skills
@@ -63,7 +67,8 @@ class Desk:
         return result.text
 
     async def bash(self, command: str, **arguments: Any) -> str:
-        return await self.says("bash", command=command, **arguments)
+        """What it tells, but for how long that took."""
+        return _TOOK.sub(r"\1", await self.says("bash", command=command, **arguments), count=1)
 
     async def empty(self) -> None:
         """Return once nobody is left: what is killed ends soon, but not at once."""

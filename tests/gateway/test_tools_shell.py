@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -93,8 +92,7 @@ def test_a_flood_is_ended(tmp_path: Path, mode: str) -> None:
     async def run() -> None:
         async with desk(tmp_path, mode, output_bytes=10_000) as it:
             told = await it.bash("yes & yes")
-            flood = r"\[ended( after \d+ s)?: it printed more than 1 MB; put such output into a file\]\ny\ny\n"
-            assert re.match(flood, told), told[:200]
+            assert told.startswith("[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n")
             await it.empty()
 
     run()
@@ -206,7 +204,7 @@ MEMORY = {
     "one": "x = bytearray(10**9)",
     "several": "import os\nfor _ in range(4): os.fork()\nx = bytearray(2 * 10**7)\nimport time; time.sleep(600)",
     "files": "import os, time\nfor n in range(9): os.write(os.memfd_create('x'), bytes(5 * 10**7))\ntime.sleep(600)",
-    "shared": "import mmap\nx = mmap.mmap(-1, 10**9)\nwhile x.write(bytes(10**6)): pass",
+    "shared": "import mmap, time\nx = mmap.mmap(-1, 10**9)\nfor _ in range(999): x.write(bytes(10**6))\ntime.sleep(99)",
 }
 
 

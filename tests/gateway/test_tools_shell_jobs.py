@@ -1,7 +1,6 @@
 """What runs in the background: whose it is, how it is told of, and that it never outlives its shell."""
 
 import asyncio
-import re
 import time
 from pathlib import Path
 
@@ -83,8 +82,7 @@ def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mode: st
         async with desk(tmp_path, mode, max_timeout=0.5) as it:
             await it.bash("(setsid sleep 600 &); sleep 600", background=True, timeout=600)
             await reported(it, 1)
-            said = it.reports[0][2]
-            assert re.match(r"Background job j1: ended( after \d+ s)?: its 0.5 s were over: ", said), said
+            assert it.reports[0][2].startswith("Background job j1: ended: its 0.5 s were over: ")
             await it.empty()
 
     run()
