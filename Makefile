@@ -27,7 +27,6 @@ check: .venv/.installed
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/vulture
-	.venv/bin/python tests/checks/sizes.py
 
 docs: .venv/.installed
 	.venv/bin/python tests/checks/reference.py

@@ -17,7 +17,6 @@ lifts the first, an owner's or admin's the second, and neither the third. Quiet 
 nobody asked for are counted: so many in a row, so many and so much money a day, and after errors they wait longer
 and longer.
 """
-# size: all transitions stand in one file
 
 from dataclasses import replace
 from datetime import UTC, datetime

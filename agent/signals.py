@@ -2,7 +2,6 @@
 
 Pure, and frozen: a state is a value. Times are aware and in UTC; they come with the signals.
 """
-# size: the vocabulary of one page
 
 from dataclasses import dataclass, replace
 from datetime import datetime

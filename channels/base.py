@@ -3,7 +3,6 @@
 An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides
 nothing about people, attention or answers, keeps nothing on disk, and knows no other adapter.
 """
-# size: the contract is read as one page, and most of it is what each method promises
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,4 @@
 """The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
-# size: everything that is wired is read as one page
 
 import asyncio
 import logging

@@ -4,7 +4,6 @@ Imports nothing of ours. Every type is frozen and keyword-only. Times are aware 
 opaque: only the channel that made one looks inside. Text is Markdown, free of platform markup and of
 lone surrogates (adapters replace them at the edge, because they cannot be written as UTF-8).
 """
-# size: the vocabulary is read as one page, and most of it is what each field means
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -3,7 +3,6 @@
 A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside
 the log is a fold of them (`gateway.store.projections`).
 """
-# size: the log's vocabulary is read as one page, and most of it is what each field means
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NewType

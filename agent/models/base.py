@@ -3,7 +3,6 @@
 A request is laid out in the order of its life: tools, blocks (the system prompt, most stable first),
 then the conversation. Providers translate at the call and nowhere else.
 """
-# size: the vocabulary is read as one page, and most of it is what each field means
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field

@@ -2,7 +2,6 @@
 
 What is known of commands anywhere is from here: help, slash commands, menus, and what text means on IRC.
 """
-# size: a table reads best in one piece
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args

@@ -2,7 +2,6 @@
 
 Reads an older or newer gateway too: a field that is missing is empty, one that is new is not looked at.
 """
-# size: what is read of each kind is read as one page
 
 import json
 from datetime import datetime

@@ -1,5 +1,4 @@
 """Log entries for people: one line each, safe on any terminal."""
-# size: a table of all kinds reads best in one piece
 
 import json
 import re

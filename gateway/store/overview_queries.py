@@ -1,5 +1,4 @@
 """The statements of `gateway.store.overview`. Every one uses an index; tests/store/test_plans.py holds it to that."""
-# size: every statement, on one page
 
 from gateway.store.queries import LAST
 

@@ -3,7 +3,6 @@
 No statement reads another table but the log in front of its own entry, so statements for different tables may be
 reordered; those for one table keep their order. The search index is no part of this: it is filled from the view `said`.
 """
-# size: a table of all kinds reads best in one piece
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime

@@ -1,5 +1,4 @@
 """What is asked of the database. Every statement here uses an index; tests/store/test_plans.py holds it to that."""
-# size: every statement, on one page
 
 from collections.abc import Sequence
 

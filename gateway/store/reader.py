@@ -1,5 +1,4 @@
 """Reading the store: its own connection, which sees only what is committed and can write nothing."""
-# size: every question that can be asked, on one page
 
 import json
 import sqlite3

@@ -1,5 +1,4 @@
 """Every mode against every signal that matters, and the finer rules one by one: before, signal, after, effects."""
-# size: one table, read as one page
 
 from collections.abc import Callable
 from dataclasses import replace

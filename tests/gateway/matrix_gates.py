@@ -3,7 +3,6 @@
 `killer` plays scenes, spoofs and the matrix in a process whose product lacks one gate, until something is wrong. A gate
 whose removal nothing notices is a missing cell.
 """
-# size: the list of gates is read as one page
 
 import asyncio
 import importlib

@@ -3,7 +3,6 @@
 One class per platform: `name_of` says how the operator writes somebody down, `read` makes the raw form of one event
 and has the adapter read it.
 """
-# size: three platforms' raw forms side by side
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence

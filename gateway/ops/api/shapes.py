@@ -2,7 +2,6 @@
 
 Texts in them are redacted and cut where they are written out (`gateway.ops.api.written`), not here. Times are UTC.
 """
-# size: the answers are read as one page, and most of it is what each field means
 
 from typing import Annotated, Literal
 
