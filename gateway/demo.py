@@ -14,8 +14,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 
-from agent.models.base import Model, ModelError
+from agent.models.base import Model, ModelError, Unusable
 from agent.models.build import build_model
+from agent.models.local import find_weights
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import SystemClock
@@ -29,6 +30,15 @@ ROOM, NICK = "#lobby", "reverie"
 ANSWER_S = 180.0
 """How long `--once` waits: the embedded model on a slow machine, with its weights to be read first."""
 STOP_S = 15.0
+REPLIES = [
+    {"match": r"(?i)\b(hello|hi|hey)\b", "reply": "Hello! I am Reverie. Your line came to me over real IRC."},
+    {
+        "match": r"(?i)what can you|help|who are you",
+        "reply": "I answer in IRC, Telegram and Discord rooms. `reverie setup` connects me to yours.",
+    },
+    {"match": "", "reply": "I have heard you. These answers are scripted: give me a model, and I will think about it."},
+]
+"""Answers of the scripted model, the first that matches."""
 
 
 def demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
@@ -45,7 +55,10 @@ def demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping
 
 
 def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
-    """The demo's configuration: the model that the environment has a key for, else the embedded one."""
+    """The demo's configuration.
+
+    The model is the one that the environment has a key for, else the embedded one where it is installed, else scripted.
+    """
     named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
     if key := env.get("ANTHROPIC_API_KEY"):
         provider = _provider("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
@@ -54,7 +67,7 @@ def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, obje
         provider = _provider("openai", key, env.get("OPENAI_BASE_URL"))
         model = {"name": "gpt-6-luna"} | named
     else:
-        provider, model = {"kind": "local"}, {}
+        provider, model = _without_key(), {}
     return parse(
         {
             "channels": {"demo": channel},
@@ -69,7 +82,16 @@ def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, obje
     )
 
 
-def _provider(kind: str, key: str, base_url: str | None) -> dict[str, str]:
+def _without_key() -> dict[str, object]:
+    """The embedded model, or scripted answers where it is not installed."""
+    try:
+        find_weights()
+    except Unusable:
+        return {"kind": "scripted", "replies": REPLIES}
+    return {"kind": "local"}
+
+
+def _provider(kind: str, key: str, base_url: str | None) -> dict[str, object]:
     return {"kind": kind, "api_key": key} | ({"base_url": base_url} if base_url else {})
 
 
@@ -174,7 +196,11 @@ class _Demo:
         _say(f"Model: {model.label}.")
         if model.family == "local":
             _say("It has 135 million parameters: a stand-in that shows the way of a message, not a good companion.")
+        elif model.family == "scripted":
+            _say("It gives prepared answers: the embedded model is not installed.")
+        if model.family in ("local", "scripted"):
             _say("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+        if model.family == "local":
             _say("Loading the weights ...")
         await model.start()
         return model

