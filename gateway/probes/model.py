@@ -41,7 +41,15 @@ __all__ = ["ModelSeen", "Offered", "list_models", "nearest", "probe_model"]
 
 _LIST_S: Final = 4.0
 _NO_CREDIT: Final = re.compile(r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE)
-_NO_MODEL: Final = re.compile(r"model", re.IGNORECASE)
+_NO_MODEL: Final = {
+    404: re.compile(r"model", re.IGNORECASE),
+    400: re.compile(
+        r"\bmodel\b[^.]*(not found|not exist|unknown|no access|not have access)"
+        r"|(unknown|no such|invalid|nonexistent) model\b|model_not_found",
+        re.IGNORECASE,
+    ),
+}
+"""How servers say, by status, that they have no such model. Other refusals with 400 name the model, too."""
 _ENOUGH: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
 """OpenAI's reasoning models say this where one token is not enough: key and name are good."""
 
@@ -125,7 +133,7 @@ async def _failed(error: ModelError, name: str, provider: ProviderConfig, found:
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
         refused_key(provider, found, error)
-    elif error.status in {400, 404} and _NO_MODEL.search(error.reason):
+    elif name not in listed.names and (said := _NO_MODEL.get(error.status or 0)) and said.search(error.reason):
         close = nearest(name, listed.names)
         fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
@@ -135,7 +143,10 @@ async def _failed(error: ModelError, name: str, provider: ProviderConfig, found:
         if not found.hopeless:
             found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
     else:
-        found.bad("model.answer", f"{name} gave no answer: {error.reason}", "look at base_url and the name")
+        fix = (
+            "do what the server says here; where it cannot be done, look at base_url, the provider's kind and the name"
+        )
+        found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 
 
 def _without_credit(error: ModelError) -> bool:

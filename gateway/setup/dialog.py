@@ -35,7 +35,7 @@ class Ask:
     unattended: str | None = None
     """What is taken where nobody can be asked and no flag is given. None: the default."""
     given: str = ""
-    """The key of a secret: where nobody can be asked, `yes` if its flag is given, else `no`. Empty: not so."""
+    """The key of a secret: where nobody can be asked and its flag is given, the answer is `yes`. Empty: not so."""
     choices: tuple[str, ...] = ()
     """If not empty: these, a number counted from 1, or the beginning of just one."""
     free: bool = False

@@ -36,8 +36,8 @@ class Unattended:
                 return chosen(question, words)
             except ValueError as error:
                 raise Stopped(f"{flag}: {error}", code=BAD_USAGE) from None
-        if question.given:
-            return "yes" if question.given in self._flags.secrets else "no"
+        if question.given in self._flags.secrets:
+            return "yes"
         default = question.default if question.unattended is None else question.unattended
         if default is None:
             raise Stopped(f"{flag} is missing: {question.text}", code=BAD_USAGE)

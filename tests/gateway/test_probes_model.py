@@ -1,6 +1,7 @@
 """What probes find out about models, against servers that refuse what the real ones refuse."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,18 @@ async def test_an_unknown_name_is_told_with_those_that_read_like_it() -> None:
         seen = await asked(provider(api.url), "claude-sonet-5.5")
         assert levels(seen.findings) == {"model.name": "bad"}
         assert "claude-sonnet-5-5" in fixes(seen.findings, "model.name")
+
+
+@story
+async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own_words() -> None:
+    said = "'temperature' is not supported with this model; see gpt-5.6, gpt-4.1."
+    async with ModelApi() as api:
+        api.models = [{"id": "gpt-5.6"}, {"id": "gpt-4.1"}]
+        api.then(Answer(status=400, body=json.dumps({"error": {"message": said}}).encode()))
+        seen = await asked(provider(api.url, "openai"), "gpt-5.6")
+        assert levels(seen.findings)["model.answer"] == "bad"
+        assert "model.name" not in levels(seen.findings)
+        assert any(said in one.what for one in seen.findings)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,25 @@ async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
         assert (again, json.loads(out)["written"]) == (0, [])
 
 
+@story
+async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp_path: Path) -> None:
+    directory = tmp_path / "bot"
+    async with BotApi() as api, ModelApi() as fake:
+        fake.key, fake.models = KEY, [{"id": "gpt-4.1"}]
+        base = ["--non-interactive", "--config", str(directory), "--telegram-url", api.url]
+        first = ["--telegram-token-env", "TG", "--model-provider", "compatible", "--model-url", fake.url]
+        secrets = {"TG": api.token, "K": KEY}
+        code, out, err = await piped(*base, *first, "--model-key-env", "K", "--model-name", "gpt-4.1", **secrets)
+        assert code == 0, (out, err)
+        for more in ([], ["--force"]):
+            given = [*base, *more, "--yes", "--telegram-groups", "-100777" if more else "-100888"]
+            code, out, err = await piped(*given, **secrets)
+            assert code == 0, (out, err)
+            text = (directory / "reverie.yaml").read_text()
+            assert 'api_key: "${K}"' in text
+            assert "${TG}" in text
+
+
 @pytest.mark.parametrize(
     ("more", "env", "code", "says"),
     [
