@@ -9,7 +9,7 @@ from agent.tools.schema import Arguments, Taken
 from gateway.events import Address, SenderId, Shown
 from gateway.records import TurnId
 from gateway.scopes import Sight
-from gateway.tools.permits import ANYBODY, Permit
+from gateway.tools.permits import ANYBODY, Permit, standing, weakest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,15 @@ class Whereabouts:
     """The least role of those who had each reminder set that it was told."""
     trace: Trace = field(default_factory=Trace, compare=False)
     """The same for all calls of a turn."""
+
+    @property
+    def least_role(self) -> str:
+        """The lowest role of everybody whose words the turn's request holds, except text from outside.
+
+        Who gave administration no proof counts as a member at most. `owner`: there are the operator's own words alone.
+        """
+        asked = [standing(one.role, verified=one.verified) for one in self.askers]
+        return weakest([*asked, *self.overheard, *self.reminded] or ["owner"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

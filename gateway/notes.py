@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -126,7 +126,14 @@ class Notes:
         if len(text) > MAX_TEXT_CHARS:
             raise Refused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
         noted = Noted(
-            agent=where.agent, scope=where.sight.scope, title=title, text=text, lasting=lasting, turn=where.turn
+            agent=where.agent,
+            scope=where.sight.scope,
+            title=title,
+            text=text,
+            lasting=lasting,
+            turn=where.turn,
+            role=where.least_role,
+            foreign=bool(where.trace.foreign),
         )
         # On its own: an interrupted turn must not leave a note of which nobody knows whether it was kept.
         task = asyncio.create_task(self._keep(where, noted))
@@ -139,7 +146,10 @@ class Notes:
         async with desk.lock:  # so that the file has the order of the log
             place = where.at.conversation
             before = await done_before(
-                self._store, place, noted.turn, lambda _, fact: replace(fact, turn=noted.turn) == noted
+                self._store,
+                place,
+                noted.turn,
+                lambda _, fact: isinstance(fact, Noted) and _written(fact) == _written(noted),
             )
             if before is not None and before.key is not None:
                 return before.key.removeprefix(_KEY)
@@ -212,6 +222,11 @@ class Notes:
 
     def _desk(self, agent: str) -> _Desk:
         return self._desks.setdefault(agent, _Desk())
+
+
+def _written(noted: Noted) -> tuple[str, str, str, str, bool]:
+    """What tells one note from another, whoever had it written."""
+    return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
 
 
 def _strike(path: Path, note: str) -> None:

@@ -376,6 +376,11 @@ class Noted:
     lasting: bool
     """True: to be remembered for good; False: a journal entry."""
     turn: TurnId | None = None
+    role: str = ""
+    """The lowest role of everybody whose words the request of its turn held. Empty: an earlier version did not tell,
+    so it counts as a guest's."""
+    foreign: bool = True
+    """That request held text from outside, too. An earlier version did not tell."""
     kind: Literal["noted"] = "noted"
 
 
