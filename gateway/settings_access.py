@@ -51,6 +51,11 @@ def unwise(settings: Settings) -> Iterator[tuple[Keys, str]]:
     for index, grant in enumerate(said.grants):
         if f":{MASK}" in grant.who and grant.role != "blocked":
             yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
+    for name, channel in settings.channels.items():
+        unchecked = channel.platform == "irc" and not isinstance(channel.tls, bool) and not channel.tls.verify
+        if channel.platform == "irc" and unchecked and (channel.password or (channel.sasl and channel.sasl.password)):
+            told = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
+            yield ("channels", name, "tls", "verify"), told
     for index, rule in enumerate(said.platform_roles):
         if rule.role in ADMINS and rule.room == "*":
             told = "whoever the platform gives that anywhere administers there; name the room or guild if one is meant"

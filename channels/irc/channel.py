@@ -18,7 +18,6 @@ from channels.irc.render import FORMATTING
 from channels.irc.senders import alone_with
 from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
-from channels.irc.sts import Offer, Policy
 from channels.irc.upkeep import beside, come_up, enter, watch
 from channels.irc.wire import line
 from channels.irc.writing import EVERY_S
@@ -52,7 +51,7 @@ class IrcChannel:
         del commands  # IRC has no native ones
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = Inbox(self._pause)
-        self._memory, self._logins, self._sts = Memory(cursor), Logins(), Policy()
+        self._memory, self._logins = Memory(cursor), Logins()
         self._connection: Connection | None = None
         self._session: Session | None = None
         """Set while parts can be sent."""
@@ -178,7 +177,7 @@ class IrcChannel:
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
         from channels.irc.connection import connection_to  # noqa: PLC0415
 
-        strict = self._sts.port(self._clock.monotonic())
+        strict = self._memory.sts.port(self._config.host, self._clock.now())
         context, port = tls.context(self._config.tls or strict is not None), strict or self._config.port
         session = Session(
             self._name,
@@ -188,7 +187,7 @@ class IrcChannel:
             self._inbox.tell,
             memory=self._memory,
             logins=self._logins,
-            secure=context is not None,
+            secure_port=port if context is not None else None,
         )
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -207,7 +206,7 @@ class IrcChannel:
             helpers.append(beside(session, come_up(session, self._config, self._clock, lambda: self._came_up(session))))
             reason = await asyncio.shield(session.lost)
             if session.upgrade is not None:
-                self._sts.upgrade(session.upgrade)
+                self._memory.sts.upgrade(self._config.host, session.upgrade)
                 _LOG.warning("%s: %s", self._name, reason)
             return reason if session.upgrade is None else None
         finally:
@@ -220,9 +219,9 @@ class IrcChannel:
     async def _part(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
         if secure_port is not None and session.welcomed.is_set():
-            offered = session.login.offer("sts")
-            offer = None if offered is None else Offer.read(offered)
-            self._sts.secured(offer, secure_port, self._clock.monotonic())
+            self._memory.sts.secured(self._config.host, secure_port, None, self._clock.now())
+            if self._memory.sts.text:
+                self._inbox.tell(None, self._memory.cursor)
         if session.lost.done():
             session.lost.exception()  # seen, also when we are cancelled
         session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")

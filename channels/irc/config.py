@@ -29,7 +29,8 @@ class Sasl(Section):
     """How to log in to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
 
     mechanism: Literal["plain", "external", "scram-sha-256"]
-    """plain needs TLS; external uses `tls.cert_file`; scram-sha-256 does not show the password to the server."""
+    """plain needs TLS, unless the host is loopback; external uses `tls.cert_file`; scram-sha-256 does not show the
+    password to the server."""
     account: str = ""
     """Of the services. Not for external."""
     password: SecretStr | None = None
@@ -68,7 +69,7 @@ class IrcConfig(Section):
     realname: str | None = None
     """None: the contact."""
     password: SecretStr | None = None
-    """Server password (PASS). Not the services password: that is `sasl`."""
+    """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
     sasl: Sasl | None = None
     contact: str | None = None
     """Who runs this bot. Shown as the real name and in answer to CTCP VERSION."""
@@ -124,8 +125,19 @@ class IrcConfig(Section):
         return rooms
 
     @model_validator(mode="after")
+    def _no_password_in_the_clear(self) -> Self:
+        plain = self.sasl is not None and self.sasl.mechanism == "plain"
+        if self.tls is False and (plain or self.password) and not is_loopback(self.host):
+            which = "sasl.password" if plain else "password"
+            raise ValueError(
+                f"{which} would be sent to {self.host} over plain text; write `tls: true` and the port for TLS "
+                "(mostly 6697), use mechanism scram-sha-256, or reach the server through a tunnel on 127.0.0.1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _reachable_operator(self) -> Self:
-        if self.contact is None and not _is_loopback(self.host):
+        if self.contact is None and not is_loopback(self.host):
             raise ValueError(
                 "contact is missing: add who runs this bot and how to reach them, "
                 'e.g. contact: "alice, alice@example.org" (only loopback servers may do without)'
@@ -133,7 +145,8 @@ class IrcConfig(Section):
         return self
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there never leaves this machine."""
     if host == "localhost":
         return True
     try:

@@ -20,6 +20,7 @@ _FOLDS = {
     "rfc1459": str.maketrans(_UPPER + "[]\\~", string.ascii_lowercase + "{}|^"),
     "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
 }
+_WIDE = frozenset({"precis", "rfc7613", "rfc8265"})
 
 
 def _number(text: str, default: int, most: int) -> int:
@@ -47,6 +48,8 @@ class Isupport:
     """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
 
     casemapping: str = "rfc1459"
+    wide_nicks: bool = False
+    """Nicks may have letters beyond ASCII, as CASEMAPPING tells."""
     chantypes: str = "#&"
     statusmsg: str = ""
     prefix: Mapping[str, str] = field(default_factory=lambda: _PREFIX)
@@ -82,6 +85,7 @@ class Isupport:
             match name:
                 case "CASEMAPPING":
                     values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
+                    values["wide_nicks"] = not gone and value in _WIDE
                 case "CHANTYPES":
                     # Empty would mean a server without channels, where we would have nothing to do.
                     values["chantypes"] = default.chantypes if gone or not value else value

@@ -1,14 +1,19 @@
-"""What an account remembers from one connection to the next, in the life of a process. Pure.
+"""What an account remembers from one connection to the next. Pure.
 
-The cursor is the newest server time that was told in order; it is kept only where the server has a history.
+The cursor outlives the process: the newest server time that was told in order, and the server's TLS policy (`sts`).
 """
 
 from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from channels.irc.sts import Policy
+
 _RECENT: Final = 8_192
 _OWN: Final = 2_048
+_STS: Final = " sts="
+NO_CURSOR: Final = "-"
+"""Of a channel that has had one, and has nothing to remember any more."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Servers of one network do not agree on the second; what comes twice is known by its id."""
 
@@ -43,15 +48,18 @@ class Memory:
         """Events that were handed over, by place and id."""
         self.barred: set[str] = set()
         """Folded rooms that we were thrown out of, or told to leave, and must not enter by ourselves."""
-        self._newest = self.safe = _read(cursor)
+        told, _, policy = (cursor or "").partition(_STS)
+        self._newest = self.safe = _read(told)
         """`safe`: everything up to then is told."""
         self.gap = False
         """What was said while we were away is not all told yet."""
+        self.sts = Policy(policy)
 
     @property
     def cursor(self) -> str | None:
-        """How far everything is told; None: unknown."""
-        return None if self.safe is None else self.safe.isoformat(timespec="milliseconds")
+        """How far everything is told, and the policy; None: neither is known."""
+        told = "" if self.safe is None else self.safe.isoformat(timespec="milliseconds")
+        return told + (_STS + self.sts.text if self.sts.text else "") or None
 
     def saw(self, sent: datetime, now: datetime) -> None:
         """Something that the server sent then was handed over. A server whose clock is ahead is not believed."""

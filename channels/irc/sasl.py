@@ -30,7 +30,10 @@ class Mechanism(Protocol):
 
 
 class Plain:
-    """Account and password, in the clear inside TLS."""
+    """Account and password, in the clear inside TLS.
+
+    The account is the authorization identity, too, as https://ircv3.net/specs/extensions/sasl-3.1 shows it.
+    """
 
     name = "PLAIN"
 
@@ -38,7 +41,7 @@ class Plain:
         self._account, self._password = account, password
 
     def answer(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN says the same to everything
-        return f"\0{self._account}\0{self._password}".encode()
+        return f"{self._account}\0{self._account}\0{self._password}".encode()
 
 
 class External:

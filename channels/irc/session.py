@@ -16,7 +16,7 @@ from channels.irc.history import PONG
 from channels.irc.inbound import View
 from channels.irc.isupport import Isupport
 from channels.irc.mask import Mask
-from channels.irc.memory import Memory
+from channels.irc.memory import NO_CURSOR, Memory
 from channels.irc.moves import Moves
 from channels.irc.outgoing import Outgoing
 from channels.irc.people import People, who
@@ -24,6 +24,7 @@ from channels.irc.presence import Presence
 from channels.irc.registration import Logins, Registration, Upgrade
 from channels.irc.render import plain
 from channels.irc.splits import Splits
+from channels.irc.sts import Offer
 from channels.irc.telling import Put, Telling
 from channels.irc.wire import Line, line, parse
 from channels.irc.writing import Writing
@@ -49,11 +50,12 @@ class Session:
         *,
         memory: Memory,
         logins: Logins,
-        secure: bool,
+        secure_port: int | None,
     ) -> None:
-        """`memory` and `logins` outlive the connection; `secure`: it is TLS."""
+        """`memory` and `logins` outlive the connection; `secure_port`: where it is TLS; None: it is not."""
         self.name, self._config, self._clock, self._write = name, config, clock, write
-        self.login = Registration(config, secrets.token_urlsafe(18), logins, secure=secure)
+        self.login = Registration(config, secrets.token_urlsafe(18), logins, secure=secure_port is not None)
+        self._secure_port = secure_port
         self.memory = memory
         self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
         self._batches, self.people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
@@ -110,7 +112,10 @@ class Session:
         if said.command == "PING":
             self._write(line("PONG", trailing=said.param(-1)))
         elif said.command == "ERROR":
+            # https://modern.ircdocs.horse/#error-message: the server is about to hang up. Not all do so at once.
             self._last_words = plain(said.param(-1))[:300]
+            self.end("the server closed the connection")
+            return
         elif said.command == "001" and not self.welcomed.is_set():
             self.nick = self.login.nick
             self.welcomed.set()
@@ -135,6 +140,7 @@ class Session:
             self.upgrade = upgrade.port
             self.end(str(upgrade))
         if said.command == "CAP":
+            self._keep_policy()
             self.outgoing.labelled = {"batch", "labeled-response"} <= self.login.caps
             self._telling.keeps = {"batch", "draft/chathistory", "server-time"} <= self.login.caps
             if before and "account-tag" not in self.login.caps:
@@ -143,6 +149,16 @@ class Session:
         if not self.login.adrift:
             self._adrift_s = self.heard_s
         return not self.lost.done()
+
+    def _keep_policy(self) -> None:
+        """https://ircv3.net/specs/extensions/sts: what is told over TLS is remembered at once, and over restarts."""
+        offered, sts = self.login.offer("sts"), self.memory.sts
+        if self._secure_port is None or offered is None:
+            return
+        before = sts.text
+        sts.secured(self._config.host, self._secure_port, Offer.read(offered), self._clock.now())
+        if sts.text != before:
+            self._telling.put(None, self.memory.cursor or NO_CURSOR)
 
     def _handle(self, heard: Heard | Answered | History) -> None:
         if isinstance(heard, History):

@@ -1,13 +1,15 @@
 """Strict transport security: https://ircv3.net/specs/extensions/sts. Pure: time is handed in.
 
 A server that is reached in the clear may say on which port it speaks TLS: then nothing more is said in the
-clear. Over TLS it may say for how long that is to be remembered; here that is until the process ends at most.
+clear. Over TLS it may say for how long that is to be remembered, which is over restarts, too.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 _MOST_PORT = 65_535
-_LONGEST_DIGITS = 12
+_LONGEST_DIGITS = 10
+_LONGEST_S = 10 * 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +32,46 @@ def _number(text: str) -> int | None:
 
 
 class Policy:
-    """What one server has told, in the life of a process."""
+    """What one server has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
+        """`text`: of an earlier process; nonsense is as good as nothing."""
+        self._host = ""
         self._port: int | None = None
-        self._duration_s: float | None = None
-        self._until_s = 0.0
+        self._duration_s: int | None = None
+        """None: told in the clear, so it holds until the secure port has said for how long."""
+        self._until = datetime.min.replace(tzinfo=UTC)
+        words = text.split(",")
+        if len(words) == 4 and (port := _number(words[1])) and (duration_s := _number(words[2])):  # noqa: PLR2004 - as `text` writes it
+            try:
+                until = datetime.fromisoformat(words[3])
+            except ValueError:
+                return
+            if port <= _MOST_PORT and until.tzinfo:
+                self._host, self._port, self._duration_s, self._until = words[0], port, duration_s, until
 
-    def port(self, now_s: float) -> int | None:
+    @property
+    def text(self) -> str:
+        """What is to be kept over a restart; empty: nothing. What was told in the clear is not."""
+        if not self._port or not self._duration_s:
+            return ""
+        return f"{self._host},{self._port},{self._duration_s},{self._until.isoformat(timespec='seconds')}"
+
+    def port(self, host: str, now: datetime) -> int | None:
         """The port to speak TLS on instead of the configured way; None: as configured."""
-        if self._duration_s is not None and now_s >= self._until_s:
+        if host != self._host or (self._duration_s is not None and now >= self._until):
             self._port = None
         return self._port
 
-    def upgrade(self, port: int) -> None:
+    def upgrade(self, host: str, port: int) -> None:
         """Told in the clear: holds until the other port has said for how long."""
-        self._port, self._duration_s = port, None
+        self._host, self._port, self._duration_s = host, port, None
 
-    def secured(self, offer: Offer | None, port: int, now_s: float) -> None:
-        """Told over TLS on `port`; `offer` None: it told nothing, so the next connection asks again."""
-        duration_s = offer.duration_s if offer else None
-        self._port, self._duration_s, self._until_s = port, duration_s or 0, now_s + (duration_s or 0)
+    def secured(self, host: str, port: int, offer: Offer | None, now: datetime) -> None:
+        """Told over TLS on `port`, or the end of a connection there, from which the time runs anew.
+
+        `offer` None: it told nothing, so what it told before holds.
+        """
+        duration_s = offer.duration_s if offer else self._duration_s if host == self._host else None
+        self._host, self._port, self._duration_s = host, port, duration_s or 0
+        self._until = now + timedelta(seconds=min(self._duration_s, _LONGEST_S))

@@ -30,7 +30,7 @@ class Telling:
         """The server has a history, so the cursor is worth keeping."""
         self._gaps = Gaps()
         # Without a cursor there is no telling what is missing; a gap that was not filled yet stays one.
-        self.memory.gap = self.memory.cursor is not None
+        self.memory.gap = self.memory.safe is not None
 
     def live(self, line: Line, view: View, now: datetime) -> None:
         """A line of this moment."""

@@ -117,18 +117,27 @@ def _printable(text: str) -> str:
     return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
-_NICK_CHARACTERS = r"\w\[\]\\`^{}|\-"
+_NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
+"""RFC 2812 section 2.3.1: letters beyond ASCII are none of them, so `你好reverie` and `reverieは` name us."""
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
+)
+"""Letters of scripts that put no space (or, in Korean, a particle) between a name and what follows."""
+_WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED}]|[\[\]\\`^{{}}|\-]"
+"""Where nicks may have letters of any script."""
 _URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|www\.)\S*", re.IGNORECASE)
 
 
 def mentions(text: str, nick: str, isupport: Isupport) -> bool:
     """Whether `nick` stands in `text` as a word of its own, compared as the server compares nicks.
 
-    Characters that nicks are made of continue a word; so do a slash, an `@` of an address and a dot
+    Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot
     of a host name (`reverie.org` is not us; `reverie.` at the end of a sentence is).
     """
     folded = isupport.fold(_URL.sub(lambda found: " " * len(found[0]), text))
     word = re.escape(isupport.fold(nick))
-    before = rf"(?<![{_NICK_CHARACTERS}/])(?<![{_NICK_CHARACTERS}][.@])"
-    after = rf"(?![{_NICK_CHARACTERS}/]|[.@][{_NICK_CHARACTERS}])"
+    wide = isupport.wide_nicks or not nick.isascii()
+    part = rf"(?:{_WIDE_NICK_CHARACTERS})" if wide else f"[{_NICK_CHARACTERS}]"
+    before = rf"(?<!{part})(?<!/)(?<!{part}[.@])"
+    after = rf"(?!{part}|/|[.@]{part})"
     return bool(nick) and re.search(before + word + after, folded) is not None

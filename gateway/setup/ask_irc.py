@@ -6,7 +6,7 @@ from functools import partial
 
 from pydantic import SecretStr
 
-from channels.irc.config import IrcConfig, Sasl, Tls
+from channels.irc.config import IrcConfig, Sasl, Tls, is_loopback
 from gateway.probes.base import Finding
 from gateway.probes.irc import IrcSeen
 from gateway.setup.answers import Irc
@@ -117,6 +117,9 @@ def _nick(made: Irc) -> Flow[Irc]:
 def _account(made: Irc) -> Flow[Irc]:
     if made.mechanism == "external":
         return made
+    if _readable(made):
+        yield from tell("  Without TLS no password is sent to another machine, so it has no account there.")
+        return replace(made, account=None, account_password=None)
     # Who has no services on a server of their own has no account there.
     default = made.account or (NONE if local(made.host) else made.nick)
     account = yield from ask(
@@ -138,6 +141,8 @@ def _account(made: Irc) -> Flow[Irc]:
 
 
 def _password(made: Irc, *, quiet: bool = False) -> Flow[Irc]:
+    if _readable(made):
+        return replace(made, server_password=None)
     channel = made.channel or channel_of(made.host)
     password = yield from ask_secret(
         AskSecret(
@@ -149,6 +154,11 @@ def _password(made: Irc, *, quiet: bool = False) -> Flow[Irc]:
         )
     )
     return replace(made, server_password=password if password.reference else None)
+
+
+def _readable(made: Irc) -> bool:
+    """Whether others could read a password on its way."""
+    return not made.tls and not is_loopback(made.host)
 
 
 def _contact(made: Irc) -> Flow[Irc]:

@@ -25,6 +25,24 @@ def test_the_documented_section_is_read() -> None:
     assert "hush" not in repr(config)
 
 
+PLAIN = {"mechanism": "plain", "account": "a", "password": "p"}
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        {"tls": True, "sasl": PLAIN, "password": "x"},
+        {"tls": {"verify": False}, "sasl": PLAIN},
+        {"tls": False, "sasl": PLAIN | {"mechanism": "scram-sha-256"}},
+        {"tls": False, "sasl": PLAIN, "host": "127.0.0.2"},
+        {"tls": False, "password": "x", "host": "::1"},
+        {"tls": False},
+    ],
+)
+def test_passwords_go_over_tls_or_to_this_machine(fine: dict[str, Any]) -> None:
+    assert IrcConfig.model_validate(GOOD | fine).host
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
 def test_loopback_needs_no_contact(host: str) -> None:
     assert IrcConfig.model_validate({"host": host, "nick": "r"}).contact is None
@@ -44,6 +62,10 @@ def test_loopback_needs_no_contact(host: str) -> None:
         ({"username": ":x"}, "not a user name"),
         ({"username": "a@b"}, "not a user name"),
         ({"username": "a\nQUIT"}, "not a user name"),
+        ({"tls": False, "sasl": PLAIN}, r"sasl.password would be sent .* `tls: true` .* scram-sha-256"),
+        ({"tls": False, "password": "x"}, r"^1 .*\n.*password would be sent to irc.libera.chat over plain text"),
+        ({"tls": False, "sasl": PLAIN, "host": "127.0.0.1.example.org"}, "over plain text"),
+        ({"tls": False, "sasl": PLAIN, "host": "10.0.0.1"}, "over plain text"),
         ({"port": 0}, "port"),
         ({"host": ""}, "not the name of a host"),
         ({"host": "irc..example"}, "not the name of a host"),

@@ -72,7 +72,7 @@ async def test_a_certificate_that_is_not_shown_is_refused() -> None:
 # The account (9) and two NULs make the payload 11 bytes longer than the password; 298 to 300 bytes are 400 in base64.
 @pytest.mark.parametrize(
     ("length", "lengths"),
-    [(286, [396]), (287, [400, 1]), (289, [400, 1]), (290, [400, 4]), (586, [400, 396]), (589, [400, 400, 1])],
+    [(277, [396]), (278, [400, 1]), (280, [400, 1]), (281, [400, 4]), (577, [400, 396]), (580, [400, 400, 1])],
 )
 @story
 async def test_long_passwords_go_in_chunks_of_400(length: int, lengths: list[int]) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from channels.base import Denied, Rejected, Unreachable
+from channels.irc.channel import IrcChannel
 from channels.irc.sts import Offer, Policy
-from gateway.clock import ManualClock
-from gateway.events import Address, Membership, RoomId
-from tests.channels.irc_kit import NAME, Running, part, running, settled, story
+from gateway.clock import ManualClock, SystemClock
+from gateway.events import Address, Link, Membership, RoomId
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 from tests.servers.ircd_tls import LOCALHOST, server_context
 
@@ -88,15 +90,56 @@ async def test_a_password_that_was_changed_is_not_guessed_for_ever(caplog: pytes
 
 
 def test_a_policy_lasts_as_long_as_it_says() -> None:
-    policy = Policy()
-    assert policy.port(0) is None
-    policy.upgrade(6697)
-    assert policy.port(1e9) == 6697, "until the secure port has answered, nothing is said in the clear"
-    policy.secured(Offer.read("duration=60,preload"), 6697, 100)
-    assert (policy.port(159), policy.port(160), policy.port(161)) == (6697, None, None)
-    policy.secured(Offer.read("duration=0"), 6697, 200)
-    assert policy.port(200) is None
+    policy, start = Policy(), datetime(2026, 1, 1, tzinfo=UTC)
+
+    def port(after_s: float, host: str = "a") -> int | None:
+        return Policy(policy.text).port(host, start + timedelta(seconds=after_s)) if policy.text else None
+
+    assert policy.port("a", start) is None
+    policy.upgrade("a", 6697)
+    assert policy.port("a", start + timedelta(days=9999)) == 6697, (
+        "until the secure port has answered, never in the clear"
+    )
+    assert policy.text == "", "but what was told in the clear is not kept"
+    policy.secured("a", 6697, Offer.read("duration=60,preload"), start + timedelta(seconds=100))
+    assert (port(159), port(160), port(161), port(159, "b")) == (6697, None, None, None)
+    policy.secured("a", 6697, None, start + timedelta(seconds=130))
+    assert (port(189), port(190)) == (6697, None), "from the end of the connection the time runs anew"
+    policy.secured("a", 6697, Offer.read("duration=0"), start)
+    assert (policy.port("a", start), policy.text) == (None, "")
+    policy.secured("a", 6697, Offer.read("duration=9999999999"), start)
+    assert port(1e8) == 6697
     assert Offer.read("port=99999,duration=x") == Offer.read("") == Offer(None, None)
+    for odd in ("a,b,c,d", "a,6697,60", "a,6697,60,2026-01-01", "a,99999,60,2026-01-01T00:00:00+00:00", ",,,"):
+        assert Policy(odd).port("a", start - timedelta(days=1)) is None
+
+
+@story
+async def test_a_policy_outlives_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(LOCALHOST))
+    async with Ircd(Options(caps=f"{CAPS} sts=duration=600"), tls=server_context()) as secure:
+        plain = Options(caps=f"{CAPS} sts=port={secure.port},duration=9")
+        async with Ircd(plain) as ircd:
+            secure.faults.drop_on = "NICK"  # never welcomed: what the list of capabilities says is enough
+            async with running(ircd) as run:
+                await run.until(lambda: bool(run.cursors))
+            assert len(ircd.clients) == 1
+            for cursor, clear in ((run.cursor, 1), (None, 2)):
+                again = Running(IrcChannel(NAME, config(ircd.port), SystemClock(), cursor=cursor))
+                await again.up()
+                await again.end()
+                assert len(ircd.clients) == clear, "the first connection is over TLS, too"
+
+
+@story
+async def test_after_error_we_hang_up_and_do_not_wait_for_the_server() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.faults.silent = True
+        ircd.clients[0].send("ERROR :Closing link (be gone)")
+        await run.until(lambda: run.links == [True, False])
+        assert "be gone" in next(event.reason for event in run.seen if isinstance(event, Link) and not event.up)
 
 
 @story

@@ -56,7 +56,7 @@ def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
 
 
 def test_plain_and_external() -> None:
-    assert Plain("a", "p").answer(b"") == b"\0a\0p"
+    assert Plain("a", "p").answer(b"") == b"a\0a\0p"  # as https://ircv3.net/specs/extensions/sasl-3.1 has it
     assert chunks(External("").answer(b"")) == ["+"]
 
 

@@ -113,6 +113,14 @@ def test_knows_rooms(target: str, room: str | None) -> None:
         "reverie",
         "«reverie»",
         "reverie:http://example.org",
+        "你好reverie",
+        "reverie你好",
+        "reverieは?",
+        "reverie님 안녕",
+        "سلام يا لreverie",
+        "你好reverie、天気は？",
+        "ขอบคุณreverieครับ",
+        "éreverie",  # not a letter of any nick there
     ],
 )
 def test_mentions(text: str) -> None:
@@ -138,11 +146,23 @@ def test_mentions(text: str) -> None:
         "bob@reverie.org",
         "mail.reverie.org",
         "reverie.org",
-        "éreverie",
+        "看https://example.org/reverie你好",
+        "你好_reverie",
     ],
 )
 def test_does_not_mention(text: str) -> None:
     assert not mentions(text, "reverie", Isupport())
+
+
+def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
+    wide = Isupport().updated(["CASEMAPPING=rfc8265"])
+    assert [mentions(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
+        False
+    ] * 4
+    assert [mentions(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
+    assert not mentions("Ünï2", "Ünï", Isupport())
+    assert not mentions("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
+    assert mentions("éreverie", "reverie", wide.updated(["-CASEMAPPING"]))
 
 
 def test_nicks_of_odd_characters_are_matched_folded() -> None:

@@ -8,6 +8,7 @@ import yaml
 from gateway.settings_load import BadConfig, check
 from tests.gateway.test_settings import ENV, MINIMAL, written
 
+SASL = {"mechanism": "plain", "account": "a", "password": "p"}
 IRC = {"irc.x": {"platform": "irc", "host": "localhost", "nick": "n"}}
 
 
@@ -97,3 +98,23 @@ def test_what_is_fine_is_silent(tmp_path: Path) -> None:
         "tell": "irc.x/ann",
     }
     assert told(tmp_path, fine) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"tls": {"verify": False}, "password": "x"}, "channels.irc.x.tls.verify"),
+        ({"tls": {"verify": False}, "sasl": SASL}, "channels.irc.x.tls.verify"),
+        ({"tls": {"verify": False}}, None),
+        ({"tls": {"verify": True}, "sasl": SASL}, None),
+        ({"sasl": SASL}, None),
+    ],
+)
+def test_a_password_for_a_server_that_nobody_checks_is_a_warning(
+    tmp_path: Path, more: dict[str, object], key: str | None
+) -> None:
+    channel = {"platform": "irc", "host": "irc.example.org", "nick": "r", "contact": "ann"}
+    tree = {**yaml.safe_load(MINIMAL), "channels": {"irc.x": channel | more}}
+    _, found = check(written(tmp_path, yaml.safe_dump(tree)), ENV)
+    assert [one.key for one in found if one.key] == ([key] if key else [])
+    assert all("; name the server's root in tls.ca_file" in one.message for one in found if one.key)

@@ -12,8 +12,8 @@ Exchange = Generator[bytes, bytes, str | None]
 
 def plain(accounts: Mapping[str, str]) -> Exchange:
     answer = yield b""
-    _, account, password = answer.decode().split("\0")
-    return account if account and accounts.get(account) == password else None
+    identity, account, password = answer.decode().split("\0")
+    return account if account and identity in {"", account} and accounts.get(account) == password else None
 
 
 def external(certified: str | None) -> Exchange:
