@@ -41,6 +41,8 @@ class Line:
     """What came beside the text, a line each, as `gateway.describe` writes it."""
     topic: bool = False
     """Nothing was said: the sender changed the topic to `text`."""
+    title: bool = False
+    """With `topic`: it was the name of the room or thread instead."""
     doubt: Doubt | None = None
     """Whom `sender` may be taken for by their name. None: nobody."""
     happened: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
@@ -91,8 +93,18 @@ class Place:
     """The account, e.g. `irc.libera`."""
     room: str
     """As people there call it; of a direct chat: who the other one is. Untrusted."""
-    kind: Literal["direct", "room"]
+    kind: Literal["direct", "room", "unnamed"]
+    """unnamed: nobody told what it is called, and `room` is a description in the gateway's own words."""
+    titled: bool = False
+    """`room` is a title, told as a quotation. False: it is the name by which its platform finds it."""
+    handle: str = ""
+    """Of a direct chat: by which the platform finds the other one, e.g. `@ann`. Empty: not known."""
+    server: str = ""
+    """The guild or network. Untrusted. Empty: there is none, or it is not known."""
+    me: str = ""
+    """What the agent is called there: a nick, or `@name`. Empty: not known."""
     thread: str | None = None
+    """Its title; empty: that is not known. None: it is no thread."""
     formatting: str
     """One sentence: what becomes of Markdown there, and how long a message may be."""
     topic: str = ""

@@ -5,6 +5,7 @@ often. So tools, identity and skills name no place, the channel card no hour, wh
 line itself, written once and never again, and what holds for one turn only is told last.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import chain, groupby
 from operator import attrgetter
@@ -21,8 +22,12 @@ MAX_SNIPPET_CHARS = 80
 """Of a message that is replied to: enough to know it again."""
 MAX_TOPIC_CHARS = 400
 """More than most networks allow; forum titles are shorter."""
+MAX_TITLE_CHARS = 128
+"""Of rooms, threads and servers: the longest that Telegram has."""
 MAX_HAPPENED_CHARS = 1_000
 """Of people's words in a line that tells what happened: a reminder is a sentence or two."""
+_HANDLE = re.compile(r"@?[\w\[\]\\`^{}|.-]{1,64}")
+"""A nick or `@name` in one word, which is no sentence: told as it is."""
 SHARED = frozenset({"identity", "skills"})
 """Blocks that are the same bytes in every conversation of an agent, as its tools are."""
 
@@ -87,19 +92,37 @@ def _binding(binding: Binding) -> str:
 
 def card(place: Place) -> str:
     """The channel card. It is pinned to a conversation: `gateway.cards` says when it may be written anew."""
-    where = f"a direct chat with {_name(place.room)}" if place.kind == "direct" else f"the room {_flat(place.room)}"
-    thread = f", in the thread {_flat(place.thread)}" if place.thread is not None else ""
+    kind = "network" if place.platform == "IRC" else "server"
+    server = f', {kind} "{_quoted(place.server, MAX_TITLE_CHARS)}"' if place.server else ""
     lines = [
         "# Where you are",
-        f"Platform: {place.platform} ({place.channel})",
-        f"Place: {where}{thread}",
-        f"Formatting: {place.formatting}",
+        f"Platform: {place.platform} ({place.channel}){server}",
+        f"Place: {_where(place)}",
     ]
+    if place.me:
+        lines.append(f"You are {_called(place.me)} here.")
+    lines.append(f"Formatting: {place.formatting}")
     if place.topic:
         lines.append(f'Topic, in the words of people there: "{_quoted(place.topic, MAX_TOPIC_CHARS)}"')
     if place.people:
         lines.append("People to know: " + ", ".join(f"{_name(name)} ({role})" for name, role in place.people))
     return "\n".join(lines)
+
+
+def _where(place: Place) -> str:
+    if place.kind == "direct":
+        return f"a direct chat with {_name(place.room)}{f' ({_name(place.handle)})' if place.handle else ''}"
+    title = f'"{_quoted(place.room, MAX_TITLE_CHARS)}"' if place.titled else _flat(place.room)
+    where = title if place.kind == "unnamed" else f"the room {title}"
+    if place.thread is None:
+        return where
+    return (
+        f'{where}, in the thread "{_quoted(place.thread, MAX_TITLE_CHARS)}"' if place.thread else f"{where}, a thread"
+    )
+
+
+def _called(me: str) -> str:
+    return me if _HANDLE.fullmatch(me) else f'"{_quoted(me, MAX_TITLE_CHARS)}"'
 
 
 def hear(lines: Sequence[Line], *, omitted: int, plain: bool) -> str:
@@ -115,7 +138,8 @@ def render_line(line: Line, *, plain: bool = False) -> str:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
     text = " ".join(piece for piece in (text, *line.attached) if piece)
     if line.topic:
-        changed = f'{_name(line.sender)} changed the topic to: "{_quoted(line.text, MAX_TOPIC_CHARS)}"'
+        what = "the name of this place" if line.title else "the topic"
+        changed = f'{_name(line.sender)} changed {what} to: "{_quoted(line.text, MAX_TOPIC_CHARS)}"'
         return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
     if line.happened:
         tale = "".join(_told(form, words) for form, words in line.happened)

@@ -8,7 +8,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from gateway.events import Address, Attachment, ChannelName, MessageId, Notification, Post, Receipt, RoomId, Sender
+from gateway.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    MessageId,
+    Notification,
+    PlaceNames,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+)
 from gateway.fields import Section
 
 
@@ -229,6 +240,17 @@ class HasSpaces(Protocol):
 
     def space(self, room: RoomId) -> RoomId | None:
         """What the room is part of, by the platform's word; None: nothing, or not known. Known when it emits."""
+
+
+@runtime_checkable
+class HasNames(Protocol):
+    """Knows how people call its places."""
+
+    def names(self, at: Address) -> PlaceNames | None:
+        """As the platform has told by now, in its own words; None: nothing is known. Pure, and cheap.
+
+        What an event itself tells of its place is known when that event is emitted.
+        """
 
 
 @runtime_checkable

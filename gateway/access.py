@@ -7,7 +7,7 @@ Closed unless opened: without a rule that lets an event through, it is refused (
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import Address, Command, Deleted, Edited, Membership, Message, Notification, Reacted, Sender
+from gateway.events import Address, Command, Deleted, Edited, Membership, Message, Named, Notification, Reacted, Sender
 from gateway.records import address_of
 from gateway.standing import ADMINS, ANY_ROOM, DmPolicy, Policy, Role, Standing, role_of, standing
 
@@ -31,6 +31,8 @@ def decide(policy: Policy, event: Notification) -> Decision:
     """Judge one event by the first rule that fits."""
     place = address_of(event)
     sender: Sender | None = getattr(event, "sender", None)
+    if isinstance(event, Named) and not listed(policy, event.at):
+        return Decision(allowed=False, role="guest", rule=f"not in channels.{event.at.channel}.rooms")
     if place is None or sender is None:
         return Decision(allowed=True, role="guest", rule="from the platform itself")
     who = standing(policy, place, sender)

@@ -45,7 +45,7 @@ from gateway.overrides import Overrides
 from gateway.pairs import Pairs
 from gateway.people import People
 from gateway.preview import Signs
-from gateway.reception import Intakes, Parts, Prefixes
+from gateway.reception import Intakes, Parts, Prefixes, names_of
 from gateway.records import OPERATOR
 from gateway.redaction import Redactor
 from gateway.restored import chosen, restored
@@ -53,6 +53,7 @@ from gateway.runner import Runner
 from gateway.settings import Settings
 from gateway.shared import Shared
 from gateway.store import Store
+from gateway.titles import Titles
 from gateway.tooling import Tooling
 from gateway.travels import Travels
 from gateway.watching import Watching
@@ -155,6 +156,7 @@ class _Gateway:
         live = equipment.live
         live.teach(redact.learn)
         self.onlookers = Onlookers(clock)
+        self.titles = Titles(store, names=names_of(self.channels), platform=self._platform, redact=redact)
         self.people = self._people(live)
         who = self.people.policy
         self.overrides = Overrides(store)
@@ -195,6 +197,10 @@ class _Gateway:
         self.intakes = self._intakes(who, bindings)
         if make is not None:
             live.hear(self._fleet(settings, make))
+
+    def _platform(self, name: ChannelName) -> str:
+        channel = self.channels.get(name)
+        return channel.capabilities.platform if channel is not None else name.partition(".")[0].capitalize()
 
     def _people(self, live: Live) -> People:
         return People(
@@ -344,6 +350,7 @@ class _Gateway:
             model=lambda: self.minds.thinking,
             mode=lambda: self.minds.mode,
             rewinds=self.minds.rewinds,
+            titles=self.titles,
             greet=self.people.greeter.greet,
             limit=self.people.limits.check,
             level=lambda: self.life.following.level,
@@ -412,7 +419,7 @@ class _Gateway:
             clock=self.clock,
             bindings=bindings,
             who=who,
-            cards=Cards(self.store, self.clock, able, who, self.redact),
+            cards=Cards(self.store, self.clock, able, who, self.redact, titles=self.titles),
             media=self.media,
             signs=self.signs,
             doors=self.doors,
@@ -432,6 +439,7 @@ class _Gateway:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
+        await self.titles.begin()
         await self.people.begin()
         await self.overrides.begin()
         background = [self.spawn(self.minds.warm_up()), self.spawn(self.watch.run())]

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from agent.signals import Level
 from gateway.access import Decision, Role
-from gateway.events import Alarm, Delivery, Finished, Link, Membership, Message, Notification, Reacted
+from gateway.events import Alarm, Delivery, Finished, Link, Membership, Message, Named, Notification, Reacted
 from gateway.records import AMBIENT, LOW, NORMAL, URGENT, Judged, address_of
 from gateway.regexes import Answer, Regex
 from gateway.salience import Salience
@@ -144,7 +144,7 @@ def _told(
         return "context", AMBIENT, f"{says} is {threshold}, and people are {level}"
     if urgency > AMBIENT:
         return "due", urgency, ""
-    if not isinstance(event, Message | Membership):
+    if not isinstance(event, Message | Membership | Named):
         return "noted", urgency, ""
     if event.kind == "room" and listen == "mention":
         return "noted", urgency, "listen: mention"
@@ -157,7 +157,9 @@ def _is_told(event: Notification) -> bool:
         case Message() | Link() | Alarm() | Finished():
             return True
         case Membership():  # the channel card is not written anew for a changed topic, so that is told as a line
-            return event.change == "topic" and event.news
+            return event.change in ("topic", "title") and event.news
+        case Named():
+            return bool(event.changed)
         case Reacted():
             return event.added
         case Delivery():  # who is told that one is uncertain may say it again, and then it may stand there twice
@@ -194,6 +196,8 @@ def _by_nature(event: Notification, listen: Listen, lift: Callable[[Message], st
             return URGENT, f"a {event.kind} is urgent"
         case Membership():
             return AMBIENT, "membership is ambient"
+        case Named():
+            return AMBIENT, "a name is ambient"
         case Alarm():
             return NORMAL, "an alarm is normal"
         case Delivery():

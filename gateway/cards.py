@@ -6,7 +6,9 @@ changed topic is told as a line, and the card is written anew when the cache is 
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from agent.brief import Place
 from agent.prompt import card
@@ -17,6 +19,7 @@ from gateway.events import Address, ChannelName, ConversationId, Message
 from gateway.records import MESSAGES, Carded
 from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, Store
+from gateway.titles import Titles
 
 COLD = timedelta(hours=1)
 """After the last turn: the longest that a provider keeps a prefix nobody uses."""
@@ -48,7 +51,11 @@ class Cards:
         capabilities: Mapping[ChannelName, Capabilities],
         who: access.Policy,
         redact: Redact | None = None,
+        *,
+        titles: Titles | None = None,
     ) -> None:
+        """`titles`: what places are called. None: as the log has it."""
+        self._titles = titles or Titles(store, platform=self._platform)
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
@@ -75,17 +82,28 @@ class Cards:
 
     async def _place(self, place: Address, whom: str | None) -> Place:
         able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
+        await self._titles.load([place.conversation, replace(place, thread=None).conversation])
+        names, titled = self._titles.names(place), self._titles.room(place)
+        topic = names.topic if whom is None else ""
+        kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         return Place(
             platform=able.platform,
             channel=place.channel,
-            # Not the room: of a direct chat that is a number, or somebody's address. And no two have the same card.
-            room=place.room if whom is None else whom,
-            kind="room" if whom is None else "direct",
-            thread=place.thread,
+            # Not the id, which is a number on most platforms, and of a direct chat perhaps somebody's address.
+            room=whom or titled or self._titles.label(replace(place, thread=None).conversation),
+            kind=kind if whom is None else "direct",
+            titled=whom is None and bool(titled) and titled != place.room,
+            handle=names.handle or "",
+            server=names.server or "",
+            me=names.me or "",
+            thread=None if place.thread is None else self._titles.thread(place),
             formatting=able.formatting,
-            topic="" if whom is not None else await self._topic(place.conversation),
+            topic=await self._topic(place.conversation) if topic is None else topic,
             people=() if whom is not None else await self._people(place.conversation),
         )
+
+    def _platform(self, name: ChannelName) -> str:
+        return self._capabilities.get(name, UNKNOWN_PLATFORM).platform
 
     async def _topic(self, conversation: ConversationId) -> str:
         changed = await self._store.topic(conversation)

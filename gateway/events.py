@@ -176,16 +176,54 @@ class Membership:
     id: EventId
     at: Address
     sender: Sender
-    change: Literal["join", "part", "kick", "nick", "topic", "invite"]
-    """`invite`: the sender asks us into `at`."""
+    change: Literal["join", "part", "kick", "nick", "topic", "title", "invite"]
+    """`title`: `at` has another name. `invite`: the sender asks us into `at`."""
     sent: Time
     subject: str | None = None
     """The person kicked, or the new nick. None for the other changes."""
     text: str | None = None
-    """The reason, or the new topic. None: not given."""
+    """The reason, the new topic or the new title. None: not given."""
     news: bool = True
     """False: nobody did it just now, we were told how things stand."""
     kind: Literal["membership"] = "membership"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceNames:
+    """How people call a place, as its platform tells. All of it is untrusted text.
+
+    None: the platform did not tell, so what was known before still holds. Empty: there is none.
+    """
+
+    room: str | None = None
+    """Of a room: its title. On a platform whose room ids are names, that name."""
+    person: str | None = None
+    """Of a direct chat: the display name of the other person."""
+    handle: str | None = None
+    """Of a direct chat: the name by which the platform finds that person, e.g. `@ann`."""
+    server: str | None = None
+    """The guild or the network that the place belongs to."""
+    thread: str | None = None
+    """Title of the thread, if the address names one."""
+    thread_created_as: str | None = None
+    """What the thread was called at first: it counts only while no later name is known."""
+    topic: str | None = None
+    """None also where topics are told by `Membership`."""
+    me: str | None = None
+    """What the agent is called there, as people write it to speak to it: a nick, or `@name`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """From inside: a place is called so from now on. All that is known of it, cleaned and bounded."""
+
+    id: EventId
+    at: Address
+    names: PlaceNames
+    sent: Time
+    changed: tuple[Literal["room", "server", "thread", "topic", "me"], ...] = ()
+    """Which of the names were others before. Empty: nothing was known."""
+    kind: Literal["named"] = "named"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +315,7 @@ class Delivery:
     kind: Literal["delivery"] = "delivery"
 
 
-Notification = Message | Edited | Deleted | Reacted | Membership | Command | Link | Alarm | Finished | Delivery
+Notification = Message | Edited | Deleted | Reacted | Membership | Named | Command | Link | Alarm | Finished | Delivery
 """Everything that can be noticed, tagged by `kind` (a `Message` by any of its four kinds)."""
 
 NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])

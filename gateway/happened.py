@@ -3,14 +3,14 @@
 from datetime import datetime
 from typing import Final, Literal
 
-from gateway.events import Alarm, Delivery, Finished, Link, Reacted
+from gateway.events import Alarm, Delivery, Finished, Link, Named, Reacted
 from gateway.records import Fact
 
-Happened = Alarm | Finished | Reacted | Delivery | Link
+Happened = Alarm | Finished | Reacted | Delivery | Link | Named
 Pieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
 """As `agent.brief.Line.happened`."""
 
-HAPPENED: Final = (Alarm, Finished, Reacted, Delivery, Link)
+HAPPENED: Final = (Alarm, Finished, Reacted, Delivery, Link, Named)
 SNIPPET_CHARS: Final = 80
 """Of a post of ours: enough to know it again."""
 
@@ -30,13 +30,34 @@ def tale(event: Happened, post: str = "") -> Pieces:
             which: Pieces = (("quoted", post[:SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
             known = "could not be delivered" if event.state == "failed" else "may or may not have been delivered"
             return (("own", "your message "), *which, *_because(known, event.reason))
+        case Named():
+            return _renamed(event)
         case Link():
             return (("name", event.channel), *_because(" is up" if event.up else " is down", event.reason))
 
 
 def asks(fact: Fact) -> bool:
     """Whether it asks for an answer by itself: what only reports does not."""
-    return not isinstance(fact, Reacted | Delivery)
+    return not isinstance(fact, Reacted | Delivery | Named)
+
+
+_RENAMED: Final = {
+    "room": "this room is now called",
+    "server": "the server is now called",
+    "thread": "this thread is now called",
+    "topic": "the topic is now",
+    "me": "you are now called",
+}
+
+
+def _renamed(event: Named) -> Pieces:
+    """What has another name now, in one sentence."""
+    parts: Pieces = ()
+    for one in event.changed:
+        name = getattr(event.names, one)
+        words: Pieces = (("own", f"{_RENAMED[one]} "), ("quoted", name)) if name else (("own", f"the {one} is gone"),)
+        parts = (*parts, ("own", "; "), *words) if parts else words
+    return parts
 
 
 def _reminder(alarm: Alarm) -> Pieces:

@@ -46,6 +46,8 @@ class Standing(NamedTuple):
     edited: bool
     topic: bool = False
     """It is no message, but a change of the topic, put as one."""
+    title: bool = False
+    """With `topic`: it was the name of the room or thread instead."""
     happened: Pieces = ()
     """It is no message, but something else that happened, put as one. Empty: it is one."""
 
@@ -84,7 +86,13 @@ class Hearing:
         """What is left of the unread messages, with their newest words. Oldest first."""
         said = await self._standing(unread)
         others = [
-            Standing(stored.seq, self._clean(announced(stored.fact)), edited=False, topic=True)
+            Standing(
+                stored.seq,
+                self._clean(announced(stored.fact)),
+                edited=False,
+                topic=True,
+                title=stored.fact.change == "title",
+            )
             for stored in unread.messages
             if isinstance(stored.fact, Membership)
         ]
@@ -205,6 +213,7 @@ class Hearing:
             edited=one.edited,
             attached=tuple(map(self._redact, attached)),
             topic=one.topic,
+            title=one.title,
         )
 
     async def _answers(self, messages: Sequence[Message]) -> dict[MessageId, tuple[str, str]]:

@@ -16,7 +16,9 @@ from gateway.events import (
     Link,
     Membership,
     Message,
+    Named,
     Notification,
+    PlaceNames,
     Reacted,
 )
 from gateway.inbox import Arrival
@@ -24,6 +26,7 @@ from gateway.judging import Judging
 from gateway.ops.stats import Stats
 from gateway.records import CursorMoved, Queued, key_of
 from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.titles import Titles
 
 logger = logging.getLogger("reverie.intake")
 
@@ -58,9 +61,18 @@ class Intake:
     """What channels are handed as `Emit`, one for each."""
 
     def __init__(
-        self, channel: ChannelName, *, store: Store, clock: Clock, judging: Judging, stats: Stats, doors: Doors
+        self,
+        channel: ChannelName,
+        *,
+        store: Store,
+        clock: Clock,
+        judging: Judging,
+        stats: Stats,
+        doors: Doors,
+        titles: Titles,
     ) -> None:
         """`judging` is this channel's own; the rest is shared by the intakes of all channels."""
+        self._titles = titles
         self._channel = channel
         self._store = store
         self._clock = clock
@@ -75,18 +87,31 @@ class Intake:
         the cursor moves in the last one. Cancelled, a transaction goes to its end with all that follows from it first:
         the platform tells of it again, and then it is no news.
         """
-        taken = list[_Taken]()
+        taken, named = list[_Taken](), list[Entry]()
+        names = dict[ConversationId, PlaceNames]()
         for event in batch:
             with concerning(**_about(event)):
+                named += await self._name(event, names)
                 taken.append(await self._take(event))
             if taken[-1].handled.change is not None:
-                await whole(self._write(taken))
-                taken = []
-        await whole(self._write(taken, cursor))
+                await whole(self._write(taken, named))
+                taken, named, names = [], [], {}
+        await whole(self._write(taken, named, cursor))
 
-    async def _write(self, taken: Sequence[_Taken], cursor: str | None = None) -> None:
+    async def _name(self, event: Notification, written: dict[ConversationId, PlaceNames]) -> list[Entry]:
+        """What its place is called, where that is new; and the judgement, where it is told as a line."""
+        named = await self._titles.news(event, self._clock.now(), written)
+        if named is None:
+            return []
+        now, place = self._clock.now(), named.at.conversation
+        entry = Entry(fact=named, at=now, conversation=place, key=key_of(named))
+        announced = isinstance(event, Membership) and event.change in ("title", "topic")
+        judged = None if announced else self._judging.named(named)
+        return [entry] if judged is None else [entry, Entry(fact=judged, at=now, conversation=place, cause=entry)]
+
+    async def _write(self, taken: Sequence[_Taken], named: Sequence[Entry], cursor: str | None = None) -> None:
         """One transaction, and what follows from it. At most the last one changes something."""
-        entries = [entry for one in taken for entry in one.entries]
+        entries = [*named, *(entry for one in taken for entry in one.entries)]
         if cursor is not None:
             entries.append(Entry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
         written = dict[int, Appended]()
@@ -97,6 +122,9 @@ class Intake:
                 if one.handled.change is not None:
                     one.handled.change.settle(written.get(id(one.entries[0])))
         fresh = [one for one in taken if written[id(one.entries[0])].fresh]
+        for entry in named:
+            if isinstance(entry.fact, Named):
+                self._titles.learn(entry.fact)
         self._stats.took(self._channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             with concerning(**_about(one.event)):

@@ -10,7 +10,7 @@ from gateway.attention import Listen
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.commands.desk import Desk, Handled
-from gateway.events import Command, ConversationId, Link, Message, Notification, Reacted
+from gateway.events import Command, ConversationId, Link, Message, Named, Notification, Reacted
 from gateway.exchanges import LOOK_BACK, Exchanges
 from gateway.limits.limits import Verdict
 from gateway.records import MESSAGES, Judged, address_of, inner
@@ -79,6 +79,11 @@ class Judging:
     def role(self, message: Message) -> access.Role:
         """Of who said it, there."""
         return access.role_of(self._rules.access, message.at, message.sender)
+
+    def named(self, event: Named) -> Judged | None:
+        """The judgement on a place's new name. None: it is not told as a line."""
+        judged = self._judge(event)
+        return judged if judged.fate == "context" else None
 
     def _limited(self, message: Message, judged: Judged) -> Handled:
         """Held back where somebody asks for more than they may."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from agent.signals import Level
-from channels.base import CanPage, CanWhisper, Channel, HasNick, HasSpaces
+from channels.base import CanPage, CanWhisper, Channel, HasNames, HasNick, HasSpaces
 from gateway import access, attention, policies
 from gateway.bindings import Bindings
 from gateway.channels_now import Each
@@ -13,7 +13,7 @@ from gateway.clock import Clock
 from gateway.commands.desk import Desk
 from gateway.commands.handlers import HANDLERS
 from gateway.commands.world import Handler, World
-from gateway.events import Address, ChannelName, Post, RoomId, Sender
+from gateway.events import Address, ChannelName, PlaceNames, Post, RoomId, Sender
 from gateway.intake import Doors, Intake
 from gateway.judging import Greet, Judging, Limit, Rules
 from gateway.limits.limits import Verdict
@@ -23,6 +23,7 @@ from gateway.ops.stats import Stats
 from gateway.redaction import Redact
 from gateway.rewinds import Rewinds
 from gateway.store import Store
+from gateway.titles import Titles
 from gateway.tools.deciding import Deciding
 from gateway.tools.toolbox import Toolbox
 
@@ -44,6 +45,8 @@ class Parts:
     model: Callable[[], str]
     mode: Callable[[], str]
     rewinds: Rewinds
+    titles: Titles | None = None
+    """What places are called. None: what the channels tell."""
     greet: Greet = lambda _event, _decision: None
     limit: Limit = lambda _message, judged, _agent: Verdict(judged)
     level: Callable[[], Level] = lambda: "present"
@@ -83,6 +86,7 @@ class Intakes(Mapping[ChannelName, Intake]):
 
     def __init__(self, parts: Parts, doors: Doors) -> None:
         self._parts, self._doors, self._rules = parts, doors, _rules(parts)
+        self._titles = parts.titles or Titles(parts.store, names=names_of(parts.channels))
         self._made: dict[ChannelName, Intake] = {}
 
     def __getitem__(self, name: ChannelName) -> Intake:
@@ -92,7 +96,13 @@ class Intakes(Mapping[ChannelName, Intake]):
         if name not in self._made:
             judging = Judging(self._rules, parts.store, parts.clock)
             self._made[name] = Intake(
-                name, store=parts.store, clock=parts.clock, judging=judging, stats=parts.stats, doors=self._doors
+                name,
+                store=parts.store,
+                clock=parts.clock,
+                judging=judging,
+                stats=parts.stats,
+                doors=self._doors,
+                titles=self._titles,
             )
         return self._made[name]
 
@@ -191,3 +201,14 @@ def space_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], Roo
         return None if channel is None else channel.space(place.room)
 
     return space
+
+
+def names_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], PlaceNames | None]:
+    """What people call a place, asked of its channel."""
+    able = Each[HasNames](channels, lambda one: one if isinstance(one, HasNames) else None)
+
+    def names(at: Address) -> PlaceNames | None:
+        channel = able.get(at.channel)
+        return None if channel is None else channel.names(at)
+
+    return names

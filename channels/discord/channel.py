@@ -29,7 +29,7 @@ from channels.discord.outgoing import shown as words
 from channels.discord.places import channel_of, message_of, receipt
 from channels.discord.render import bodies
 from gateway.clock import Clock
-from gateway.events import Address, Attachment, ChannelName, MessageId, Post, Receipt, RoomId
+from gateway.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ class DiscordChannel:
         """The guild that a room is in; None: none, or not known (then it is opened by its own id only)."""
         guild = self._directory.guild(room)
         return RoomId(guild) if guild else None
+
+    def names(self, at: Address) -> PlaceNames | None:
+        return self._directory.names(at)
 
     def completing(self, suggest: Suggest) -> None:
         self._suggest = suggest

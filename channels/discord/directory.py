@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from channels.discord.ids import snowflake
 from channels.payload import Json, flag, obj, objs, string, whole
-from gateway.events import Address, ChannelName, RoomId, ThreadId
+from gateway.events import Address, ChannelName, PlaceNames, RoomId, ThreadId
 
 THREADS = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
@@ -31,6 +31,8 @@ class Place:
     """The newest message there when we were told; empty: not told, or none."""
     talks: bool = True
     """Messages can be in it."""
+    topic: str | None = None
+    """None: not told."""
 
 
 class Directory:
@@ -40,6 +42,12 @@ class Directory:
         self._channel = channel
         self.me = ""
         """Our user id; empty until READY."""
+        self._handle = ""
+        """Our user name; empty until READY."""
+        self._nicks: dict[str, str] = {}
+        """Guild -> what we are called there, where that is another name."""
+        self._guilds: dict[str, str] = {}
+        """Guild -> its name."""
         self.places: dict[str, Place] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
@@ -67,6 +75,25 @@ class Directory:
         place = self.places.get(channel)
         return place.name if place else ""
 
+    def names(self, at: Address) -> PlaceNames | None:
+        """What people call it, as far as we were told."""
+        room = self.places.get(at.room)
+        thread = self.places.get(at.thread) if at.thread is not None else None
+        known = thread or room
+        if known is None:
+            return None
+        me = f"@{self._handle}" if self._handle else None
+        if known.direct:
+            return PlaceNames(me=me)
+        nick = self._nicks.get(known.guild)
+        return PlaceNames(
+            room=f"#{room.name}" if room is not None and room.name else None,
+            server=self._guilds.get(known.guild),
+            thread=(thread.name or None) if thread is not None else None,
+            topic=room.topic if room is not None else None,
+            me=f"{nick} ({me})" if nick and me else me,
+        )
+
     def sees(self, room: str) -> bool:
         """Whether Discord has told us of that channel, or of anything in that guild."""
         return room in self.places or any(place.guild == room for place in self.places.values())
@@ -79,13 +106,16 @@ class Directory:
         """Whether it is the role that Discord made for this bot: a mention of it means the bot."""
         return role in self._ours
 
-    def learn(self, event: str, data: Json) -> None:
+    def learn(self, event: str, data: Json) -> None:  # noqa: C901 - one case per event
         """Take in one event of the gateway; those that tell nothing of places change nothing."""
         match event:
             case "READY":
                 self.me = snowflake(obj(data, "user"), "id") or self.me
+                self._handle = string(obj(data, "user"), "username") or self._handle
             case "GUILD_CREATE":
                 self._guild(data)
+            case "GUILD_UPDATE" if string(data, "name"):
+                self._guilds[snowflake(data, "id")] = string(data, "name")
             case "GUILD_DELETE" if not flag(data, "unavailable"):
                 self._forget(snowflake(data, "id"))
             case "THREAD_UPDATE" if flag(obj(data, "thread_metadata"), "archived"):
@@ -115,6 +145,7 @@ class Directory:
             parent=snowflake(data, "parent_id") if kind in THREADS else "",
             last=snowflake(data, "last_message_id"),
             talks=kind not in _SILENT,
+            topic=string(data, "topic") if "topic" in data else None,
         )
         self.places[channel] = place
         if place.parent and place.parent not in self.places:
@@ -131,6 +162,11 @@ class Directory:
         if not guild or flag(data, "unavailable"):
             return
         self._forget(guild)
+        if name := string(data, "name"):
+            self._guilds[guild] = name
+        for member in objs(data, "members"):
+            if self.me and snowflake(obj(member, "user"), "id") == self.me and (nick := string(member, "nick")):
+                self._nicks[guild] = nick
         for channel in (*objs(data, "channels"), *objs(data, "threads")):
             self.add(channel, guild)
         for role in objs(data, "roles"):
@@ -152,3 +188,5 @@ class Directory:
         for role in self._roles_of(guild):
             del self._roles[role]
             self._ours.discard(role)
+        self._guilds.pop(guild, None)
+        self._nicks.pop(guild, None)

@@ -15,7 +15,7 @@ from channels.irc.memory import Memory
 from channels.irc.outgoing import WINDOW
 from channels.irc.registration import Logins
 from channels.irc.render import FORMATTING
-from channels.irc.senders import alone_with
+from channels.irc.senders import alone_with, target_of
 from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.upkeep import beside, come_up, enter, watch
@@ -23,7 +23,7 @@ from channels.irc.wire import line
 from channels.irc.writing import EVERY_S
 from channels.tasks import end, within
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, EventId, Link, MessageId, Post, Receipt, RoomId, Sender
+from gateway.events import Address, ChannelName, EventId, Link, MessageId, PlaceNames, Post, Receipt, RoomId, Sender
 from gateway.fields import Section
 from gateway.ids import new_id
 
@@ -79,6 +79,15 @@ class IrcChannel:
         if not part.body.strip():
             raise ValueError("a part needs text")
         return await deliver(*self._there(part.to), part, going)
+
+    def names(self, at: Address) -> PlaceNames | None:
+        session = self._session
+        if session is None:
+            return None
+        server, me = session.isupport.network or None, session.nick
+        if session.isupport.is_room(at.room):
+            return PlaceNames(room=at.room, server=server, me=me)
+        return PlaceNames(person=target_of(session.moves.nick(at.room)), server=server, me=me)
 
     def _there(self, at: Address) -> tuple[Session, str]:
         """What is connected, and what a place is called there now."""

@@ -1,5 +1,6 @@
 """What the server is like, as it tells in numeric 005: https://modern.ircdocs.horse/#rplisupport-005. Pure."""
 
+import re
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ def _prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(zip(signs, letters, strict=True)) if value else {})
 
 
+def _unescaped(value: str) -> str:
+    r"""With its bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
+    return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
+
+
 def _chanmodes(value: str) -> tuple[str, str, str, str]:
     """`A,B,C,D`, and more that nobody knows yet."""
     lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
@@ -50,6 +56,8 @@ class Isupport:
     casemapping: str = "rfc1459"
     wide_nicks: bool = False
     """Nicks may have letters beyond ASCII, as CASEMAPPING tells."""
+    network: str = ""
+    """What the network is called; empty: the server does not say."""
     chantypes: str = "#&"
     statusmsg: str = ""
     prefix: Mapping[str, str] = field(default_factory=lambda: _PREFIX)
@@ -86,6 +94,8 @@ class Isupport:
                 case "CASEMAPPING":
                     values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
                     values["wide_nicks"] = not gone and value in _WIDE
+                case "NETWORK":
+                    values["network"] = "" if gone else _unescaped(value)
                 case "CHANTYPES":
                     # Empty would mean a server without channels, where we would have nothing to do.
                     values["chantypes"] = default.chantypes if gone or not value else value

@@ -38,7 +38,7 @@ from channels.telegram.ranks import Ranks
 from channels.telegram.render import CAPTION, parse, render
 from channels.telegram.trouble import Trouble
 from gateway.clock import Clock
-from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, Post, Receipt, Sender
+from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, PlaceNames, Post, Receipt, Sender
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.telegram")
@@ -90,6 +90,9 @@ class TelegramChannel:
     @property
     def name(self) -> ChannelName:
         return self._name
+
+    def names(self, at: Address) -> PlaceNames | None:
+        return self._inbound.names(at)
 
     @property
     def capabilities(self) -> Capabilities:

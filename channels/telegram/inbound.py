@@ -10,8 +10,9 @@ from channels.payload import Json, whole
 from channels.telegram.cursor import Cursor
 from channels.telegram.people import View
 from channels.telegram.ranks import CHANGES, Ranks
+from channels.telegram.service import Titles
 from channels.telegram.wire import ALLOWED, album, button, chat_of, merged, moved, read
-from gateway.events import Command, Edited, Membership, Message, Notification, Reacted
+from gateway.events import Address, Command, Edited, Membership, Message, Notification, PlaceNames, Reacted
 
 _LOG = logging.getLogger("reverie.telegram")
 _ALBUM = 10
@@ -56,6 +57,7 @@ class Inbound:
         self.ranks = ranks or Ranks(frozenset())
         self.durable = self.view.cursor
         """What is certainly written down: to be set by whoever emits."""
+        self._titles = Titles()
         self._seen: Counter[str] = Counter()
         """How many pictures albums had when they were held back."""
 
@@ -73,6 +75,10 @@ class Inbound:
         """A group has a new id."""
         self.view = replace(self.view, cursor=self.view.cursor.move(old, new))
 
+    def names(self, at: Address) -> PlaceNames | None:
+        """What people call that place."""
+        return self._titles.names(at, self.view)
+
     def chat(self, room: str) -> str:
         """Where Telegram has a room now."""
         return self.view.cursor.chat(room)
@@ -87,6 +93,7 @@ class Inbound:
             if change := moved(update):
                 self.move(*change)
             self.ranks.learn(update)
+            self._titles.learn(update, self.view)
             if not albums[index]:
                 batch += self._read(update, now)
             elif albums.index(albums[index]) == index:

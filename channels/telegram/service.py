@@ -1,16 +1,29 @@
 """Service messages: who came and went, and what a place is called now. Pure."""
 
+from collections import OrderedDict
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-from channels.payload import Json, moment, obj, objs, raw
+from channels.payload import Json, moment, obj, objs, raw, string
 from channels.telegram.media import full_name
 from channels.telegram.people import View, message_id, place, sender, somebody
 from channels.text import line, name
-from gateway.events import EventId, Membership, Sender
+from gateway.events import Address, EventId, Membership, PlaceNames, Sender
 
 _IN = frozenset({"member", "administrator", "creator", "restricted"})
 _TITLE_CHARS = 128
+_REMEMBERED = 4_096
+"""Chats and forum topics: what was told of earlier ones is in the log."""
+_KINDS = (
+    "message",
+    "edited_message",
+    "channel_post",
+    "edited_channel_post",
+    "message_reaction",
+    "my_chat_member",
+)
+"""Of updates that tell their chat; a press of a button tells of its `message`."""
 
 
 def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ...]:
@@ -21,7 +34,7 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
     sent = moment(message, "date") or now
 
     def event(
-        change: Literal["join", "part", "kick", "topic"],
+        change: Literal["join", "part", "kick", "title"],
         who: Sender,
         index: int = 0,
         subject: str | None = None,
@@ -39,8 +52,57 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
     topic = obj(message, "forum_topic_created") or obj(message, "forum_topic_edited")
     title = line(raw(message, "new_chat_title") or raw(topic, "name"), _TITLE_CHARS)
     if title and by.id != str(view.me):
-        return (event("topic", by, text=title),)
+        return (event("title", by, text=title),)
     return ()
+
+
+class Titles:
+    """What chats and forum topics are called, from the updates that tell it."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[Address, PlaceNames] = OrderedDict()
+
+    def learn(self, update: Json, view: View) -> None:
+        """Take in what an update tells of its place."""
+        for kind in _KINDS:
+            message = obj(update, kind) or obj(obj(update, "callback_query"), kind)
+            at = place(message, view)
+            if at is not None:
+                self._put(replace(at, thread=None), _chat(obj(message, "chat")))
+                if at.thread is not None:
+                    self._put(at, _topic(message))
+
+    def names(self, at: Address, view: View) -> PlaceNames:
+        """Of a thread with the names of its room."""
+        known = self._names.get(replace(at, thread=None), PlaceNames())
+        if at.thread is not None and (topic := self._names.get(at)) is not None:
+            known = replace(known, thread=topic.thread, thread_created_as=topic.thread_created_as)
+        return replace(known, me=f"@{view.username}" if view.username else None)
+
+    def _put(self, at: Address, told: PlaceNames) -> None:
+        before = self._names.get(at)
+        if at.thread is not None and before is not None and told.thread is None:
+            first = told.thread_created_as or before.thread_created_as
+            told = replace(before, thread_created_as=first)
+        self._names[at] = told
+        self._names.move_to_end(at)
+        if len(self._names) > _REMEMBERED:
+            self._names.popitem(last=False)
+
+
+def _chat(chat: Json) -> PlaceNames:
+    if raw(chat, "type") == "private":
+        handle = name(raw(chat, "username"))
+        return PlaceNames(person=full_name(chat) or None, handle=f"@{handle}" if handle else "")
+    # Descriptions of groups are not told in updates, and nothing else there is a topic.
+    return PlaceNames(room=string(chat, "title") or None, topic="")
+
+
+def _topic(message: Json) -> PlaceNames:
+    """What a message in a forum topic tells of it: its name by now, or what it was called when it was created."""
+    now = obj(message, "forum_topic_edited") or obj(message, "forum_topic_created")
+    first = obj(obj(message, "reply_to_message"), "forum_topic_created")
+    return PlaceNames(thread=string(now, "name") or None, thread_created_as=string(first, "name") or None)
 
 
 def my_membership(event: Json, view: View, now: datetime, update_id: int) -> tuple[Membership, ...]:

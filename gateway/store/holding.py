@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from gateway.events import Named
 from gateway.records import (
     CodeGiven,
     CodeOver,
@@ -43,6 +44,8 @@ def holding(fact: Fact) -> Holding | None:
             return Holding(fact.kind, fact.type, holds=fact.value is not None)
         case RuleSet():
             return Holding(fact.kind, fact.rule, holds=not fact.gone)
+        case Named():
+            return Holding(fact.kind, fact.at.conversation, holds=True)
         case ModelChosen():
             return Holding(fact.kind, fact.agent, holds=bool(fact.model))
         case _:

@@ -6,7 +6,19 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.events import Alarm, Command, Deleted, Delivery, Edited, Finished, Link, Membership, Message, Reacted
+from gateway.events import (
+    Alarm,
+    Command,
+    Deleted,
+    Delivery,
+    Edited,
+    Finished,
+    Link,
+    Membership,
+    Message,
+    Named,
+    Reacted,
+)
 from gateway.records import (
     Acted,
     ApprovalAsked,
@@ -108,6 +120,9 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             return f"<{fact.sender.name}> {'+' if fact.added else '-'}{fact.reaction} {fact.message}"
         case Membership():
             return " ".join(filter(None, [f"<{fact.sender.name}> {fact.change}", fact.subject, fact.text]))
+        case Named():
+            names = (fact.names.person, fact.names.thread, fact.names.room, fact.names.server)
+            return f"is called {' in '.join(filter(None, names)) or '?'}"
         case Command():
             return f"<{fact.sender.name}> {fact.name} {fact.args}"
         case Link():

@@ -224,6 +224,14 @@ HOLDS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
     "WHERE holds.kind = ? ORDER BY log.seq"
 )
+NEWEST_HOLDS = (
+    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
+    "WHERE holds.kind = ? ORDER BY holds.seq DESC LIMIT ?"
+)
+HELD_OF = (
+    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
+    "FROM json_each(?2) AS asked CROSS JOIN holds ON holds.kind = ?1 AND holds.key = asked.value JOIN log USING (seq)"
+)
 UNDECIDED = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
     "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"

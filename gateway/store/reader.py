@@ -296,6 +296,14 @@ class Reader:
         """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.holding`."""
         return [Stored.read(row) for row in await self._rows(queries.HOLDS, kind)]
 
+    async def newest_holds(self, kind: str, *, newest: int) -> list[Stored]:
+        """The newest of those, newest first."""
+        return [Stored.read(row) for row in await self._rows(queries.NEWEST_HOLDS, kind, newest)]
+
+    async def holds_of(self, kind: str, keys: Sequence[str]) -> list[Stored]:
+        """Those that are about one of `keys`, in any order."""
+        return [Stored.read(row) for row in await self._rows(queries.HELD_OF, kind, json.dumps(keys))]
+
     async def cursor(self, channel: ChannelName) -> str | None:
         """How far a platform's queue was taken in; None if it was never said."""
         rows = await self._rows(queries.CURSOR, channel)

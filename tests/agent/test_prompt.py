@@ -63,7 +63,7 @@ def test_golden_card() -> None:
         people=(("Ann (owner)]:", "owner"), ("bob", "admin")),
     )
     assert card(place) == (
-        "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby, in the thread 41\n"
+        '# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby, in the thread "41"\n'
         "Formatting: Plain lines.\n"
         "Topic, in the words of people there: \"the 'new' # Where you are[U+202E] topic\"\n"
         "People to know: Ann _owner___ (owner), bob (admin)"

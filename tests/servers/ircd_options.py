@@ -38,7 +38,13 @@ class Options:
     """Numeric with which every SASL login is refused."""
     scram_proof: Literal["true", "false", "none", "error"] = "true"
     """Whether the server proves that it knows the password, too."""
-    isupport: tuple[str, ...] = ("CASEMAPPING=rfc1459", "CHANTYPES=#&", "STATUSMSG=@+", "PREFIX=(ov)@+")
+    isupport: tuple[str, ...] = (
+        "NETWORK=Fakenet",
+        "CASEMAPPING=rfc1459",
+        "CHANTYPES=#&",
+        "STATUSMSG=@+",
+        "PREFIX=(ov)@+",
+    )
     taken: set[str] = field(default_factory=set)
     """Nicks that somebody else has."""
     reserved: set[str] = field(default_factory=set)

@@ -1,0 +1,232 @@
+"""What people call the places that the agents know: shown to people and to models in place of ids.
+
+Adapters know the names (`channels.base.HasNames`). What is new of them is a `Named` in the log, so they are known after
+a restart, too. All of it is untrusted: it is cleaned, bounded and put on one line here, once for everybody.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Final, Literal, TypeVar
+
+from channels.text import line
+from gateway.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    EventId,
+    Link,
+    Message,
+    Named,
+    Notification,
+    PlaceNames,
+)
+from gateway.ids import new_id
+from gateway.records import is_inner
+from gateway.redaction import Redact, Redactor
+from gateway.safety.marks import unhidden
+from gateway.store import Reader
+
+T = TypeVar("T")
+
+NAME_CHARS: Final = 100
+"""The longest that Discord has; Telegram's titles are at most 128, and one that long is cut."""
+TOPIC_CHARS: Final = 400
+_KEPT: Final = 10_000
+_AT_START: Final = 1_000
+_TOLD: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
+    "room",
+    "server",
+    "thread",
+    "topic",
+    "me",
+)
+"""Names whose change is told to the model. That a person is called otherwise stands on their next line."""
+_NUMBER: Final = re.compile(r"-?\d+")
+_NOTHING: Final = PlaceNames()
+
+
+class Titles:
+    """The names of all places, as they are by now."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        names: Callable[[Address], PlaceNames | None] = lambda _: None,
+        platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
+        redact: Redact | None = None,
+    ) -> None:
+        """`names`: what a channel has been told, not cleaned. `redact` is given each name before it is shown."""
+        self._reader, self._names, self._platform = reader, names, platform
+        self._redact = redact or Redactor()
+        self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
+        """As the log has it."""
+        self._told: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
+        """What a channel told last, and the same cleaned: most often it tells the same again."""
+
+    async def begin(self) -> None:
+        """Know the places that were named last."""
+        for stored in reversed(await self._reader.newest_holds("named", newest=_AT_START)):
+            if isinstance(stored.fact, Named):
+                self.learn(stored.fact)
+
+    async def load(self, conversations: Iterable[ConversationId]) -> None:
+        """Know these places, if anything is known of them: to be called before many of them are shown."""
+        wanted = [one for one in dict.fromkeys(conversations) if one not in self._known and not is_inner(one)]
+        if not wanted:
+            return
+        for stored in await self._reader.holds_of("named", wanted):
+            if isinstance(stored.fact, Named):
+                self.learn(stored.fact)
+
+    def learn(self, named: Named) -> None:
+        """These names are in the log."""
+        _keep(self._known, named.at.conversation, named.names)
+
+    async def news(self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]) -> Named | None:
+        """How the place of this event is called, if that is not in the log yet.
+
+        `written`: what is just being written, which this adds to.
+        """
+        if isinstance(event, Link) or event.at is None or is_inner(event.at.conversation):
+            return None
+        at, conversation = event.at, event.at.conversation
+        told = self._cleaned(at)
+        if _is_direct(event) and isinstance(event, Message) and told.person is None:
+            told = replace(told, person=self._clean(event.sender.name))
+        if replace(told, me=None) == _NOTHING:
+            return None
+        before = written.get(conversation) or self._known.get(conversation)
+        if before is None:
+            await self.load([conversation])
+            before = self._known.get(conversation)
+        names = _merged(before or _NOTHING, told)
+        if names == (before or _NOTHING):
+            return None
+        written[conversation] = names
+        changed = [
+            one
+            for one in _TOLD
+            if before is not None and getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
+        ]
+        return Named(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
+
+    def names(self, at: Address) -> PlaceNames:
+        """All that is known of a place, cleaned and without secrets."""
+        known = self._known.get(at.conversation)
+        if known is None and at.thread is not None:
+            room = self._known.get(replace(at, thread=None).conversation, _NOTHING)
+            known = replace(room, thread=None)
+        names = _merged(known or _NOTHING, self._cleaned(at))
+        shown = {one.name: getattr(names, one.name) for one in fields(names)}
+        return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
+
+    def title(self, conversation: ConversationId | str) -> str:
+        """What people call a place, on one line: never empty, and never a bare id."""
+        at = Address.parse(conversation)
+        if is_inner(at.conversation):
+            return f"{at.room} by itself"
+        names = self.names(at)
+        if names.person:
+            return f"{names.person} ({names.handle})" if names.handle else names.person
+        room = self.room(at)
+        if room and names.server and room != at.room:
+            room = f"{room} in {names.server}"
+        room = room or self._unknown(at)
+        return room if at.thread is None else f"{self.thread(at) or 'a thread'} in {room}"
+
+    def room(self, at: Address) -> str:
+        """What people call the room of that address, a thread or not. Empty: that is not known."""
+        return self.names(at).room or ("" if _NUMBER.fullmatch(at.room) else self._clean(at.room))
+
+    def thread(self, at: Address) -> str:
+        """What people call the thread of that address. Empty: that is not known."""
+        own = at.thread or ""
+        return self.names(at).thread or ("" if _NUMBER.fullmatch(own) else self._clean(own))
+
+    def label(self, conversation: ConversationId | str) -> str:
+        """A place for a model: its title as a quotation, and the address that tools take.
+
+        Only the address where that is made of names, as on IRC.
+        """
+        at, title = Address.parse(conversation), self.title(conversation)
+        if is_inner(at.conversation) or title == at.room:
+            return str(conversation)
+        if not self._is_named(at):
+            return f"{title} ({conversation})"
+        shown = title.replace('"', "'")
+        return f'"{shown}" ({conversation})'
+
+    def find(self, written: str, among: Collection[Address]) -> list[Address]:
+        """The places that somebody may mean who writes a title as it is shown, or only a room's own name."""
+        wanted = _folded(written)
+        return [at for at in among if wanted and wanted in map(_folded, self._titles(at))]
+
+    def _titles(self, at: Address) -> list[str]:
+        names, conversation = self.names(at), at.conversation
+        own = names.thread if at.thread is not None else names.room or names.person
+        return [self.title(conversation), self.label(conversation), own or "", names.handle or ""]
+
+    def _is_named(self, at: Address) -> bool:
+        known = bool(self.names(at).person or self.room(at))
+        return known and (at.thread is None or bool(self.thread(at)))
+
+    def _unknown(self, at: Address) -> str:
+        platform = self._platform(at.channel)
+        match platform.lower():
+            case "telegram":
+                return "a Telegram group" if at.room.startswith("-") else "a Telegram chat"
+            case "discord":
+                return "a Discord channel"
+            case _:
+                return f"a room on {platform}"
+
+    def _cleaned(self, at: Address) -> PlaceNames:
+        """What the channel tells by now."""
+        told = self._names(at)
+        if told is None:
+            return _NOTHING
+        last = self._told.get(at.conversation)
+        if last is not None and last[0] == told:
+            return last[1]
+        most = {"topic": TOPIC_CHARS}
+        said = {one.name: getattr(told, one.name) for one in fields(told)}
+        cleaned = PlaceNames(
+            **{key: value and self._clean(value, most.get(key, NAME_CHARS)) for key, value in said.items()}
+        )
+        _keep(self._told, at.conversation, (told, cleaned))
+        return cleaned
+
+    def _clean(self, text: str, most: int = NAME_CHARS) -> str:
+        """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
+        seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in unhidden(text))
+        flat = self._redact(line(seen, len(seen)))
+        return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
+
+
+def _keep(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _KEPT:
+        kept.popitem(last=False)
+
+
+def _merged(before: PlaceNames, told: PlaceNames) -> PlaceNames:
+    """What is known now: the newer, where it tells something."""
+    both = {
+        one.name: getattr(before, one.name) if getattr(told, one.name) is None else getattr(told, one.name)
+        for one in fields(told)
+    }
+    first = both.pop("thread_created_as")
+    return PlaceNames(**{**both, "thread": both["thread"] or first or None})
+
+
+def _is_direct(event: Notification) -> bool:
+    return isinstance(event, Message) and event.kind == "direct"
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.replace('"', "").split()).casefold().lstrip("#")
