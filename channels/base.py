@@ -358,6 +358,15 @@ class CanEdit(Protocol):
 
 
 @runtime_checkable
+class CanDrop(Protocol):
+    """Lets go of what it hears if nobody takes it for long, because its platform tells nothing twice."""
+
+    @property
+    def dropped(self) -> int:
+        """So many lines so far."""
+
+
+@runtime_checkable
 class CanDelete(Protocol):
     """Takes back what it sent."""
 

@@ -21,6 +21,8 @@ class Inbox(Generic[T]):
         """`pause(True)` is called when it is full, `pause(False)` when there is room again."""
         self._pause = pause
         self._waiting: deque[T] = deque()
+        self._most = float(_FULL)
+        self._filled = asyncio.Event()
         self._more = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -37,6 +39,10 @@ class Inbox(Generic[T]):
         """Return once most of it is taken."""
         await self._room.wait()
 
+    async def filled(self) -> None:
+        """Return once it is full."""
+        await self._filled.wait()
+
     async def drained(self) -> None:
         """Return once all that was put is dealt with."""
         await self._empty.wait()
@@ -46,8 +52,9 @@ class Inbox(Generic[T]):
         self._waiting.append(item)
         self._empty.clear()
         self._more.set()
-        if not self.full and len(self._waiting) >= _FULL:
+        if not self.full and len(self._waiting) >= self._most:
             self._room.clear()
+            self._filled.set()
             self._pause(True)
 
     async def take(self, most: int) -> list[T]:
@@ -58,10 +65,16 @@ class Inbox(Generic[T]):
             self._empty.set()
         await self._more.wait()
         self._taken = taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        if self.full and len(self._waiting) <= _DRAINED:
-            self._room.set()
-            self._pause(False)
+        if len(self._waiting) <= _DRAINED:
+            self._most = float(_FULL)
+            if self.full:
+                self._make_room()
         return taken
+
+    def _make_room(self) -> None:
+        self._room.set()
+        self._filled.clear()
+        self._pause(False)
 
     def left(self, wanted: Callable[[T], bool]) -> list[T]:
         """What is there that nobody has dealt with, in order; of that, only what is `wanted` stays."""

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from agent.models.base import Model
 from agent.signals import Level, State
-from channels.base import CanComplete, Channel, Emit
+from channels.base import CanComplete, CanDrop, Channel, Emit
 from gateway import access, policies
 from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
@@ -36,6 +36,7 @@ from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
 from gateway.ops.onlookers import Onlookers
 from gateway.ops.operator import OperatorChannel
+from gateway.ops.report import clock_time
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
 from gateway.orders import Answer, KillOrder, Order, PairOrder, ReloadOrder, StopOrder
@@ -52,7 +53,7 @@ from gateway.restored import chosen, restored
 from gateway.runner import Runner
 from gateway.settings import Settings
 from gateway.shared import Shared
-from gateway.store import Store
+from gateway.store import Closed, Outage, Store
 from gateway.titles import Titles
 from gateway.tooling import Tooling
 from gateway.travels import Travels
@@ -61,6 +62,8 @@ from gateway.watching import Watching
 logger = logging.getLogger("reverie.app")
 
 TURN_GRACE_S = 5.0
+OUTAGE_GRACE_S = 3.0
+"""A log that cannot be written while we stop is waited for so long: less than turns are."""
 SEND_GRACE_S = 2.0
 """With the channels' second of goodbye and the outbox's last words this stays below SIGTERM's ten seconds."""
 
@@ -96,7 +99,7 @@ async def run(
     try:
         async with (
             equip(live, clock, model=model) as equipment,
-            await Store.open(settings.store.path, clock) as store,
+            await Store.open(settings.store.path, clock, patient=True) as store,
             asyncio.TaskGroup() as tasks,
         ):
             make: Callable[..., Channel] | None = None
@@ -116,11 +119,26 @@ async def run(
                 states=await restored(store, [agent.id for agent in settings.agents], clock.now()),
                 chosen=await chosen(store, settings),
                 redact=redact or Redactor(known_secrets(settings)),
-                spawn=tasks.create_task,
+                spawn=lambda work: _spawn(tasks, store, work),
             )
             await gateway.serve(stop)
     except BaseExceptionGroup as group:
         raise _first(group) from group
+
+
+def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """A task of the group. While the log cannot be written and we stop, it ends where it would have written."""
+
+    async def carried_out() -> None:
+        try:
+            await work
+        except Closed:
+            if not store.given_up:
+                raise
+
+    task = tasks.create_task(carried_out())
+    task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would never have begun
+    return task
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -153,6 +171,8 @@ class _Gateway:
         self.store, self.clock, self.equipment = store, clock, equipment
         self.channels = dict(channels)
         self.spawn, self.redact = spawn, redact
+        self.lapse: tuple[Outage, dict[ChannelName, int]] | None = None
+        """While the log cannot be written: why, and what each channel had dropped before."""
         live = equipment.live
         live.teach(redact.learn)
         self.onlookers = Onlookers(clock)
@@ -193,6 +213,7 @@ class _Gateway:
             stats=self.stats,
             pause=self.outbox.pause,
             spawn=spawn,
+            tell=self._trouble,
         )
         self.intakes = self._intakes(who, bindings)
         if make is not None:
@@ -439,10 +460,24 @@ class _Gateway:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
+        background = [self.spawn(self._give_up(stop))]
+        try:
+            await self._begin(background)
+            await self._until(stop)
+        except Closed:
+            if not self.store.given_up:
+                raise
+        logger.info("stopping")
+        await self._end(background)
+        if not stop.is_set():
+            raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
+
+    async def _begin(self, background: list[asyncio.Task[None]]) -> None:
+        self.store.hear_outages(self._outage)
         await self.titles.begin()
         await self.people.begin()
         await self.overrides.begin()
-        background = [self.spawn(self.minds.warm_up()), self.spawn(self.watch.run())]
+        background += [self.spawn(self.minds.warm_up()), self.spawn(self.watch.run())]
         background.append(self.spawn(listen(self.store.path, self._order)))
         if isinstance(operator := self.channels.get(OPERATOR), OperatorChannel):
             background.append(self.spawn(operator.run(self._emit(OPERATOR))))
@@ -460,6 +495,9 @@ class _Gateway:
         background.append(self.spawn(self.people.offers.run()))
         background += [self.spawn(self.life.reminders.run()), self.spawn(self.life.following.run())]
         self.runner.start()
+
+    async def _until(self, stop: asyncio.Event) -> None:
+        """Return once it is set, or no channel is left."""
         asked = asyncio.create_task(stop.wait())
         ended = asyncio.create_task(self.runner.over())
         try:
@@ -470,21 +508,61 @@ class _Gateway:
         finally:
             asked.cancel()
             ended.cancel()
-        logger.info("stopping")
-        await self.inbox.close()
-        await self.minds.stop(TURN_GRACE_S)
-        await self.tooling.close()
-        await self.life.notes.close()
-        await self.signs.close()
-        await self.outbox.drain(SEND_GRACE_S)
-        await self.runner.close()
-        for task in background:
-            task.cancel()
-        await self.travels.close()
-        await asyncio.wait(background)
-        await self.outbox.close()
-        if not stop.is_set():
-            raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
+
+    async def _end(self, background: Sequence[asyncio.Task[None]]) -> None:
+        """Along the way of a message, so that what is begun can end. What cannot be written any more is left off."""
+
+        async def settle() -> None:
+            for task in background:
+                task.cancel()
+            await self.travels.close()
+            await asyncio.wait(background)
+
+        for step in (
+            self.inbox.close,
+            lambda: self.minds.stop(TURN_GRACE_S),
+            self.tooling.close,
+            self.life.notes.close,
+            self.signs.close,
+            lambda: self.outbox.drain(SEND_GRACE_S),
+            self.runner.close,
+            settle,
+            self.outbox.close,
+        ):
+            try:
+                await step()
+            except Closed as error:
+                if not self.store.given_up:
+                    raise
+                logger.warning("stopping: %s", error)
+
+    async def _give_up(self, stop: asyncio.Event) -> None:
+        """Whoever waits for a log that cannot be written must not keep us from stopping."""
+        await stop.wait()
+        await asyncio.sleep(OUTAGE_GRACE_S)
+        self.store.give_up()
+
+    def _trouble(self, name: ChannelName, text: str) -> None:
+        self.people.owners.tell(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
+
+    def _outage(self, outage: Outage | None) -> None:
+        """The log cannot be written, or it can again. Nothing is taken in meanwhile, and nothing is said."""
+        dropped = {name: one.dropped for name, one in self.channels.items() if isinstance(one, CanDrop)}
+        if outage is not None:
+            logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
+            self.stats.problem("store", f"the log cannot be written: {outage.reason}", outage.since)
+            self.lapse = self.lapse or (outage, dropped)
+            return
+        self.stats.solved("store")
+        if self.lapse is None:
+            return
+        (began, before), self.lapse = self.lapse, None
+        text = f"The log could not be written from {clock_time(began.since)} to {clock_time(self.clock.now())}"
+        text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
+        for name, count in dropped.items():
+            if (lost := count - before.get(name, 0)) > 0:
+                text += f" {lost} lines that were said on {name} in that time could not be kept."
+        self.people.owners.tell(f"store:{began.since.isoformat()}", text)
 
     async def _order(self, order: Order) -> Answer:
         """Somebody steers the gateway from outside."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, NamedTuple
 
 from gateway.clock import Clock
-from gateway.events import Address, Command, Message, Post, PostKey, Sender
+from gateway.events import Address, ChannelName, Command, Message, Post, PostKey, Sender
 from gateway.limits.recent import Recent
 from gateway.records import OPERATOR, Fact, Queued
 from gateway.standing import Policy, standing
@@ -77,15 +77,17 @@ class Owners:
             if home is not None and self._owns(home) and (self._home is None or home.at.channel != OPERATOR):
                 self._home = home
 
-    def tell(self, key: str, text: str) -> None:
+    def tell(self, key: str, text: str, *, beside: ChannelName | None = None) -> None:
         """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
+
+        `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
 
         It is durable soon after, and not told again after a restart. Where no owner is known it stands in the
         process's own log alone, as everything does that is told.
         """
-        self._spawn(self.told(key, text))
+        self._spawn(self.told(key, text, beside=beside))
 
-    async def told(self, key: str, text: str) -> None:
+    async def told(self, key: str, text: str, *, beside: ChannelName | None = None) -> None:
         """As `tell`, and returns once it is durable. Raises `StoreError`."""
         async with self._turn:
             now = self._clock.now()
@@ -98,7 +100,7 @@ class Owners:
             if f"{day}:{key}" not in self._logged:
                 self._logged.keep(f"{day}:{key}", None)
                 logger.warning("for owners: %s", text)
-            to = await self._where()
+            to = await self._where(beside)
             if to is None or self._told[kind] > MOST:
                 return
             if self._told[kind] == MOST:
@@ -110,20 +112,24 @@ class Owners:
                 self._told[kind] += 1
                 self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
-    async def _where(self) -> Address | None:
+    async def _where(self, beside: ChannelName | None) -> Address | None:
         """Who was an owner may be none any more, and who was none may be one since the configuration says so."""
-        if (to := self._to()) is not None:
-            return to
-        if self._home is None or not self._owns(self._home):
-            self._home = await self._newest()
-        return None if self._home is None else self._home.at
+        to = self._to()
+        if to is None:
+            if self._home is None or not self._owns(self._home):
+                self._home = await self._newest()
+            to = None if self._home is None else self._home.at
+        if to is not None and to.channel == beside:
+            elsewhere = await self._newest(beside)
+            to = to if elsewhere is None else elsewhere.at
+        return to
 
-    async def _newest(self) -> _Home | None:
+    async def _newest(self, beside: ChannelName | None = None) -> _Home | None:
         before, at_the_console = None, None
         for _ in range(PAGES):
             page = await self._store.newest(PAGE, before=before, kinds=["direct", "command"])
             for one in reversed(page):
-                if (home := _direct(one.fact)) is not None and self._owns(home):
+                if (home := _direct(one.fact)) is not None and home.at.channel != beside and self._owns(home):
                     if home.at.channel != OPERATOR:
                         return home
                     at_the_console = at_the_console or home

@@ -1,21 +1,26 @@
 """Runs the channels, each in a task of its own, begins one anew where somebody wants that, and lets them come and go.
 
+One that its platform refuses, or that breaks, is tried again by itself; the others go on, and owners are told.
+
 What is begun anew is told down before it is cut, so that nothing is handed to it meanwhile, and only once it has said
 goodbye does it run again: with the same object, which knows what it has told already, or with another one in its place.
 """
 
 import asyncio
 import logging
+import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from channels.backoff import Backoff
 from channels.base import Channel, Denied, Emit
 from channels.tasks import end, within
 from gateway.clock import Clock
 from gateway.events import ChannelName, EventId, Link, Notification
 from gateway.ids import new_id
 from gateway.ops.stats import Stats
+from gateway.store import StoreError
 
 logger = logging.getLogger("reverie.runner")
 
@@ -24,6 +29,8 @@ PAUSE_S = 2.0
 NOT_THERE = "it is not there just now; look at how it is configured"
 GOODBYE_S = 3.0
 """Real seconds after which a goodbye that should take one is broken off, so that nothing waits for it for ever."""
+REFUSED_S = (60.0, 600.0)
+"""Until a refused channel is tried again: the first time, and from then on."""
 PATIENCE_S = 30.0
 """How long it may take to be connected again before that is said to take long."""
 
@@ -47,6 +54,14 @@ class _Line:
     """Why its platform does not want it; None: it does, or that is not known."""
     reason: str = ""
     """Why it is down."""
+    trouble: bool = False
+    """Owners were told that it is refused, or broke, and not yet that it is up again."""
+    recovered: Callable[[], None] = lambda: None
+    """Called when it is up again after such a trouble."""
+    been_up: bool = False
+    """It was up since the gateway started."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while it waits to be tried again, because it was refused or broke."""
     up: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is restarted."""
@@ -74,16 +89,21 @@ class _Line:
         for event in batch:
             if isinstance(event, Link):
                 self.reason = event.reason
+                if event.up:
+                    self.been_up, self.refused = True, None
+                    if self.trouble:
+                        self.trouble = False
+                        self.recovered()
                 (self.up.set if event.up else self.up.clear)()
 
     async def settled(self) -> None:
         """Return once it is up, or has ended."""
         assert self.running is not None
-        rising = asyncio.create_task(self.up.wait())
+        waits = [asyncio.create_task(one.wait()) for one in (self.up, self.ended)]
         try:
-            await asyncio.wait({self.running, rising}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self.running, *waits}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await end(rising)
+            await end(*waits)
 
 
 class Runner:
@@ -98,15 +118,19 @@ class Runner:
         stats: Stats,
         pause: Callable[[ChannelName, float], Awaitable[None]],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tell: Callable[[ChannelName, str], None] = lambda _name, _text: None,
+        random: Callable[[], float] = _random.random,
     ) -> None:
         """`emits`: what each is handed, also those that are `put` later.
 
         `pause(channel, seconds)`: let what waits for it go, then hand it nothing more until its link comes up. `spawn`
-        starts a task whose failure stops the gateway.
+        starts a task whose failure stops the gateway. `tell`: tells owners what has become of a channel.
         """
         self._clock, self._stats, self._pause, self._spawn = clock, stats, pause, spawn
+        self._tell, self._random = tell, random
+        self._moved = asyncio.Event()
         self._emits = emits
-        self._lines = {name: _Line(channel, emits[name]) for name, channel in channels.items()}
+        self._lines = {name: self._line(channel) for name, channel in channels.items()}
         self._works: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -117,9 +141,10 @@ class Runner:
                 line.running = self._spawn(self._run(line))
 
     async def over(self) -> None:
-        """Return once none runs any more and none is to come: each was refused by its platform."""
-        while going := self._going():
-            await asyncio.wait(going)
+        """Return once each was refused by its platform before it was ever up, and none is to come."""
+        while self._hopeful():
+            self._moved.clear()
+            await self._moved.wait()
 
     async def close(self) -> None:
         """End them all. Each says goodbye to its platform within a second."""
@@ -133,13 +158,18 @@ class Runner:
         """Do it beside the channels: it may lead to another one, so none is the last meanwhile. Ends with `close`."""
         task = self._spawn(work)
         self._works.add(task)
-        task.add_done_callback(self._works.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._works.discard(task)
+            self._moved.set()
+
+        task.add_done_callback(done)
 
     def put(self, channel: Channel) -> None:
         """Run it from now on: a new one, or another in the place of one that was `cut`. Returns at once."""
         if self._closed:
             return
-        line = self._lines.setdefault(channel.name, _Line(channel, self._emits[channel.name]))
+        line = self._lines.setdefault(channel.name, self._line(channel))
         line.channel, line.shut = channel, False
         line.running = self._spawn(self._run(line))
 
@@ -208,13 +238,49 @@ class Runner:
             await line.take([Link(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)])
 
     async def _run(self, line: _Line) -> None:
-        name, line.refused = line.channel.name, None
-        try:
-            await line.channel.run(line.heard)
-        except Denied as error:  # the others go on
-            logger.error("%s is refused and stays off: %s", name, error.reason)  # noqa: TRY400 - no bug
-            line.refused = error.reason
-            self._stats.refused(name, error.reason, self._clock.now())
+        name, backoff = line.channel.name, Backoff()
+        line.refused = None
+        while True:
+            line.ended.clear()
+            begun_s = self._clock.monotonic()
+            try:
+                await line.channel.run(line.heard)
+            except Denied as error:  # the others go on
+                delay_s = REFUSED_S[0 if line.refused is None else 1]
+                logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
+                line.refused = error.reason
+                self._stats.refused(name, error.reason, self._clock.now())
+                self._troubled(line, f"{name} is refused by its platform: {error.reason}. I keep trying.")
+            except StoreError:
+                raise  # without its log the gateway cannot go on
+            except Exception as error:  # a bug in the adapter: the others go on
+                delay_s = backoff.next_s(self._clock.monotonic() - begun_s, self._random())
+                reason = f"internal error: {type(error).__name__}"
+                logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
+                now = self._clock.now()
+                await line.take([Link(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)])
+                self._troubled(line, f"{name} broke ({reason}) and is begun anew. The log of the process says more.")
+            else:
+                return
+            line.ended.set()
+            self._moved.set()
+            await self._clock.sleep(delay_s)
+
+    def _line(self, channel: Channel) -> _Line:
+        name = channel.name
+        return _Line(channel, self._emits[name], recovered=lambda: self._tell(name, f"{name} is up again."))
+
+    def _troubled(self, line: _Line, text: str) -> None:
+        if not line.trouble and (line.been_up or any(one.been_up for one in self._lines.values())):
+            line.trouble = True
+            self._tell(line.channel.name, text)
+
+    def _hopeful(self) -> bool:
+        """Whether any channel was up, or may yet come up."""
+        if self._works:
+            return True
+        going = [line for line in self._lines.values() if line.running is not None and not line.running.done()]
+        return any(line.refused is None or line.been_up for line in going)
 
     def _going(self) -> list[asyncio.Task[None]]:
         running = (line.running for line in self._lines.values() if line.running is not None)

@@ -151,7 +151,15 @@ class IrcChannel:
     async def run(self, emit: Emit) -> None:
         self._up, self._logins = None, Logins()
         self._inbox.left(lambda item: not isinstance(item[0], Link))  # how the link was when it was cut is no news
-        await self._inbox.between(self._stay_connected(), self._inbox.run(emit))
+        reading_on = asyncio.create_task(self._inbox.read_on(self._clock))
+        try:
+            await self._inbox.between(self._stay_connected(), self._inbox.run(emit))
+        finally:
+            await end(reading_on)
+
+    @property
+    def dropped(self) -> int:
+        return self._inbox.dropped
 
     def _pause(self, full: bool) -> None:
         transport = self._connection.transport if self._connection else None

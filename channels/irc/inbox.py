@@ -1,18 +1,58 @@
 """What was heard, and what of it is durable once it is emitted."""
 
+from collections.abc import Callable
+from itertools import chain
+
 from channels import inbox
 from channels.base import Emit
-from gateway.events import Notification
+from channels.tasks import within
+from gateway.clock import Clock
+from gateway.events import Link, Message, Notification
 
 BATCH = 256
+STUCK_S = 15.0
+"""Nothing was taken for so long: a server would soon end a connection that nobody reads."""
+MOST = 8192
+"""Then so many are held at most."""
+
+_Item = tuple[Notification | None, str | None]
 
 
-class Inbox(inbox.Inbox[tuple[Notification | None, str | None]]):
-    """Notifications, each with the cursor that becomes durable with it."""
+class Inbox(inbox.Inbox[_Item]):
+    """Notifications, each with the cursor that becomes durable with it.
+
+    IRC tells nothing twice. So while nobody takes what was heard (the log cannot be written) it goes on being read, and
+    past `MOST` the oldest leaves first: what is said to nobody in particular before what is said to us.
+    """
+
+    def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
+        super().__init__(pause)
+        self.dropped = 0
 
     def tell(self, notification: Notification | None, cursor: str | None = None) -> None:
         """As `put`. Without a notification the cursor becomes durable by itself."""
         self.put((notification, cursor))
+        if len(self._waiting) > MOST:
+            self._drop(MOST // 8)
+
+    async def read_on(self, clock: Clock) -> None:
+        """See to it that reading goes on also if nothing is taken for long. Ends only by cancellation."""
+        while True:
+            await self.filled()
+            try:
+                await within(clock, STUCK_S, self.room())
+            except TimeoutError:
+                self._most = float("inf")  # until it is drained
+                self._make_room()
+
+    def _drop(self, count: int) -> None:
+        held = list(self._waiting)
+        talk = (place for place, (one, _) in enumerate(held) if not isinstance(one, Link) and not _addressed(one))
+        rest = (place for place, (one, _) in enumerate(held) if _addressed(one))
+        gone = {place for place, _ in zip(chain(talk, rest), range(count), strict=False)}
+        self.dropped += sum(isinstance(held[place][0], Message) for place in gone)
+        self._waiting.clear()
+        self._waiting.extend(item for place, item in enumerate(held) if place not in gone)
 
     async def run(self, emit: Emit) -> None:
         """Emit in order, in batches. Ends only by cancellation or by what `emit` raises."""
@@ -22,3 +62,7 @@ class Inbox(inbox.Inbox[tuple[Notification | None, str | None]]):
             cursor = next((moved for _, moved in reversed(taken) if moved is not None), None)
             if batch or cursor is not None:
                 await emit(batch, cursor=cursor)
+
+
+def _addressed(one: Notification | None) -> bool:
+    return isinstance(one, Message) and one.kind != "room"

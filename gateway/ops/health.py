@@ -15,10 +15,13 @@ from pathlib import Path
 
 from gateway.clock import Clock
 from gateway.events import ChannelName
+from gateway.ops.report import told_problem
 from gateway.ops.stats import SNAPSHOT, Snapshot, Stats
 from gateway.store import Store, StoreError
 
 BEAT_S = 5.0
+BLOCK_BYTES = 4096
+"""The sign is filled up with blanks, a block or two of a disk, so that the next one has room in its place."""
 STALE_S = 30.0
 """Six missed beats: longer than any pause of a healthy process, shorter than people's patience."""
 
@@ -46,7 +49,7 @@ async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event) -> 
     try:
         while True:
             news.clear()
-            with contextlib.suppress(OSError):  # full or read-only: then the sign is missing, and that is seen
+            with contextlib.suppress(OSError):  # read-only: then the sign is missing, and that is seen
                 _write(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
             waits = [asyncio.ensure_future(clock.sleep(BEAT_S)), asyncio.ensure_future(news.wait())]
             try:
@@ -61,12 +64,23 @@ async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event) -> 
 
 
 def _write(file: Path, text: bytes, now_s: float) -> None:
-    """Whole or not at all for whoever reads it meanwhile."""
+    """Whole or not at all for whoever reads it meanwhile; on a full disk over the last one, which needs no room."""
+    text = text.ljust((len(text) // BLOCK_BYTES + 2) * BLOCK_BYTES)
     fresh = file.with_name(f"{file.name}.new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as opened:
-        opened.write(text)
-    os.utime(fresh, (now_s, now_s))
-    fresh.replace(file)
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as opened:
+            opened.write(text)
+        os.utime(fresh, (now_s, now_s))
+        fresh.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        if len(text) > file.stat().st_size:  # half of it would be no sign at all
+            raise
+        with file.open("r+b", buffering=0) as opened:
+            opened.write(text)
+            opened.truncate(len(text))
+        os.utime(file, (now_s, now_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +108,14 @@ async def check(store: Path, channels: Collection[str], now: datetime) -> Health
     if sign is None:
         return Health(ok=False, findings=(f"no gateway is running with the store {store}",))
     if sign.age_s > STALE_S:
-        return Health(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: the gateway has stopped or hangs",))
+        why = f"the gateway has stopped, hangs, or cannot write beside {store}"
+        return Health(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: {why}",))
     try:
         async with await Store.open_readonly(store) as reader:
             links = {link.channel: link for link in await reader.links() if link.at >= sign.snapshot.started}
     except StoreError as error:
         return Health(ok=False, findings=(str(error),))
-    bad = []
+    bad = [told_problem(one) for one in sign.snapshot.problems]
     for name in channels:
         link = links.get(ChannelName(name))
         if link is None:

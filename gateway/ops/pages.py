@@ -9,6 +9,7 @@ from gateway.ops.http import Page
 from gateway.ops.limit_stats import LimitStats
 from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
+from gateway.ops.report import told_problem
 from gateway.ops.site import Pages
 from gateway.ops.stats import ChannelStats, Stats
 from gateway.ops.tool_stats import ToolStats
@@ -41,7 +42,8 @@ def pages(
     def ready() -> Page:
         now = stats.snapshot()
         states = {one.channel: one.state for one in now.channels}
-        reasons = [clean(_reason(one)) for one in now.channels if one.state != "up"]
+        reasons = [clean(told_problem(one)) for one in now.problems]
+        reasons += [clean(_reason(one)) for one in now.channels if one.state != "up"]
         return Page(
             body=json.dumps({"ready": now.ready, "channels": states, "reasons": reasons}) + "\n",
             status=HTTPStatus.OK if now.ready else HTTPStatus.SERVICE_UNAVAILABLE,

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from gateway.ops.stats import ChannelStats, Snapshot
+from gateway.ops.stats import ChannelStats, Problem, Snapshot
 
 COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
 
@@ -37,6 +37,11 @@ def told(one: ChannelStats, now: datetime) -> str:
     if one.reconnects:
         text += f", {one.reconnects} reconnect{'s' if one.reconnects > 1 else ''}"
     return f"{text}: {one.reason}" if one.reason else text
+
+
+def told_problem(one: Problem) -> str:
+    """One problem in one line, with its beginning."""
+    return f"{' '.join(one.reason.split())} (since {clock_time(one.since)})"
 
 
 def clock_time(at: datetime) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.events import ChannelName
 from gateway.ops.health import STALE_S, last_sign
-from gateway.ops.report import COLUMNS, age_s, clock_time, rows, span, table
+from gateway.ops.report import COLUMNS, age_s, clock_time, rows, span, table, told_problem
 from gateway.ops.stats import Snapshot
 from gateway.store import LinkState, Store, StoreError
 
@@ -29,7 +29,8 @@ class Seen:
     def lines(self, now: datetime) -> list[str]:
         """For people. Untrusted text is in it as it came."""
         if self.snapshot is not None:
-            return [self.finding, *table([COLUMNS, *rows(self.snapshot, now)])]
+            problems = [told_problem(one) for one in self.snapshot.problems]
+            return [self.finding, *problems, *table([COLUMNS, *rows(self.snapshot, now)])]
         known = [
             (
                 one.channel,
@@ -43,7 +44,7 @@ class Seen:
         return [self.finding, *(table([("channel", "platform", "state", "since", "reason"), *known]) if known else [])]
 
     def as_json(self, now: datetime) -> str:
-        """For programs: `running`, `finding`, `channels`. ASCII, one line. Absent there: null."""
+        """For programs: `running`, `finding`, `problems`, `channels`. ASCII, one line. Absent there: null."""
         told: list[dict[str, object]]
         if self.snapshot is not None:
             told = [
@@ -70,7 +71,8 @@ class Seen:
                 }
                 for one in self.links
             ]
-        return json.dumps({"running": self.running, "finding": self.finding, "channels": told})
+        problems = [told_problem(one) for one in self.snapshot.problems] if self.snapshot is not None else []
+        return json.dumps({"running": self.running, "finding": self.finding, "problems": problems, "channels": told})
 
 
 async def seen(store: Path, platforms: Mapping[ChannelName, str], now: datetime) -> Seen:

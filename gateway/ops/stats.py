@@ -34,6 +34,17 @@ class ChannelStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What keeps the gateway from doing its work, besides a channel that is not up."""
+
+    what: str
+    """Its name, e.g. `store`; there is one problem of a name at a time."""
+    since: datetime
+    reason: str
+    """One sentence for people, with what to do. Untrusted: perhaps a server's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The state of a gateway at one moment."""
 
@@ -45,12 +56,14 @@ class Snapshot:
     """Keys of it that say something else by now and count after a restart only."""
     broken: bool = False
     """It was written since and could not be taken."""
+    problems: tuple[Problem, ...] = ()
+    """Those that there are, the oldest first."""
 
     @property
     def ready(self) -> bool:
-        """Everything that may be connected is: a refused channel needs the operator, not time."""
+        """No problem, and everything that may be connected is: a refused channel needs the operator, not time."""
         wanted = [one.state for one in self.channels if one.state != "refused"]
-        return bool(wanted) and all(state == "up" for state in wanted)
+        return bool(wanted) and all(state == "up" for state in wanted) and not self.problems
 
 
 SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
@@ -71,6 +84,7 @@ class Stats:
             for name, platform in platforms.items()
         }
         self._was_up: set[ChannelName] = set()
+        self._problems: dict[str, Problem] = {}
         self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
         self.changed: Callable[[], None] = lambda: None
         """Called after each change of a state."""
@@ -97,6 +111,17 @@ class Stats:
         if not broken:
             self._read, self._later = now, tuple(later)
         self.changed()
+
+    def problem(self, what: str, reason: str, since: datetime) -> None:
+        """There is this problem until it is `solved`. Said again, it has another reason by now."""
+        before = self._problems.get(what)
+        self._problems[what] = Problem(what=what, since=since if before is None else before.since, reason=reason)
+        self.changed()
+
+    def solved(self, what: str) -> None:
+        """There is no such problem any more. One that there was not is as good."""
+        if self._problems.pop(what, None) is not None:
+            self.changed()
 
     def took(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
         """These came in and were new. What comes from elsewhere is not counted."""
@@ -135,5 +160,10 @@ class Stats:
             replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
         )
         return Snapshot(
-            started=self._started, channels=channels, read=self._read, later=self._later, broken=self._broken
+            started=self._started,
+            channels=channels,
+            read=self._read,
+            later=self._later,
+            broken=self._broken,
+            problems=tuple(self._problems.values()),
         )

@@ -37,6 +37,7 @@ from gateway.store.log import Store
 from gateway.store.reader import LogRow, Reader, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.uses import Placed, Uses
+from gateway.store.writer import Outage
 
 __all__ = [
     "Appended",
@@ -50,6 +51,7 @@ __all__ = [
     "LogRow",
     "Missing",
     "NotWritten",
+    "Outage",
     "OutboxPart",
     "OutboxPost",
     "PartState",

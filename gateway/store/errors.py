@@ -2,7 +2,7 @@
 
 StoreError
 ├── Closed        stop: this store was closed, nothing was written
-├── NotWritten    tell, or try again: nothing of this append is in the log; the store still works
+├── NotWritten    tell: nothing of this append is in the log; the store still works
 ├── BadQuery      tell: search terms that cannot be searched for
 └── CannotOpen    stop and tell the operator; nothing on disk was changed
     ├── Missing       there is no such file
@@ -10,6 +10,8 @@ StoreError
     ├── TooNew        a newer reverie wrote it
     └── Unreadable    not ours, damaged, or not permitted
 """
+
+import sqlite3
 
 
 class StoreError(Exception):
@@ -53,3 +55,23 @@ class TooNew(CannotOpen):
 
 class Unreadable(CannotOpen):
     """Not a store of ours, damaged, or not permitted."""
+
+
+_PASSING = {
+    sqlite3.SQLITE_FULL: "the disk is full: make room where the store is",
+    sqlite3.SQLITE_BUSY: "another program holds a lock on the store: end it",
+    sqlite3.SQLITE_LOCKED: "another program holds a lock on the store: end it",
+    sqlite3.SQLITE_PROTOCOL: "another program holds a lock on the store: end it",
+    sqlite3.SQLITE_IOERR: "the disk reports an error: look at the system's log",
+    sqlite3.SQLITE_READONLY: "the store cannot be written: see that its file and folder are writable",
+    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened: see that its file and folder are there and accessible",
+    sqlite3.SQLITE_PERM: "the store cannot be opened: see that its file and folder are there and accessible",
+    sqlite3.SQLITE_NOMEM: "there is not enough memory",
+}
+"""By SQLite's primary result code (https://www.sqlite.org/rescode.html)."""
+
+
+def passing(error: Exception) -> str:
+    """Why a write failed, and what to do, if trying it again may help. Empty: it will not, e.g. the file is damaged."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return "" if code is None else _PASSING.get(code & 0xFF, "")

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +17,7 @@ from gateway.store.moves import finish
 from gateway.store.reader import Reader
 from gateway.store.schema import WRITER_PRAGMAS, check_current, make, unreadable, uri
 from gateway.store.upgrade import bring_forward
-from gateway.store.writer import Listener, Writer, last_seq
+from gateway.store.writer import Listener, Outage, Writer, last_seq
 
 
 class Store(Reader):
@@ -32,11 +32,13 @@ class Store(Reader):
         self._lock = lock
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock) -> Self:
+    async def open(cls, path: Path, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
         """Open for writing, making the file and its folders if they are not there, and migrating it.
 
         Takes time that does not grow with the log. Raises InUse, TooNew or Unreadable; never deletes
-        anything. The clock only says, in the lock file, since when the store is held.
+        anything. `patient`: while the log cannot be written appends wait for that by `clock`; one try waits for
+        another program's lock for `locked_s` of real time. Else the clock only says, in the lock file, since when
+        the store is held.
         """
         lock = await asyncio.to_thread(_prepare, path, clock)
         opened: list[aiosqlite.Connection] = []
@@ -44,6 +46,8 @@ class Store(Reader):
             opened.append(writing := await aiosqlite.connect(uri(path, "rw"), uri=True, isolation_level="IMMEDIATE"))
             for pragma in WRITER_PRAGMAS:
                 await writing.execute_fetchall(pragma)
+            if patient:
+                await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
             last = await last_seq(writing)
             opened.append(reading := await connect_reader(path))
         except BaseException as error:
@@ -53,7 +57,7 @@ class Store(Reader):
             if isinstance(error, sqlite3.Error):
                 raise unreadable(path, error) from error
             raise
-        return cls(path, reading, writing, Writer(writing, last), lock)
+        return cls(path, reading, writing, Writer(writing, last, clock if patient else None), lock)
 
     @staticmethod
     async def open_readonly(path: Path) -> Reader:
@@ -74,11 +78,33 @@ class Store(Reader):
 
         The answers stand in the order of the entries. Many callers at once share commits, in the order in
         which they called. Raises ValueError at once for an entry that can never be stored (a time without
-        zone, a lone surrogate, a cause that does not stand before it); NotWritten if the database refuses
-        (disk full, ...): nothing of this append is written, others are not harmed, and it may be tried
-        again; Closed after `close`. Cancelled, the entries are wholly written or not at all.
+        zone, a lone surrogate, a cause that does not stand before it); NotWritten if the database refuses:
+        nothing of this append is written, others are not harmed; Closed after `close`. A patient store does not
+        raise for what may pass (disk full, locked, ...): the append waits until it is written, or until `give_up`,
+        and raises Closed then. Cancelled, the entries are wholly written or not at all.
         """
         return await self._writer.append(entries)
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why a patient store cannot write, and since when. None: it can, as far as it is known."""
+        return self._writer.outage
+
+    def hear_outages(self, listener: Callable[[Outage | None], None]) -> None:
+        """From now on call this when an outage begins or has another reason, and with None when it is over.
+
+        It is called on the event loop, and returns at once.
+        """
+        self._writer.outages.append(listener)
+
+    def give_up(self) -> None:
+        """Wait for the end of no outage any more: the gateway stops."""
+        self._writer.given_up.set()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether that was said."""
+        return self._writer.given_up.is_set()
 
     def hear(self, listener: Listener) -> None:
         """From now on call this with the entries of each append, and what became of them.

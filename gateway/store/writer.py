@@ -1,17 +1,26 @@
-"""The one task that writes. Everything that is queued while a commit runs goes into the next one."""
+"""The one task that writes. Everything that is queued while a commit runs goes into the next one.
+
+The gateway's writer is patient: while the disk is full, the file locked or a write fails, appends wait in their order
+and are tried again until they succeed or `given_up` is set. So no caller needs a retry of its own, and nothing is done
+twice.
+"""
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import aiosqlite
 
+from channels.tasks import within
+from gateway.clock import Clock
 from gateway.records import Seq
 from gateway.store.entries import Appended, Entry
-from gateway.store.errors import Closed, NotWritten
+from gateway.store.errors import Closed, NotWritten, passing
 from gateway.store.plan import Draft, Plan, draft, keys, plan
 from gateway.store.projections import SqlValue, grouped
 
@@ -27,6 +36,11 @@ _CHUNKS = tuple(2**power for power in range(11, -1, -1))
 event loop each time costs up to 5 ms (sys.getswitchinterval) to get it back; so many rows are one step.
 Few sizes, so that the prepared statements stay cached."""
 
+FIRST_WAIT_S, MOST_WAIT_S = 0.25, 5.0
+"""Between two tries of a patient writer: doubles from the first to the second."""
+LOCKED_S = 5.0
+"""A lock of another program is an outage once it has lasted so long; other failures are one at once."""
+
 Params = tuple[SqlValue, ...]
 Listener = Callable[[Sequence[Entry], Sequence[Appended]], None]
 
@@ -38,12 +52,33 @@ class _Append:
     done: asyncio.Future[tuple[Appended, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The log cannot be written."""
+
+    since: datetime
+    reason: str
+    """Why, for people, with what to do about it."""
+
+
 class Writer:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
-    def __init__(self, connection: aiosqlite.Connection, last: Seq) -> None:
+    def __init__(self, connection: aiosqlite.Connection, last: Seq, patient: Clock | None = None) -> None:
+        """`patient`: the clock by which it tries again. None: an append that fails is refused at once."""
         self._connection = connection
         self._last = last
+        self._unsure = False
+        """A rollback has failed, so what the file has is not known."""
+        self._patient = patient
+        self._failing: tuple[datetime, float] | None = None
+        """Since when appends fail, also by the monotonic clock."""
+        self._tries = 0
+        self.outage: Outage | None = None
+        """As `Store.outage`."""
+        self.given_up = asyncio.Event()
+        self.outages: list[Callable[[Outage | None], None]] = []
+        """Called when an outage begins (again with each new reason), and with None when it is over."""
         self._queue: deque[_Append] = deque()
         self._wake = asyncio.Event()
         self._closing = False
@@ -55,7 +90,7 @@ class Writer:
 
     async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
         """See `Store.append`."""
-        if self._closing:
+        if self._closing or (self.outage is not None and self.given_up.is_set()):
             raise Closed("the store is closed")
         drafts = draft(entries)
         if not drafts:
@@ -68,16 +103,20 @@ class Writer:
     async def close(self) -> None:
         """Take no more, write what is queued, end the task. The connection stays open."""
         self._closing = True
+        self.given_up.set()
         self._wake.set()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
             while self._queue or not self._closing:
-                await self._wake.wait()
+                if self._failing is None or self.given_up.is_set():
+                    await self._wake.wait()
                 self._wake.clear()
                 while batch := self._take():
                     await self._write(batch)
+                if self._failing is not None and self._patient is not None and not self.given_up.is_set():
+                    await self._probe(self._patient)
         finally:  # only a cancelled task leaves anything here
             self._closing = True
             for call in self._queue:
@@ -96,29 +135,86 @@ class Writer:
         return batch
 
     async def _write(self, batch: list[_Append]) -> None:
-        try:
-            answers = await self._commit([call.drafts for call in batch])
-        except asyncio.CancelledError:
-            for call in batch:
-                if not call.done.done():
-                    call.done.set_exception(Closed("the store was closed while this was being written"))
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
-            await self._undo()
-            if len(batch) == 1:
-                if not batch[0].done.done():
+        while batch := [call for call in batch if not call.done.done()]:
+            try:
+                answers = await self._commit([call.drafts for call in batch])
+            except asyncio.CancelledError:
+                self._refuse(batch, Closed("the store was closed while this was being written"))
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
+                await self._undo()
+                if self._patient is not None and passing(error):
+                    await self._wait(self._patient, error, batch)
+                    continue
+                if len(batch) == 1:
                     refusal = NotWritten(f"not written to the log: {error}")
                     refusal.__cause__ = error
-                    batch[0].done.set_exception(refusal)
+                    self._refuse(batch, refusal)
+                    return
+                half = len(batch) // 2  # narrows down to the one that is to blame, in few more commits
+                await self._write(batch[:half])
+                await self._write(batch[half:])
                 return
-            half = len(batch) // 2  # narrows down to the one that is to blame, in few more commits
-            await self._write(batch[:half])
-            await self._write(batch[half:])
+            self._works()
+            for call, answer in zip(batch, answers, strict=True):
+                self._tell(call.entries, answer)
+                if not call.done.done():
+                    call.done.set_result(answer)
             return
-        for call, answer in zip(batch, answers, strict=True):
-            self._tell(call.entries, answer)
+
+    async def _probe(self, clock: Clock) -> None:
+        """Whoever waited has gone: see whether it can be written by now."""
+        try:
+            ((version,),) = await self._connection.execute_fetchall("PRAGMA user_version")
+            await self._connection.execute_fetchall("BEGIN IMMEDIATE")
+            await self._connection.execute_fetchall(f"PRAGMA user_version = {version}")
+            await self._connection.commit()
+        except sqlite3.Error as error:
+            await self._undo()
+            await self._wait(clock, error, [])
+        else:
+            self._works()
+
+    async def _wait(self, clock: Clock, error: Exception, batch: list[_Append]) -> None:
+        """Until it is to be tried again. Given up: refuse all that waits."""
+        now, now_s = clock.now(), clock.monotonic()
+        self._failing = since, since_s = self._failing or (now, now_s)
+        reason = passing(error)
+        locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        if (not locked or now_s - since_s >= LOCKED_S) and (self.outage is None or self.outage.reason != reason):
+            self.outage = Outage(since, reason)
+            self._announce()
+        self._tries += 1
+        delay_s = min(FIRST_WAIT_S * 2.0 ** min(self._tries - 1, 10), 1.0 if locked else MOST_WAIT_S)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await within(clock, delay_s, self.given_up.wait())
+        except asyncio.CancelledError:
+            self._refuse(batch, Closed("the store was closed before this was written"))
+            raise
+        if self.given_up.is_set():
+            self.outage = self.outage or Outage(since, reason)
+            self._refuse([*batch, *self._queue], Closed(f"given up before this was written: {reason}"))
+            self._queue.clear()
+
+    def _works(self) -> None:
+        self._failing, self._tries = None, 0
+        if self.outage is not None:
+            self.outage = None
+            self._announce()
+
+    def _announce(self) -> None:
+        for listener in self.outages:
+            try:
+                listener(self.outage)
+            except Exception:  # a bug, and no reason to write no more
+                logger.exception("an outage of the log could not be told")
+
+    @staticmethod
+    def _refuse(batch: Sequence[_Append], error: Exception) -> None:
+        for call in batch:
             if not call.done.done():
-                call.done.set_result(answer)
+                call.done.set_exception(error)
 
     def _tell(self, entries: Sequence[Entry], answer: tuple[Appended, ...]) -> None:
         for listener in self.listeners:
@@ -128,14 +224,23 @@ class Writer:
                 logger.exception("what was written could not be told")
 
     async def _commit(self, batch: list[tuple[Draft, ...]]) -> list[tuple[Appended, ...]]:
+        if self._unsure:
+            await self._reread()
         made = plan(batch, await self._known(list(keys(batch))), self._last)
         if made.rows:
+            # By itself, or each of the statements that follow would wait for another program's lock.
+            await self._connection.execute_fetchall("BEGIN IMMEDIATE")
             # Queued together, they run without a word between the threads; each hop costs 0.1 ms.
             writes = [self._connection.executemany(sql, rows) for sql, rows in _statements(made)]
             for result in await asyncio.gather(*writes, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
-            await self._connection.commit()
+            try:
+                await self._connection.commit()
+            except sqlite3.Error:  # it may have been committed all the same
+                await self._reread()
+                if self._last < made.rows[-1].seq:
+                    raise
             self.commits += 1
             self._last = made.rows[-1].seq
         return made.answers
@@ -150,11 +255,14 @@ class Writer:
 
     async def _undo(self) -> None:
         """Back to the last commit, as the file has it: an error in COMMIT leaves open which one that is."""
-        try:
-            await self._connection.rollback()
-            self._last = await last_seq(self._connection)
-        except (sqlite3.Error, ValueError):
-            return  # the next transaction meets the same trouble and answers its caller with it
+        self._unsure = True
+        with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction meets the same trouble
+            await self._reread()
+
+    async def _reread(self) -> None:
+        await self._connection.rollback()
+        self._last = await last_seq(self._connection)
+        self._unsure = False
 
 
 async def last_seq(connection: aiosqlite.Connection) -> Seq:

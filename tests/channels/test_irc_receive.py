@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from channels.irc.inbox import MOST
+from gateway.clock import ManualClock
 from gateway.events import NOTIFICATION, Membership
 from tests.channels.irc_kit import running, story
 from tests.servers.ircd import Ircd, Options
@@ -201,3 +203,30 @@ async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) 
         assert max(size for size, _ in run.batches) <= 256
         if blocked > 1:
             assert max(size for size, _ in run.batches) > 50
+
+
+@story
+async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us_is_kept() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        run.open.clear()
+        bot, channel = ircd.clients[0], run.channel
+        count = MOST + 3000
+        bot.send(":al!a@h PRIVMSG #room :reverie: are you there?")
+        for number in range(count):
+            bot.send(f":al!a@h PRIVMSG #room :{number}")
+        await channel._inbox.filled()
+        advancing = asyncio.create_task(run.until_advancing(clock, lambda: not channel._inbox.full))
+        await channel._inbox.room()
+        await advancing
+        bot.send("PING :end")
+        await ircd.received("PONG :end")
+        run.open.set()
+        await run.until(lambda: bool(run.messages) and run.messages[-1].text == str(count - 1))
+        kept = [message.text for message in run.messages]
+        assert kept[0].endswith("are you there?")
+        numbers = [int(text) for text in kept[1:]]
+        assert numbers == sorted(numbers)
+        assert numbers[-2000:] == list(range(count - 2000, count))
+        assert channel.dropped == count - len(numbers) > 0

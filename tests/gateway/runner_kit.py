@@ -24,6 +24,8 @@ class Line:
         self.kit, self.store, self.clock = kit, store, clock
         self.tasks: set[asyncio.Task[None]] = set()
         self.links: list[tuple[bool, str]] = []
+        self.told: list[str] = []
+        """What owners are told."""
         self.said = self.posted = 0
         self.slow_s = 0.0
         """How long it takes until something is durable."""
@@ -37,6 +39,7 @@ class Line:
             stats=self.stats,
             pause=self.outbox.pause,
             spawn=self.spawn,
+            tell=lambda _, text: self.told.append(text),
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

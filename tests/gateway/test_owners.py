@@ -34,7 +34,12 @@ class Told:
         self.known = Known()
         who = Policy(
             dm="open",
-            roles={f"{CHANNEL}:root": "owner", f"{CHANNEL}:boss": "owner", f"{CHANNEL}:mod": "admin"},
+            roles={
+                f"{CHANNEL}:root": "owner",
+                f"{CHANNEL}:boss": "owner",
+                "irc.y:root": "owner",
+                f"{CHANNEL}:mod": "admin",
+            },
             rooms={},
             known=lambda: self.known,
             grants={f"{CHANNEL}:half": [Grant("owner", "agent:reverie", "by the operator")]},
@@ -133,6 +138,22 @@ def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path)
         assert (await told.all_said())[-1] == (f"{CHANNEL}/boss", "more"), "found in the log"
 
     lives(tmp_path, story, after, later)
+
+
+def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
+    other = replace(said("root", "root", kind="direct"), at=Address(channel=ChannelName("irc.y"), room=RoomId("root")))
+
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.told("a", "it is down", beside=CHANNEL)
+        await told.hears(other)
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.told("b", "it is down", beside=CHANNEL)
+        await told.owners.told("c", "something else")
+        places = [where for where, _ in await told.all_said()]
+        assert places == [f"{CHANNEL}/root", "irc.y/root", f"{CHANNEL}/root"]
+
+    lives(tmp_path, story)
 
 
 def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:

@@ -110,13 +110,36 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
         over = it.spawn(it.runner.over())
-        await asyncio.wait_for(over, 30)
         assert await it.runner.restart(channel.name, "x") == refused
+        assert not over.done(), "it was up, so it may come up again"
         channel.mood = "up"
-        over = it.spawn(it.runner.over())
         assert await it.runner.restart(channel.name, "x") == Restarted(state="up")
         assert it.stats.snapshot().channels[0].state == "up"
         assert channel.runs == 4
+
+
+@story
+async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both_ends(tmp_path: Path) -> None:
+    channel, clock = Moody(), ManualClock()
+    async with moody(tmp_path, channel, clock) as it:
+        channel.mood = "refused"
+        await it.runner.restart(channel.name, "x")
+        for runs, wait_s in ((3, 60.0), (4, 600.0), (5, 600.0)):
+            await asyncio.sleep(0.01)
+            clock.advance(wait_s - 1)
+            await asyncio.sleep(0.01)
+            assert channel.runs == runs - 1
+            clock.advance(1)
+            while channel.runs < runs:
+                await asyncio.sleep(0.001)
+        assert it.told == ["moody is refused by its platform: the token is refused. I keep trying."]
+        assert it.stats.snapshot().channels[0].state == "refused"
+        channel.mood = "up"
+        await asyncio.sleep(0.01)
+        clock.advance(600)
+        while it.stats.snapshot().channels[0].state != "up":
+            await asyncio.sleep(0.001)
+        assert it.told[1:] == ["moody is up again."]
 
 
 @pytest.mark.parametrize(("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")])
