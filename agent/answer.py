@@ -1,17 +1,13 @@
 """One answer of the model, heard to its end."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from agent.models.base import Began, End, Model, Partial, Reasoned, Request, Text, ToolCall, ToolSpec
 from agent.outcome import Progress
 from agent.steps import whole
 from gateway.events import Account
-
-if TYPE_CHECKING:
-    from agent.models.leaks import BadCall
 
 
 @dataclass(slots=True)
@@ -25,16 +21,21 @@ class Answer:
     end: End | None = None
     """None: it has not ended."""
 
-    def hear(self, news: "Sequence[Text | ToolCall | BadCall]") -> None:
-        """This was found in what it said."""
-        for one in news:
-            match one:
-                case Text(text=text):
-                    self.text += text
-                case ToolCall():
-                    self.calls = (*self.calls, _clean(one))
-                case bad:
-                    self.problems = (*self.problems, bad.said)
+    def find_calls(self, request: Request, known: tuple[ToolSpec, ...]) -> None:
+        """Take the text for calls of known tools, if it is nothing else and the model was not told any of them."""
+        from agent.models.leaks import BadCall, recover, stands_in  # noqa: PLC0415 - seldom needed, and large
+
+        found = recover(self.text, known)
+        calls = tuple(
+            [
+                _clean(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, recovered=True))
+                for number, one in enumerate(found, start=1)
+                if not isinstance(one, BadCall)
+            ]
+        )
+        if found and not any(stands_in(call, request) for call in calls):
+            self.text, self.calls = "", calls
+            self.problems = tuple([one.said for one in found if isinstance(one, BadCall)])
 
 
 async def ask(  # noqa: C901 - one case per kind of chunk
@@ -49,12 +50,10 @@ async def ask(  # noqa: C901 - one case per kind of chunk
     """Ask, and call `glimpse` with the text so far, `thought` with each piece of what is thought.
 
     Cut off, it tells `progress` what is billed all the same.
-    `known`: tools whose calls are found where they leak into the text. Raises a ModelError.
+    `known`: tools whose calls are found in the text of a model that is known to write them there (`End.leaks`).
+    Raises a ModelError.
     """
-    from agent.models.leaks import Leaks  # noqa: PLC0415 - a megabyte that nobody needs before somebody speaks
-
     answer, billed, show = Answer(), _nothing, glimpse
-    leaks = Leaks(known)
     stream = model.stream(request)
     try:
         async for chunk in stream:
@@ -68,19 +67,20 @@ async def ask(  # noqa: C901 - one case per kind of chunk
                 case Reasoned(text=text):
                     thought(text)
                 case Text(text=text):
-                    answer.hear(leaks.feed(text))
+                    answer.text += text
                     if show is not None:
                         show(answer.text)
                 case ToolCall():
                     answer.calls = (*answer.calls, _clean(chunk))
                 case End():
-                    answer.hear(leaks.end())
                     answer.end = chunk
     except asyncio.CancelledError:
         progress.lost(billed())
         raise
     finally:
         await stream.aclose()
+    if answer.end is not None and answer.end.leaks and known and not answer.calls:
+        answer.find_calls(request, known)
     return answer
 
 

@@ -79,9 +79,10 @@ class AnthropicModel:
         sees: bool = True,
         effort: Effort | None = None,
         thinking: Thinking = "default",
+        leaks: bool = False,
         clear_keeping: int | None = None,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
+        """`api_key` empty or `none`: none is sent. `effort` None: the model's default. `leaks`: as `End.leaks`.
 
         `clear_keeping`: so many of the newest tool results stay where the API leaves old ones out of long prompts by
         itself, which it is asked to if the model is known to have that. None: it is not asked.
@@ -96,6 +97,7 @@ class AnthropicModel:
         self._model = model
         self._options = options(model, effort, thinking)
         self._systems = rules(model).systems
+        self._leaks = leaks
         keep = clear_keeping
         self._clearing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
         self._thoughts = Thoughts()
@@ -133,7 +135,7 @@ class AnthropicModel:
         if answer.overflowed:
             yield Began(usage=answer.usage)
             raise TooLong(f"{self._api.where} filled its window before the answer was whole")
-        end = replace(answer.end(), fleeting=wire.fleeting)
+        end = replace(answer.end(), fleeting=wire.fleeting, leaks=self._leaks)
         if end.stop == "tools":
             self._remember(request, wire, answer)
             for call in answer.calls():

@@ -79,6 +79,8 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
+    recovered: bool = False
+    """It was found in the text of an answer: whose words it is nobody knows. Not told to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,8 @@ class End:
     usage: Usage
     model: str
     """As the provider names what answered."""
+    leaks: bool = False
+    """The model is known to write tool calls as text: an answer that is calls and nothing else is no answer."""
     fleeting: int | None = None
     """From this `Said` on the request was sent as only the rest of its tool loop will send it again. None: nowhere."""
     cleared: int = 0

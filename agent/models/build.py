@@ -16,6 +16,7 @@ from agent.models.config import (
     ScriptedConfig,
     check_models,
     context_tokens_of,
+    leaks,
     output_tokens_of,
     sees,
     unknown,
@@ -84,6 +85,7 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             context_tokens=window,
             max_output_tokens=output,
             sees=sees(config, provider),
+            leaks=leaks(config, provider),
         )
     return _remote(key, config, provider, clear_keeping)
 
@@ -109,6 +111,7 @@ def _remote(
             sees=seeing,
             effort=config.effort,
             thinking=config.thinking,
+            leaks=leaks(config, provider),
             clear_keeping=clear_keeping,
         )
     kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
@@ -122,6 +125,7 @@ def _remote(
         timeout_s=provider.timeout,
         sees=seeing,
         identity_in=provider.identity_in,
+        leaks=leaks(config, provider),
     )
 
 

@@ -154,6 +154,9 @@ class ModelConfig(Section):
     """None: 160 for local, 4096 for others."""
     sees: bool | None = None
     """Whether it takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
+    leaks: bool | None = None
+    """Whether it writes tool calls as text: an answer that is a call and nothing else is then carried out, as text from
+    outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
     effort: Effort | None = None
     """How much work an answer is worth; of anthropic only, and not of each model. None: the model's default."""
     thinking: Thinking = "default"
@@ -217,6 +220,11 @@ def sees(model: ModelConfig, provider: ProviderConfig) -> bool:
     if isinstance(provider, OpenAIConfig):
         return "api.openai.com" in provider.base_url and _SEEING.match(model.name or "") is not None
     return provider.kind == "anthropic"
+
+
+def leaks(model: ModelConfig, provider: ProviderConfig) -> bool:
+    """Whether it writes tool calls as text."""
+    return model.leaks if model.leaks is not None else provider.kind in ("llamacpp", "local")
 
 
 def takes_marks(model: ModelConfig, provider: ProviderConfig) -> bool:

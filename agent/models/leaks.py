@@ -1,219 +1,198 @@
-"""Tool calls that a model wrote into its text: found while the text comes, and taken out of it. Pure.
+"""Tool calls that a model wrote as its answer, in place of calling: found once the answer is whole. Pure.
 
-It happens with every kind of model: where a server has no parser for what its model writes, or the wrong one, and also
-where a model forgets how it is to call (platform.claude.com, "tool calls appear as text"). What counts is told in
-`leaks_calls`; so does only a declared tool, and nothing within code or quotations (see `leaks_prose`). All else stays
-text, character for character.
-
-Only an answer of a model may be read so, never what anybody else wrote. A call that is cut off is not made whole.
+It happens where a server has no parser for what its model writes, or the wrong one. What counts is told in
+`leaks_calls`, and only if the whole answer is calls of declared tools: beside other words a call is talked about. A
+call that is cut off is not made whole. A model that repeats somebody's words writes the same text, so `stands_in` looks
+for the call in what the model was told.
 """
 
+import html
+import json
 import re
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
+from urllib.parse import unquote
 
-from agent.models.base import Text, ToolCall, ToolSpec
+from agent.models.base import Request, Text, ToolCall, ToolResult, ToolSpec
 from agent.models.leaks_calls import Calls, Region
-from agent.models.leaks_input import Input
-from agent.models.leaks_prose import Prose
+from agent.models.leaks_input import Input, Scan
 from agent.models.leaks_written import BadCall, Call, Declared, NotACall
+from agent.repeats import shown
+from agent.tools.surface import meant
 
-__all__ = ["MAX_CALLS", "BadCall", "Leaks", "Recovered", "recover"]
+__all__ = ["BadCall", "recover", "stands_in"]
 
-MAX_CALLS: Final = 64
-"""In one answer. What is more is taken out and not carried out."""
-TOO_MANY: Final = f"You wrote more than {MAX_CALLS} calls into one answer: those after them were not carried out."
-KEPT_CHARS: Final = 4_096
-"""Of what is done with, before it is let go."""
-WAITS: Final = 64
-"""What is held back is looked at again once it has grown by this part of itself: else long calls that come in small
-pieces would be copied at each of them."""
-_MAYBE: Final = re.compile(r"[\n<\[`\\]")
-
-Heard = Text | ToolCall | BadCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """An answer, taken apart."""
-
-    text: str
-    """Without the calls."""
-    calls: tuple[ToolCall, ...]
-    problems: tuple[BadCall, ...]
-
-
-def recover(text: str, specs: Iterable[ToolSpec]) -> Recovered:
-    """Take a whole answer apart."""
-    leaks = Leaks(specs)
-    leaks.feed(text)
-    leaks.end()
-    return Recovered(text=leaks.text, calls=tuple(leaks.calls), problems=tuple(leaks.problems))
+TELLING_CHARS: Final = 6
+"""Of an argument: so long a value beside the tool's name is the same call, whatever else the call says."""
+APART_CHARS: Final = 600
+"""Between a tool's name and an argument of the same call, letters and digits only, beside its other arguments."""
+NEAR_CHARS: Final = 24
+"""Around both, in which the marks of a call may stand."""
+MAX_LAYERS: Final = 4
+"""Of escapes within escapes that are read."""
+_WORD: Final = re.compile(r"[^\W_]+")
+_MARKS: Final = re.compile(r"""[{}<>]|=\s*["'“”‘’«»„`\[]|\w\(""")  # noqa: RUF001 - quotation marks as people type them
+"""What stands in calls of any format, and hardly where people just speak of a tool."""
+_BARE: Final = (
+    r"""(?:<[^<>]{{0,60}}[>\s="']|["'“”](?:name|tool|tool_name|function)["'“”]\s*:\s*["'“”]|\bto(?:ol)?=["'“”]?|\[\s*|\])"""
+    r"""\s*(?:functions\.)?{name}(?![\w-])"""
+)
+"""A call of that tool without arguments. `{name}`: a regular expression."""
+_ESCAPE: Final = re.compile(r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL)
+_OURS: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
+"""What fences and `gateway.safety.marks` put in front of words, and into them."""
 
 
-class Leaks:
-    """Takes an answer apart while it comes. What is found does not depend on how it is cut into pieces."""
+def recover(text: str, specs: Iterable[ToolSpec]) -> tuple[Call | BadCall, ...]:
+    """The calls that a whole answer consists of, in their order. Empty: it is a text.
 
-    def __init__(self, specs: Iterable[ToolSpec]) -> None:
-        """`specs`: the tools that may be called, by whatever name."""
-        self.calls: list[ToolCall] = []
-        self.problems: list[BadCall] = []
-        self._in = Input()
-        self._prose = Prose(self._in)
-        self._calls = Calls(self._in, Declared(specs))
-        self._told = 0
-        self._texts: list[str] = []
-        self._news: list[Heard] = []
-        self._pending: list[str] = []
-        self._waiting = 0
-        self._deaf = 0
-        """In front of there nothing begins a call."""
-        self._reading: Generator[None, None, None] | None = self._read()
+    Raises nothing, whatever the text.
+    """
+    source = Input()
+    source.text, source.ended = text, True
+    try:
+        next(reading := _read(source, Calls(source, Declared(specs))))
+    except StopIteration as read:
+        found: tuple[Call | BadCall, ...] = read.value
+        return found
+    except NotACall:
+        return ()
+    reading.close()
+    raise AssertionError("a text that has ended decides everything")
 
-    @property
-    def text(self) -> str:
-        """What is surely words so far, without the calls."""
-        self._texts = ["".join(self._texts)]
-        return self._texts[0]
 
-    def feed(self, text: str) -> list[Heard]:
-        """Take what comes next, and give what is sure by now: words, calls (`leak_1` and so on), and bad ones.
-
-        Raises nothing, whatever the text.
-        """
-        assert not self._in.ended
-        self._pending.append(text)
-        self._waiting += len(text)
-        held = len(self._in.text) - self._told
-        return self._go_on() if text and self._waiting >= held // WAITS else []
-
-    def end(self) -> list[Heard]:
-        """There is no more: all that was held back. Safe to call twice."""
-        self._in.ended = True
-        return self._go_on()
-
-    def _go_on(self) -> list[Heard]:
-        self._in.text += "".join(self._pending)
-        self._pending, self._waiting = [], 0
-        if self._reading is not None:
-            try:
-                next(self._reading)
-            except StopIteration:
-                self._reading = None
-                self._prose.sure = len(self._in.text)
-        self._tell(self._prose.sure)
-        news, self._news = self._news, []
-        return news
-
-    def _read(self) -> Generator[None, None, None]:
-        at = yield from self._in.space(0)
-        one = yield from self._in.char(at)
+def _read(source: Input, calls: Calls) -> Scan[tuple[Call | BadCall, ...]]:
+    """Raises NotACall if there is anything else."""
+    found = list[Call | BadCall]()
+    at = yield from source.space(0)
+    for first in (calls.whole, calls.addressed):
         try:
-            if one in ("{", "["):
-                self._take(at, (yield from self._calls.whole(at)))
-                return
-            region = yield from self._calls.addressed(at)
-            self._take(at, region)
-            at = region.end
+            region: Region = yield from first(at)
         except NotACall:
-            at = 0
-        while at < len(self._in.text) or not self._in.ended:
-            at = self._let_go(at)
-            kind, at = yield from self._prose.line(at)
-            if kind in ("words", "blank"):
-                at = yield from self._words(at)
+            continue
+        found, at = [*found, *region.found], region.end
+        break
+    while one := (yield from source.char(at := (yield from source.space(at)))):
+        mistral = one == "[" and (yield from source.starts(at, "[T"))
+        if one not in "<[":
+            raise NotACall(at)
+        region = yield from (calls.region(at) if one == "<" or mistral else calls.python(at))
+        found, at = [*found, *region.found], region.end
+    return tuple(found)
 
-    def _words(self, at: int) -> Generator[None, None, int]:
-        """A line, and more if calls in it go on behind it; gives where the next one begins."""
-        first, _ = yield from self._prose.indent(at, 0)
-        while True:
-            found = _MAYBE.search(self._in.text, at)
-            at = found.start() if found else len(self._in.text)
-            self._prose.sure = max(self._prose.sure, at)
-            if found is None:
-                if self._in.ended:
-                    return at
-                kept = self._let_go(at)
-                first, at = first - (at - kept), kept
-                yield
-                continue
-            one = found.group()
-            if one == "\n":
-                self._prose.sure = at + 1
-                return at + 1
-            if one == "\\":
-                escaped = yield from self._in.char(at + 1)
-                if escaped and escaped in "<[" and at + 1 >= self._deaf:
-                    at = yield from self._maybe(at + 1, alone=at == first, escaped=True)
-                else:
-                    at += 2 if escaped and escaped in "\\`<[" else 1
-            elif one == "`":
-                at = yield from self._prose.span(at)
-            elif at < self._deaf:
-                at += 1
-            else:
-                at = yield from self._maybe(at, alone=at == first)
 
-    def _maybe(self, at: int, *, alone: bool, escaped: bool = False) -> Generator[None, None, int]:
-        """What may be a call; gives where to go on.
+def stands_in(call: ToolCall, request: Request) -> bool:
+    """Whether the model was told this call, however it was written: so it may only repeat it.
 
-        `alone`: nothing stands in front of it in its line. `escaped`: but a backslash: so it is none.
-        """
-        mistral = self._in.text[at] == "[" and (yield from self._in.starts(at, "[T"))
-        try:
-            if self._in.text[at] == "<" or mistral:
-                region = yield from self._calls.region(at)
-            elif alone:
-                region = yield from self._calls.python(at)
-            else:
-                return at + 1
-        except NotACall as no:
-            self._deaf = no.upto
-            return at + 1
-        if escaped:
-            self._deaf = region.end
-            return at + 1
-        self._take(at, region)
-        return region.end
+    White space, quotation marks, escapes, the order of arguments and the format make no difference. The calls that the
+    model made itself do not count; what stands in their arguments does.
+    """
+    call = meant(call)
+    name = _letters(call.name)
+    values = [forms for one in _values(call.arguments) if (forms := {_letters(form) for form in _layers(one)} - {""})]
+    telling = [forms for forms in values if max(map(len, forms)) >= TELLING_CHARS]
+    apart = APART_CHARS + sum(max(map(len, forms)) for forms in values)
+    layers = [layer for text in _told(request, tools=bool(telling)) for layer in _layers(text)]
+    if not values:
+        bare = re.compile(_BARE.format(name=re.escape(call.name.casefold())))
+        return any(bare.search(layer) for layer in layers)
+    if telling:
+        return any(_stand(layer, name, [forms], apart) for layer in layers for forms in telling)
+    return any(_stand(layer, name, values, apart) for layer in layers)
 
-    def _take(self, start: int, region: Region) -> None:
-        self._tell(start)
-        for one in region.found:
-            if len(self.calls) + len(self.problems) >= MAX_CALLS:
-                self._problem(BadCall(name=one.name, said=TOO_MANY))
-                break
-            if isinstance(one, Call):
-                call = ToolCall(id=f"leak_{len(self.calls) + 1}", name=one.name, arguments=one.arguments)
-                self.calls.append(call)
-                self._news.append(call)
-            else:
-                self._problem(one)
-        self._told = self._prose.sure = region.end
 
-    def _problem(self, bad: BadCall) -> None:
-        if not self.problems or self.problems[-1].said != TOO_MANY:
-            self.problems.append(bad)
-            self._news.append(bad)
+def _told(request: Request, *, tools: bool) -> Iterator[str]:
+    """All text of a request, but for the calls that the model made itself.
 
-    def _tell(self, upto: int) -> None:
-        """As words."""
-        text = self._in.text[self._told : upto]
-        if text:
-            self._texts.append(text)
-            self._told = upto
-            if self._news and isinstance(before := self._news[-1], Text):
-                self._news[-1] = Text(text=before.text + text)
-            else:
-                self._news.append(Text(text=text))
+    `tools`: what they are told of, too. These name each other and have short words in their schemas.
+    """
+    yield from (block.text for block in request.blocks)
+    yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
+    own = set[str]()
+    for said in request.conversation:
+        words = []
+        for part in said.parts:
+            if isinstance(part, ToolCall):
+                own.add(f"- {shown(meant(part))}")  # as `agent.repeats.asked_for` lists it
+                words.append(meant(part).arguments)
+            elif isinstance(part, Text | ToolResult):
+                words.append(part.text)
+        yield "\n".join(words)
+    yield "\n".join(line for line in request.aside.splitlines() if line not in own)
+    yield request.now
 
-    def _let_go(self, at: int) -> int:
-        """Forget what is done with; gives where `at` is then."""
-        if min(at, self._told) < KEPT_CHARS:
-            return at
-        by = min(at, self._told)
-        self._in.text = self._in.text[by:]
-        self._prose.moved(by)
-        self._told -= by
-        self._deaf -= by
-        return at - by
+
+def _stand(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool:
+    """Whether the name and all these values stand close to each other there, with the marks of a call.
+
+    Each value may be written in several ways. `apart`: so many letters and digits are close.
+    """
+    words = list(_WORD.finditer(text))
+    letters = "".join([word.group() for word in words])
+    begins = [0, *accumulate(len(word.group()) for word in words)]
+    edges = set(begins)
+
+    def places(wanted: str) -> Iterator[int]:
+        at = letters.find(wanted)
+        while at >= 0:
+            if len(wanted) >= TELLING_CHARS or {at, at + len(wanted)} <= edges:
+                yield at
+            at = letters.find(wanted, at + 1)
+
+    found = [sorted((at, at + len(form)) for form in forms for at in places(form)) for forms in values]
+    for at in places(name) if all(found) else ():
+        spans = [(at, at + len(name))]
+        for one in found:
+            after = bisect_left(one, (at, 0))
+            spans.append(min(one[max(0, after - 1) : after + 1], key=lambda span: abs(span[0] - at)))
+        first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+        if last - first <= apart + len(name):
+            start = words[bisect_right(begins, first) - 1].start()
+            end = words[bisect_left(begins, last) - 1].end()
+            if _MARKS.search(text, max(0, start - NEAR_CHARS), end + NEAR_CHARS):
+                return True
+    return False
+
+
+def _values(arguments: str) -> Iterator[str]:
+    """Each single value in a call's arguments, as text."""
+    try:
+        left: list[object] = [json.loads(arguments or "{}")]
+    except (ValueError, RecursionError):
+        left = [arguments]
+    while left:
+        match left.pop():
+            case dict() as several:
+                left += several.values()
+            case list() as several:
+                left += several
+            case str() as text:
+                yield text
+            case other:
+                yield json.dumps(other)
+
+
+def _layers(text: str) -> list[str]:
+    """The text, and what it says once entities, backslashes and percent signs are read, one layer after the other."""
+    layers = [unicodedata.normalize("NFKC", _OURS.sub("", text))]
+    while len(layers) <= MAX_LAYERS:
+        plain = _ESCAPE.sub(_unescaped, html.unescape(unquote(layers[-1])))
+        if plain == layers[-1]:
+            break
+        layers.append(plain)
+    return [layer.casefold() for layer in layers]
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    if code:
+        return chr(int(code, 16)) if int(code, 16) <= 0x10FFFF else " "  # noqa: PLR2004 - the last code point
+    return " " if found[3] else found[4]
+
+
+def _letters(text: str) -> str:
+    """Only letters and digits."""
+    return "".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))

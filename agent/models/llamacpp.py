@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from agent.glimpse import presentable
 from agent.models.base import Chunk, End, ModelError, Request, Said, Text, Unusable
 from agent.models.http import DEFAULT_TIMEOUT_S
 from agent.models.llamacpp_service import Service
@@ -49,6 +50,7 @@ class LlamaCppModel:
         sampling: Mapping[str, float] | None = None,
         sees: bool = False,
         identity_in: Literal["system", "user"] = "system",
+        leaks: bool = True,
         slot_files: Path | None = None,
     ) -> None:
         """As `OpenAIModel`. `slot_files`: the server's `--slot-save-path`, for files that last a moment.
@@ -68,6 +70,7 @@ class LlamaCppModel:
             reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
             sees=sees,
             identity_in=identity_in,
+            leaks=leaks,
         )
         self._service = Service(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
         self._slot_files = slot_files
@@ -112,8 +115,10 @@ class LlamaCppModel:
         if slot is not None:
             self._watch(slot, request, held, end.usage)
         self._warmer.know(request)
-        if end.stop != "tools":  # after tool calls the next request is on its way
-            self._warmer.after(_with_answer(request, "".join(words)))
+        said = "".join(words)
+        called = end.stop == "tools" or (end.leaks and bool(said.strip()) and not presentable(said))
+        if not called:  # else the next request is on its way, with other words behind this one
+            self._warmer.after(_with_answer(request, said))
         yield end
 
     async def count(self, request: Request) -> int:

@@ -50,8 +50,11 @@ class OpenAIModel:
         reuse: bool = True,
         sees: bool = False,
         identity_in: Literal["system", "user"] = "system",
+        leaks: bool = False,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. Raises ValueError.
+        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. `leaks`: as `End.leaks`.
+
+        Raises ValueError.
 
         `reuse` False: for llama.cpp, which may close a connection just when it is used again (measured).
         """
@@ -62,6 +65,7 @@ class OpenAIModel:
         self._dialect = dialect_of(self._api.where, model, identity_in=identity_in)
         self._secret = secret
         self._model = model
+        self._leaks = leaks
         self._sampling = dict(sampling or {})
         self._held = not self._dialect.openai and _UNOPENED.search(model) is not None
         self._thought: OrderedDict[str, tuple[Said, Json]] = OrderedDict()
@@ -126,7 +130,7 @@ class OpenAIModel:
             self._remember("".join(words), answer)
             for call in answer.calls():
                 yield call
-        yield end
+        yield replace(end, leaks=self._leaks)
 
     async def start(self) -> None:
         self._api.open()

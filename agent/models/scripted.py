@@ -58,6 +58,7 @@ class ScriptedModel:
         max_output_tokens: int = 4096,
         takes_tools: bool = True,
         sees: bool = False,
+        leaks: bool = False,
     ) -> None:
         """Raises ValueError for a rule that is no regular expression."""
         self._script = script or Script()
@@ -75,6 +76,7 @@ class ScriptedModel:
         self.family = "scripted"
         self.takes_tools = takes_tools
         self.sees = sees
+        self._leaks = leaks
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         self.requests.append(request)
@@ -98,7 +100,7 @@ class ScriptedModel:
                 yield call
         written = text + "".join(call.name + call.arguments for call in calls)
         usage = self._script.usage or Usage(input_tokens=_tokens(_everything(request)), output_tokens=_tokens(written))
-        yield End(stop=stop, usage=usage, model="scripted")
+        yield End(stop=stop, usage=usage, model="scripted", leaks=self._leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""

@@ -99,7 +99,8 @@ class Approvals:
         What is approved already is not asked for; the same call twice in a turn is asked for once. What cannot be asked
         for is refused at once. The store is told of all of it.
         """
-        if await self.grants.holds(Grant(wanted.agent, wanted.tool, wanted.at.conversation)):
+        grant = Grant(wanted.agent, wanted.tool, wanted.at.conversation)
+        if not wanted.recovered and await self.grants.holds(grant):
             return ""
         call = Call(wanted.turn, wanted.tool, consent.arguments(wanted.arguments))
         if call in self._no:

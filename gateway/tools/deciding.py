@@ -98,7 +98,7 @@ class Deciding:
                 if verdict == "session":
                     self._approvals.grants.keep(found.grant, asked.seq)
                 for one in self._approvals.open:
-                    if one.grant == found.grant:
+                    if one.grant == found.grant and not one.wanted.recovered:
                         one.granted_by = by
                         one.news.set()
         found.news.set()

@@ -45,13 +45,14 @@ class Gate(Protocol):
 class ByRight:
     """The gate where nobody can be asked: what needs a word is refused."""
 
-    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:  # noqa: ARG002 - the protocol's
+    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         now = Situation(
             roles=[asker.role for asker in where.askers],
             unasked="guest",
             overheard=(*where.overheard, *where.reminded),
             private=where.sight.scope != PUBLIC,
             foreign=where.trace.foreign,
+            recovered=call.recovered,
         )
         verdict = decide(hand.spec.name, hand.permit, now)
         return "" if verdict.what == "allowed" else f"Refused: {verdict.rule}. Nothing was done."

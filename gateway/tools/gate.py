@@ -44,6 +44,8 @@ class Wanted:
     """The lowest role that could have it called without being asked: whoever approves it has that, too."""
     rule: str
     """Why it is needed, for people."""
+    recovered: bool = False
+    """As `ToolCall.recovered`: what was approved for other calls is not meant for it."""
 
 
 class Approving(Protocol):
@@ -80,7 +82,9 @@ class Gate:
         """
         name = hand.spec.name
         permit = ruled(name, hand.permit, self._config.rules)
-        verdict = decide(name, permit, self._situation(where))
+        if call.recovered:
+            where.trace.foreign = where.trace.foreign or name
+        verdict = decide(name, permit, self._situation(where, call))
         if verdict.what == "refused":
             await self._refused(name, verdict, where)
             return f"Refused: {verdict.rule}. Nothing was done."
@@ -97,6 +101,7 @@ class Gate:
                 role=verdict.role,
                 needs=permit.role,
                 rule=verdict.rule,
+                recovered=call.recovered,
             )
         )
         return refusal or await self._begin(hand, call, where)
@@ -115,13 +120,14 @@ class Gate:
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
         return BEGUN if before else ""
 
-    def _situation(self, where: Whereabouts) -> Situation:
+    def _situation(self, where: Whereabouts, call: ToolCall) -> Situation:
         return Situation(
             roles=[standing(asker.role, verified=asker.verified) for asker in where.askers],
             unasked=weakest([self._config.unasked_role, *where.reminded]),
             overheard=(*where.overheard, *where.reminded),
             private=where.sight.scope != PUBLIC,
             foreign=where.trace.foreign,
+            recovered=call.recovered,
         )
 
     async def _refused(self, name: str, verdict: Verdict, where: Whereabouts) -> None:

@@ -41,6 +41,8 @@ class Situation:
     """Roles of others whose new words the agent reads in the same turn, though they were not said to it."""
     foreign: str = ""
     """What brought text from outside into the turn, by its tool's name. Empty: nothing did."""
+    recovered: bool = False
+    """The call was found in the text of an answer: it may be anybody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,9 @@ def decide(name: str, permit: Permit, now: Situation) -> Verdict:
         return Verdict(what="approval", role=role, rule=rule)
     if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard):
         rule = f"{name} is for the role {permit.role} and above, and others were just heard here, whose idea it may be"
+        return Verdict(what="approval", role=role, rule=rule)
+    if now.recovered and needed >= _rank("admin"):
+        rule = f"this call of {name} was written as text, so it may be somebody else's idea"
         return Verdict(what="approval", role=role, rule=rule)
     if permit.approval == "always":
         return Verdict(what="approval", role=role, rule=f"each call of {name} has to be approved")

@@ -2,10 +2,8 @@
 
 import json
 import random
-from collections.abc import Sequence
 
-from agent.models.base import Text, ToolCall, ToolSpec
-from agent.models.leaks import BadCall, Leaks, Recovered
+from agent.models.base import ToolSpec
 
 SCHEMA = {
     "type": "object",
@@ -83,30 +81,6 @@ WHOLE = {
     '\\"days\\": 2}"}}',
 }
 """The same, as the whole answer only."""
-
-
-def in_pieces(text: str, pieces: Sequence[str], specs: Sequence[ToolSpec] = SPECS) -> Recovered:
-    """As `recover`, of a text that comes in these pieces; what is told on the way must come to the same."""
-    leaks, told = Leaks(specs), list[Text | ToolCall | BadCall]()
-    assert "".join(pieces) == text
-    for piece in pieces:
-        told += leaks.feed(piece)
-    told += leaks.end()
-    assert leaks.end() == []
-    assert "".join(one.text for one in told if isinstance(one, Text)) == leaks.text
-    assert [one for one in told if isinstance(one, ToolCall)] == leaks.calls
-    assert [one for one in told if isinstance(one, BadCall)] == leaks.problems
-    return Recovered(text=leaks.text, calls=tuple(leaks.calls), problems=tuple(leaks.problems))
-
-
-def cut(text: str, chance: random.Random) -> list[str]:
-    """In pieces of any length."""
-    pieces = []
-    while text:
-        length = chance.choice((0, 1, 1, 2, 3, 5, 8, 40))
-        pieces.append(text[:length])
-        text = text[length:]
-    return pieces
 
 
 _MARKS = sorted(

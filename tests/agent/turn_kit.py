@@ -48,6 +48,7 @@ class Played:
     family = "scripted"
     takes_tools = True
     sees = False
+    leaks = False
 
     def __init__(self, *answers: Say) -> None:
         self.answers = list(answers)
@@ -67,7 +68,7 @@ class Played:
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments="{}")
         stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
-        yield End(stop=stop, usage=USAGE, model="played-1", account=ACCOUNT)
+        yield End(stop=stop, usage=USAGE, model="played-1", account=ACCOUNT, leaks=self.leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""

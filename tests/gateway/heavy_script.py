@@ -21,7 +21,6 @@ ROUNDS = 8
 CALLS = 6
 UNKNOWN = "no_such_tool"
 PICTURE = "pictures/red.png"
-LEAK = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +75,6 @@ class Script:
     surface: Literal["native", "capability"] = "native"
     sees: bool = True
     thinks: bool = True
-    leaks: float = 0.06
-    """Share of rounds whose calls are written into the text."""
     wrong: list[str] = field(default_factory=list)
     turns: int = 0
     calls: int = 0
@@ -86,7 +83,6 @@ class Script:
     """Results that were what they had to be."""
     parts: int = 0
     """Results that were told in part."""
-    leaked: int = 0
     images: int = 0
     _files: dict[str, str] = field(default_factory=dict)
     _plans: dict[str, list[list[Planned]]] = field(default_factory=dict)
@@ -137,10 +133,6 @@ class Script:
         self.calls += len(calls)
         self._asked[place] = calls
         thinking = "What next?" if self.thinks and rng.random() < 0.7 else None
-        if rng.random() < self.leaks and all(one.name != UNKNOWN for one in calls):  # written, that would be a text
-            self.leaked += len(calls)
-            said = "\n".join(LEAK % (one.name, json.dumps(one.args)) for one in calls)
-            return Answer(text=f"Let me see.\n{said}", thinking=thinking)
         ids = [f"call_{at}" if rng.random() < 0.2 else self._id() for at in range(len(calls))]
         made = tuple((name, *self._wire(one)) for name, one in zip(ids, calls, strict=True))
         return Answer(text="Let me see." if rng.random() < 0.3 else "", calls=made, thinking=thinking)

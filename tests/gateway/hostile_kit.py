@@ -153,7 +153,7 @@ class Puppet:
         for call in calls or [ToolCall(id=f"rest-{next(self._number)}", name="yield_to_user", arguments="{}")]:
             yield call
         usage = Usage(input_tokens=len(everything) // 4, output_tokens=10)
-        yield End(stop="tools", usage=usage, model="puppet")
+        yield End(stop="tools", usage=usage, model="puppet", leaks=True)
 
     def _obey(self, heard: str, place: str) -> tuple[list[ToolCall], str]:
         made, said = list[ToolCall](), ""

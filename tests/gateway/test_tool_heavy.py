@@ -87,7 +87,7 @@ def test_three_hundred_turns_full_of_tools(kind: str, name: str, surface: str) -
     it, script, accounts = lived(turns=300, seed=7, kind=kind, name=name, surface=surface, sees=True)
     expected, read = agrees(accounts) if kind == "anthropic" else (0, 0)
     print(
-        f"{name}, {surface}: {script.turns} turns, {script.calls} calls ({script.leaked} leaked) in {script.rounds} "
+        f"{name}, {surface}: {script.turns} turns, {script.calls} calls in {script.rounds} "
         f"rounds, {script.parts} results in part, {script.images} images, {len(it.api.seen)} requests, {it.compared} "
         f"held to the one before, {it.folds} folds, {it.shortened} shortened, {read} of {expected} tokens read"
     )

@@ -36,13 +36,16 @@ class Running:
     clock: ManualClock
     live: Live | None = None
     shown: int = 0
+    said: list[str] = field(default_factory=list)
+    """What was shown, in that order."""
     towns: dict[str, Town] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
-    def _show(self, _: Part) -> None:
+    def _show(self, part: Part) -> None:
         self.shown += 1
+        self.said.append(part.body)
         self._news.set()
 
     async def start(self) -> None:
