@@ -35,8 +35,8 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
         return made
 
     command("list", "who asks to be let in, which rooms wait, and who was let in")
-    let_in = command("approve", "let in whoever was shown this code, or open the room that it was shown for")
-    let_in.add_argument("who", metavar="CODE", help="in any case, with or without dashes")
+    let_in = command("approve", "let in whoever asks, or open the room that somebody asks for")
+    let_in.add_argument("who", metavar="WHO", help="the code, or an id that `pair list` shows")
     let_go = command("revoke", "let somebody in no more, or make a code good no more")
     let_go.add_argument("who", metavar="WHO", help="channel:id, or the name of a request, as `pair list` shows them")
     seed = command("seed", "let somebody in who never asked")

@@ -20,6 +20,8 @@ MOST: Final = 10
 THERE_IS_MORE: Final = (
     f"There is more today. I tell of {MOST} things of a kind a day; `reverie log tail` shows what came after them."
 )
+Text = str | Callable[[Address | None], str]
+"""What owners are told, or what makes it of the place where it is told. None: in the process's own log."""
 PAGE: Final = 300
 PAGES: Final = 10
 """So many times so many of what was said directly are looked through for an owner's, the newest first."""
@@ -77,7 +79,7 @@ class Owners:
             if home is not None and self._owns(home) and (self._home is None or home.at.channel != OPERATOR):
                 self._home = home
 
-    def tell(self, key: str, text: str, *, beside: ChannelName | None = None) -> None:
+    def tell(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
         """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
 
         `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
@@ -87,7 +89,7 @@ class Owners:
         """
         self._spawn(self.told(key, text, beside=beside))
 
-    async def told(self, key: str, text: str, *, beside: ChannelName | None = None) -> None:
+    async def told(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
         """As `tell`, and returns once it is durable. Raises `StoreError`."""
         async with self._turn:
             now = self._clock.now()
@@ -99,13 +101,14 @@ class Owners:
                 self._told[kind] = await self._count(day, kind)
             if f"{day}:{key}" not in self._logged:
                 self._logged.keep(f"{day}:{key}", None)
-                logger.warning("for owners: %s", text)
+                logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
             to = await self._where(beside)
             if to is None or self._told[kind] > MOST:
                 return
             if self._told[kind] == MOST:
                 key, text = "more", THERE_IS_MORE
-            post = Post(key=_key(day, kind, key), to=to, text=text, style="notice")
+            words = text if isinstance(text, str) else text(to)
+            post = Post(key=_key(day, kind, key), to=to, text=words, style="notice")
             entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
             (queued,) = await self._store.append([entry])
             if queued.fresh:

@@ -10,6 +10,7 @@ from gateway.redaction import Redact, Redactor
 from gateway.roster import deskless
 from gateway.roster.deskless import OPERATOR
 from gateway.store import Store
+from gateway.store.lines import HIDDEN, is_id
 
 EVIDENCE: Final = "may use the gateway's own files"
 """Only the user that the gateway runs as reaches its store and its socket."""
@@ -45,7 +46,8 @@ class Pairs:
 
     def _audited(self, order: PairOrder, *, ok: bool, words: str) -> Audited:
         role = f" {order.role}" if order.what == "seed" else ""
-        given = "" if order.what == "approve" else f" {order.who}"  # a code is shown to nobody else
+        code = order.what == "approve" and not is_id(order.who)
+        given = f" {HIDDEN if code else order.who}" if order.who else ""
         return Audited(
             what="pair",
             by=OPERATOR,

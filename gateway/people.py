@@ -83,7 +83,13 @@ class People:
         """Who asks to be let in is told to owners."""
         for entry, one in zip(entries, written, strict=True):
             if one.fresh and isinstance(entry.fact, CodeGiven) and entry.fact.what in ("pair", "room"):
-                self.owners.tell(f"code:{entry.fact.salt}", words.wanted(entry.fact))
+                self._announce(entry.fact)
+
+    def _announce(self, request: CodeGiven) -> None:
+        def text(to: Address | None) -> str:
+            return words.wanted(request, "reverie " if to is None else self.manners.of(to.channel))
+
+        self.owners.tell(f"code:{request.salt}", text)
 
 
 def _told(live: Live) -> Address | None:

@@ -26,6 +26,8 @@ from channels.telegram.transport import CLOSED, NOT_SENT, Flooded, Request, Upda
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL = 16
 _BUTTONS_S = 2.0
+UNKNOWN_BUTTON = "I do not know this button."
+"""Shown for a moment to who pressed one: none is ours."""
 
 T = TypeVar("T")
 
@@ -99,11 +101,11 @@ class Api:
         return updates
 
     async def rest(self, presses: Sequence[str]) -> None:
-        """Let buttons rest that were pressed. Returns soon; nothing depends on it."""
+        """Let buttons rest that were pressed: none is ours. Returns soon; nothing depends on it."""
 
         async def one(press: str) -> None:
             # Cancelled before it begins, it must not have made a coroutine that nobody awaits.
-            await self.read(self.bot.answer_callback_query(press))
+            await self.read(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON))
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BUTTONS_S):

@@ -101,6 +101,8 @@ class Desk:
         What comes with a `change` must be written down before anything else is handled, and then be settled.
         """
         command = replace(command, args=self._redact(command.args))  # an answer quotes words without what told of them
+        if command.name == "start":  # what a link of Telegram's hands over is for nobody here
+            command = replace(command, args="")
         decision = access.decide(self._access, command)
         row = BY_NAME.get(command.name)
         now_s = self._world.clock.monotonic()
@@ -109,7 +111,7 @@ class Desk:
             facts = self._audit.refused(row, command, decision, refusal, now_s) if row is not None else ()
             change = Change(words="", facts=facts) if facts else None
             return Handled(judged=_judged(command, decision.role, refusal, refused=True), change=change)
-        if row is None and not command.direct:
+        if row is None and (not command.direct or command.name == "button"):  # its platform tells who pressed it
             return Handled(judged=_judged(command, decision.role, "no such command"))
         trusted = decision.role in ADMINS  # who administers says much in a minute
         who, most = source(person(command.at.channel, command.sender.id)), self._said().per_minute

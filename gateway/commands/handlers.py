@@ -4,6 +4,7 @@ A handler may fail with any exception: the desk answers for it. It changes nothi
 hands the facts over (`Answer.change`), to be written down with its answer.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 
@@ -25,6 +26,9 @@ RECENT = 50
 MONTH_DAYS = 30
 DEAREST = 5
 """Rooms that are told by name."""
+
+_HOST = re.compile(r" at \S+?(?=,|$)")
+"""Behind a model's name, as `agent.models.base.Model.label` has it."""
 
 Named = Callable[[list[ConversationId]], Awaitable[list[ConversationId]]]
 """Those of some conversations that may be named."""
@@ -57,20 +61,24 @@ def unknown(ask: Ask, name: str, prefix: str) -> str:
 async def about(ask: Ask, world: World) -> str:
     """The truth about what is speaking."""
     contact = world.contact(ask.command.at.channel)
-    lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {world.model()}."]
+    lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {_model(ask, world)}."]
     lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
     if prefix := world.prefix[ask.command.at.channel]:
         lines.append(f"`{prefix}help` lists what I can be asked.")
     return "\n".join(lines)
 
 
+def _model(ask: Ask, world: World) -> str:
+    """What answers people. Where it runs is told to those who administer everything."""
+    return world.model() if ask.everywhere in ADMINS else _HOST.sub("", world.model())
+
+
 async def whoami(ask: Ask, _world: World) -> str:
     """As the operator would write this person into the configuration."""
     command = ask.command
     vouched = "which the platform vouches for" if command.sender.verified else "which nobody vouches for"
-    return (
-        f"You are `{_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {ask.role}, by {ask.rule}."
-    )
+    why = f", by {ask.rule}" if RANKS.index(ask.role) > RANKS.index("guest") else ""
+    return f"You are `{_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {ask.role}{why}."
 
 
 async def status(ask: Ask, world: World) -> str:
@@ -79,7 +87,7 @@ async def status(ask: Ask, world: World) -> str:
     everything = RANKS.index(ask.role) >= RANKS.index("member")
     shown = [one for one in snapshot.channels if everything or one.channel == ask.command.at.channel]
     running = span((now - snapshot.started).total_seconds())
-    lines = [f"Running for {running} with {world.model()}; the agent is {world.mode()}."]
+    lines = [f"Running for {running} with {_model(ask, world)}; the agent is {world.mode()}."]
     lines += [f"Under way here: {one}." for one in world.tools(ask.command.at).doing]
     return "\n".join(lines + [f"- {one.channel}: {one.state} since {clock_time(one.since)}" for one in shown])
 

@@ -10,7 +10,7 @@ from gateway.commands.world import Answer, Ask, Handler, World
 from gateway.events import Address
 from gateway.records import CodeGiven, RoomOpened
 from gateway.roster import pairing, words
-from gateway.roster.codes import matching
+from gateway.roster.codes import find
 from gateway.roster.lists import asking, open_rooms, paired
 from gateway.roster.pairing import Outcome, no
 from gateway.roster.rights import refusal, same
@@ -38,9 +38,9 @@ class LettingCommands:
             "room revoke": self._room_revoke,
         }
 
-    async def _pair_list(self, _ask: Ask, _world: World) -> str:
-        roster = self._persons.roster
-        return "\n".join([*asking(roster.pending("pair"), "to speak to me alone"), *paired(roster.roles)])
+    async def _pair_list(self, ask: Ask, _world: World) -> str:
+        roster, prefix = self._persons.roster, self._prefix(ask)
+        return "\n".join([*asking(roster.pending("pair"), "to speak to me alone", prefix), *paired(roster.roles)])
 
     async def _pair_approve(self, ask: Ask, _world: World) -> Answer:
         request = self._handed(ask, "pair")
@@ -67,9 +67,9 @@ class LettingCommands:
             outcome = outcome._replace(words=f"{outcome.words} What they have as {told} they have still.")
         return self._persons.answer(outcome)
 
-    async def _room_list(self, _ask: Ask, _world: World) -> str:
+    async def _room_list(self, ask: Ask, _world: World) -> str:
         roster = self._persons.roster
-        waiting = asking(roster.pending("room"), "to have me in a room")
+        waiting = asking(roster.pending("room"), "to have me in a room", self._prefix(ask))
         return "\n".join([*waiting, *open_rooms(roster.rooms, self._persons.policy)])
 
     async def _room_approve(self, ask: Ask, _world: World) -> Answer:
@@ -113,12 +113,15 @@ class LettingCommands:
         return Outcome(told, (Made(closed, one.room.conversation),))
 
     def _handed(self, ask: Ask, what: What) -> CodeGiven | Outcome:
-        """Whose code an admin hands in."""
+        """Which request an admin means: by its code, its name, or its person or room."""
         channel, now_s = ask.command.at.channel, self._persons.clock.monotonic()
         if not self._tries.may(ask.person, channel, now_s):
             return no(words.TRY_LATER)
-        request = matching(self._persons.roster.pending(what), ask.given["code"])
+        request = find(self._persons.roster.pending(what), ask.given["code"])
         if request is None:
             self._tries.wrong(ask.person, channel, now_s)
-            return no(words.NO_CODE)
+            return no(words.no_request(ask.given["code"], self._prefix(ask), what))
         return request
+
+    def _prefix(self, ask: Ask) -> str:
+        return self._persons.manners.of(ask.command.at.channel)

@@ -108,7 +108,17 @@ _WHO: Final = _arg(
 )
 _WHERE: Final = _arg("where", "In this room only, or wherever I am.", "here", "everywhere")
 _CODE: Final = _arg("code", "The code.", form="id", needed=True, rest=True, secret=True)
-_CODE_OR_NOT: Final = replace(_CODE, required=False)
+_REQUEST: Final = _arg(
+    "code",
+    "The code, or the id of the request or of the person, as list shows them.",
+    form="id",
+    needed=True,
+    rest=True,
+    secret=True,
+)
+_ROOM_REQUEST: Final = replace(
+    _REQUEST, summary="The code, or the id of the request or of the room, as list shows them.", required=False
+)
 _ROOM: Final = _arg("room", "A room, as rooms lists them.", form="room", suggests=True)
 
 TABLE: Final[tuple[Row, ...]] = (
@@ -311,8 +321,8 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="list", summary="Who asks to, and who may."),
             Sub(
                 name="approve",
-                summary="Let in whoever was shown this code.",
-                args=(_CODE,),
+                summary="Let in whoever asks to.",
+                args=(_REQUEST,),
             ),
             Sub(name="revoke", summary="Let somebody in no more.", args=(_WHO,)),
         ),
@@ -328,8 +338,8 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="list", summary="Those that were approved, and those that wait for it."),
             Sub(
                 name="approve",
-                summary="Open the room that I showed this code in; without one, this room.",
-                args=(_CODE_OR_NOT,),
+                summary="Open the room that somebody asks for; without a code or an id, this room.",
+                args=(_ROOM_REQUEST,),
             ),
             Sub(name="revoke", summary="Close a room that was approved; without one, this room.", args=(_ROOM,)),
         ),

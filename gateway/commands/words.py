@@ -11,11 +11,10 @@ from typing import Final
 
 from channels.base import CommandArg
 from gateway.commands.table import Row, Sub
+from gateway.store.lines import HIDDEN, is_id
 
 SHOWN_CHARS: Final = 40
 """Of what somebody wrote, as much is told back."""
-HIDDEN: Final = "***"
-"""Stands for a secret."""
 _WORD: Final = re.compile(
     r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""", re.DOTALL
 )
@@ -93,7 +92,8 @@ def masked(row: Row, text: str) -> str:
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
     if isinstance(use, Typed):
         args = use.sub.args if use.sub is not None else row.args
-        shown = [HIDDEN if arg.secret else use.given[arg.name] for arg in args if arg.name in use.given]
+        given = [(arg, use.given[arg.name]) for arg in args if arg.name in use.given]
+        shown = [HIDDEN if arg.secret and not is_id(value) else value for arg, value in given]
         return " ".join([use.sub.name, *shown] if use.sub is not None else shown)
     if not any(arg.secret for arg in everything):
         return " ".join(text.split())

@@ -12,11 +12,11 @@ from gateway.changes import Made
 from gateway.clock import Clock, ManualClock
 from gateway.records import Fact, RoleGiven
 from gateway.roster import pairing
-from gateway.roster.codes import matching
+from gateway.roster.codes import find
 from gateway.roster.groups import vouched
 from gateway.roster.pairing import Outcome, no
 from gateway.roster.roster import Roster, rule
-from gateway.roster.words import NO_CODE, named, waiting
+from gateway.roster.words import named, no_request, waiting
 from gateway.standing import ADMINS, folded
 from gateway.store import Entry, Reader, Store
 
@@ -29,7 +29,7 @@ Also = Callable[[bool, str], Sequence[Fact]]
 async def listed(reader: Reader, now: datetime) -> list[str]:
     """Who asks to be let in, which rooms wait, and who was let in: a line each, without codes. Raises StoreError."""
     roster = await _roster(reader, ManualClock(now))
-    lines = [f"asks: {waiting(one)}" for one in roster.pending("pair", "room")]
+    lines = [f"asks: {waiting(one)}: `reverie pair approve {one.request}`" for one in roster.pending("pair", "room")]
     lines += [
         f"{one.role}{f' in {one.scope}' if one.scope else ''}: {named(one.person, one.name)}, {rule(one)}"
         for one in roster.roles
@@ -42,12 +42,14 @@ async def approve(
 ) -> tuple[bool, str]:
     """Let in whoever was shown this code, or open the room that it was shown for: whether that is done, and words.
 
+    `code`: that, or the name of the request, or whom or which room it is for, as `listed` shows them.
+
     Raises StoreError: then nothing is done.
     """
     roster = await _roster(store, clock)
-    request = matching(roster.pending("pair", "room"), code)
+    request = find(roster.pending("pair", "room"), code)
     if request is None:
-        return await _done(store, clock, no(NO_CODE), also)
+        return await _done(store, clock, no(no_request(code, "reverie ", "pair")), also)
     if request.room is not None:
         return await _done(store, clock, pairing.opened(request, request.room, by), also)
     return await _done(store, clock, pairing.let_in(request, by, has=roster.given(request.person)), also)

@@ -1,4 +1,7 @@
-"""What strangers are told: how to be let in, and how a room is opened. One code each, and then nothing for an hour."""
+"""What strangers are told: how to be let in, and how a room is opened.
+
+One code each in an hour, one reminder of it, and then nothing more but for who asks for help.
+"""
 
 import hashlib
 import logging
@@ -6,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal
 
 from gateway.access import Decision, Policy
 from gateway.changes import Change, Made
 from gateway.clock import Clock
+from gateway.commands.pace import Pace
 from gateway.events import (
     Address,
     ChannelName,
@@ -25,13 +30,13 @@ from gateway.events import (
 )
 from gateway.records import CodeGiven, address_of, key_of
 from gateway.roster import words
-from gateway.roster.codes import LIFE, MOST_PENDING
+from gateway.roster.codes import LIFE, MOST_OF_SOURCE, MOST_PENDING
 from gateway.roster.linking import Claim, Linking
 from gateway.roster.manners import Manners
 from gateway.roster.minting import mint
-from gateway.roster.pairing import expired
+from gateway.roster.pairing import expired, over
 from gateway.roster.roster import Roster
-from gateway.standing import ADMINS, MASK, administered, person
+from gateway.standing import ADMINS, MASK, administered, person, source
 from gateway.store import Appended
 from gateway.tools.consent import code as quoted
 
@@ -39,6 +44,9 @@ logger = logging.getLogger("reverie.roster")
 
 MOST_NOTICES: Final = 10
 """In an hour on one channel, to people of whom nobody knows who they are: each may have any number of names."""
+HELP_PER_MINUTE: Final = 3
+"""So often a stranger who asks for help is answered."""
+_HELP: Final = frozenset({"help", "commands", "start", "about"})
 _PATTERN: Final = frozenset("*?")
 """A mask with one of these would stand for others, too."""
 _LINK: Final = frozenset({"start", "list", "remove"})
@@ -76,6 +84,11 @@ class Greeter:
         self._reach = reach
         self._told: dict[str, tuple[datetime, str]] = {}
         """Who was told something, or in which room: until when nothing more is said, and by which event."""
+        self._reminded: dict[str, tuple[datetime, str]] = {}
+        """The same of who was reminded of a code."""
+        self._replaced: dict[str, datetime] = {}
+        """Whose code was replaced by another's: until when that does not give them a third one."""
+        self._help = Pace()
         self._under_way: Counter[ChannelName] = Counter()
         """Codes of each channel that are being written down."""
         self._warned = False
@@ -123,8 +136,9 @@ class Greeter:
         named = self._policy.masks and sender.id.startswith(MASK) and not _PATTERN.intersection(sender.id)
         if not (sender.verified or named):
             return self._unsure(event, place, who)
-        if any(one.person == who for one in self._roster.pending("pair")) or not self._may(event, place, who):
-            return None
+        request = next((one for one in self._roster.pending("pair") if one.person == who), None)
+        if request is not None or not self._may(event, place, who, who):
+            return self._remind(event, place, who, request)
         minted = mint(self._roster.names)
         text = words.pairing(minted.code, self._manners.of(place.channel))
         given = CodeGiven(
@@ -141,8 +155,9 @@ class Greeter:
 
     def _room(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
         room = Address(channel=place.channel, room=place.room)
+        who = person(place.channel, sender.id)
         if any(one.room == room for one in self._roster.pending("room")) or not self._may(
-            event, place, room.conversation
+            event, place, room.conversation, who
         ):
             return None
         minted, prefix = mint(self._roster.names), self._manners.of(place.channel)
@@ -156,7 +171,7 @@ class Greeter:
         given = CodeGiven(
             request=minted.request,
             what="room",
-            person=person(place.channel, sender.id),
+            person=who,
             name=sender.name,
             at=to,
             room=room,
@@ -167,32 +182,76 @@ class Greeter:
         )
         return self._given(event, given, text)
 
-    def _may(self, event: Notification, place: Address, whom: str) -> bool:
-        """Whether a code may be shown there: nobody gets two in an hour, and few may wait."""
+    def _remind(self, event: Notification, place: Address, who: str, request: CodeGiven | None) -> Greeting | None:
+        """To whoever was shown a code in this hour: once that it waits, and always if they ask for help."""
+        now, key = self._clock.now(), key_of(event)
+        if self._told.get(who, (now, ""))[1] == key:  # the code was shown for the same event
+            return None
+        if isinstance(event, Command) and event.name in _HELP:
+            if not self._help.admits(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+                return None
+            text = words.reminding(request) if request is not None else words.not_yet()
+            return Greeting(post=_post(event, place, text))
+        self._reminded = {one: told for one, told in self._reminded.items() if now < told[0]}
+        if request is None or self._reminded.get(who, (now, key))[1] != key:
+            return None
+        self._reminded[who] = (request.until, key)
+        return Greeting(post=_post(event, place, words.reminding(request)))
+
+    def _may(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
+        """Whether a code may be shown there: nobody gets two in an hour, and few wait that one person asked for."""
         now, key = self._clock.now(), key_of(event)
         self._told = {one: told for one, told in self._told.items() if now < told[0]}
         if whom in self._told and self._told[whom][1] != key:
             return False
-        waiting = [one for one in self._roster.pending("pair", "room") if one.at.channel == place.channel]
-        if len(waiting) + self._under_way[place.channel] >= MOST_PENDING:
-            logger.info("no code for %s: %d wait on that channel already", place.channel, len(waiting))
+        waiting = [one for one in self._waiting(place.channel) if source(one.person) == source(asker)]
+        if len(waiting) >= MOST_OF_SOURCE or self._under_way[place.channel] >= MOST_PENDING:
+            logger.info("no code for %s: %d of them wait on that channel already", source(asker), len(waiting))
             return False
         return True
+
+    def _waiting(self, channel: ChannelName) -> list[CodeGiven]:
+        return [one for one in self._roster.pending("pair", "room") if one.at.channel == channel]
+
+    def _replace(self, channel: ChannelName) -> tuple[tuple[Made, ...], Callable[[Appended | None], None]]:
+        """Where too many codes wait, end the oldest of whoever has the most: nobody keeps others out by asking."""
+        waiting = self._waiting(channel)
+        if len(waiting) + self._under_way[channel] < MOST_PENDING:
+            return (), lambda _: None
+        counts = Counter(source(one.person) for one in waiting)
+        for one in sorted(waiting, key=lambda one: (-counts[source(one.person)], one.until)):
+            release = self._roster.hold(one.request)
+            if release is not None:  # nobody is approving it in this moment
+                return (over(one, "expired", ""),), partial(self._freed, one, release)
+        return (), lambda _: None
+
+    def _freed(self, request: CodeGiven, release: Callable[[Appended | None], None], asked: Appended | None) -> None:
+        """A code was replaced: whoever had it may ask for one more, once in an hour."""
+        release(asked)
+        subject = request.person if request.room is None else request.room.conversation
+        now = self._clock.now()
+        self._replaced = {one: until for one, until in self._replaced.items() if now < until}
+        if asked is not None and asked.fresh and subject not in self._replaced:
+            self._replaced[subject] = now + LIFE
+            self._told.pop(subject, None)
 
     def _given(self, event: Notification, given: CodeGiven, text: str) -> Greeting:
         self._warn()
         subject = given.person if given.room is None else given.room.conversation
         self._told[subject] = (given.until, key_of(event))
         channel = given.at.channel
+        replaced, freed = self._replace(channel)
         self._under_way[channel] += 1
 
         def settle(asked: Appended | None) -> None:
             self._under_way[channel] -= 1
+            freed(asked)
             if asked is None:  # nobody is shown it
                 self._told.pop(subject, None)
 
         facts = (
             *expired(self._roster.expired(channel)),
+            *replaced,
             Made(given, given.at.conversation, f"code:{key_of(event)}"),
         )
         return Greeting(post=_post(event, given.at, text), change=Change(words=text, facts=facts, settle=settle))
@@ -204,9 +263,13 @@ class Greeter:
         told = self._told.get(f"{mine}{who}")
         if told is None and sum(one.startswith(mine) for one in self._told) >= MOST_NOTICES:
             return None
-        if told is not None and told[1] != key:
+        helped = isinstance(event, Command) and event.name in _HELP
+        if told is not None and told[1] != key and not helped:
             return None
-        self._told[f"{mine}{who}"] = (now + LIFE, key)
+        if helped and not self._help.admits(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+            return None
+        if told is None:
+            self._told[f"{mine}{who}"] = (now + LIFE, key)
         return Greeting(post=_post(event, place, words.unsure(place.channel, self._manners.platform(place.channel))))
 
     def _warn(self) -> None:

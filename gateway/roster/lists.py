@@ -5,18 +5,18 @@ from typing import Final
 
 from gateway.records import CodeGiven, RoleGiven, RoomOpened
 from gateway.roster.roster import rule
-from gateway.roster.words import named, place, waiting
+from gateway.roster.words import approving, named, place, waiting
 from gateway.standing import RANKS, Policy
 from gateway.tools.consent import code
 
 _LET_IN: Final = ("pairing", "seed")
 
 
-def asking(requests: Sequence[CodeGiven], what: str) -> list[str]:
+def asking(requests: Sequence[CodeGiven], what: str, prefix: str) -> list[str]:
     """Who was shown a code, without the codes."""
     if not requests:
         return [f"Nobody asks {what}."]
-    return [f"Asking {what}; who has the code tells it to you:", *(f"- {waiting(one)}" for one in requests)]
+    return [f"Asking {what}:", *(f"- {waiting(one)}: {approving(one, prefix)}" for one in requests)]
 
 
 def paired(roles: Iterable[RoleGiven]) -> list[str]:

@@ -8,6 +8,7 @@ from gateway.ops.report import clock_time
 from gateway.records import CodeGiven
 from gateway.roster.codes import LIFE, spelled
 from gateway.roster.groups import vouched
+from gateway.store.lines import half_hidden
 from gateway.tools.consent import code
 
 ID_CHARS: Final = 160
@@ -38,13 +39,34 @@ def sure(person: str, platforms: Mapping[ChannelName, str]) -> str:
     return f"vouched for by {platform}" if vouched(person) else f"a mask on {platform}: tomorrow anybody may have it"
 
 
+def no_request(written: str, prefix: str, what: str) -> str:
+    """To an admin: what they wrote is no code and no id of a request. `what`: the command that lists them."""
+    return (
+        f"No code or id like {code(half_hidden(written), NAME_CHARS)} is waiting. `{prefix}{what} list` shows who "
+        "waits; a code is valid for an hour, and only once."
+    )
+
+
 def pairing(minted: str, prefix: str) -> str:
     """To a stranger who is shown a code."""
     return (
-        "I am a bot, and answer here only whom my operator has let in. If you want that, give them this code: "
-        f"`{spelled(minted)}`. What lets you in is `{prefix}pair approve {spelled(minted)}`, said to me by one of my "
-        f"admins. It holds for an hour. If I know you on another platform, say `{prefix}link` to me there instead."
+        f"Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
+        f"`{spelled(minted)}`. They approve it with `{prefix}pair approve {spelled(minted)}`. If I know you already on "
+        f"another platform, write `{prefix}link` to me there instead."
     )
+
+
+def reminding(request: CodeGiven) -> str:
+    """To a stranger who was shown a code and is not approved yet."""
+    return (
+        "I'm a bot, and I can answer you only after my operator has approved you. Send them the code that I showed "
+        f"you; it is valid until {clock_time(request.until)}."
+    )
+
+
+def not_yet() -> str:
+    """To a stranger who asks for help and for whom there is no code at the moment."""
+    return "I'm a bot, and I can answer you only after my operator has approved you. Ask them for that."
 
 
 def unsure(channel: str, platform: str) -> str:
@@ -98,7 +120,15 @@ def waiting(request: CodeGiven) -> str:
     return f"`{request.request}`: {who}{where}, since {since}, until {clock_time(request.until)}"
 
 
-def wanted(request: CodeGiven) -> str:
+def approving(request: CodeGiven, prefix: str) -> str:
+    """What an admin writes to approve it: as code, by the name of the request."""
+    return f"`{prefix}{'pair' if request.room is None else 'room'} approve {request.request}`"
+
+
+def wanted(request: CodeGiven, prefix: str) -> str:
     """For owners: somebody was shown a code."""
     what = "to speak to me alone" if request.room is None else "to have a room opened for me"
-    return f"Somebody asks {what}, and has a code that an admin may hand to me: {waiting(request)}."
+    return (
+        f"Somebody asks {what}: {waiting(request)}. To approve it, write {approving(request, prefix)}; to refuse it, "
+        f"write `{prefix}pair revoke {request.request}`."
+    )

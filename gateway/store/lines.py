@@ -67,12 +67,16 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Control, format (also what turns the direction of text), surrogate, private, unassigned, line ends."""
 
 
-_HIDDEN = "***"
+HIDDEN = "***"
+"""Stands for a secret."""
 _HANDED_IN = frozenset({"link", "pair", "room"})
 _ASKING = frozenset({"", "list", "start"})
 """Commands that are handed codes, however they are written; and how they are used without one."""
 _CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 """As `gateway.roster.codes.spelled` writes them."""
+_CODE_CHARS = 8
+_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
+"""Names of requests, as `gateway.roster.minting` makes them; people and rooms, as lists show them."""
 
 
 def line(entry: Stored, redact: Callable[[str], str] = str) -> str:
@@ -88,14 +92,27 @@ def line(entry: Stored, redact: Callable[[str], str] = str) -> str:
 
 def uncoded(text: str) -> str:
     """The text without one-time codes."""
-    return _CODE.sub(_HIDDEN, text)
+    return _CODE.sub(HIDDEN, text)
+
+
+def half_hidden(written: str) -> str:
+    """What somebody wrote for a one-time code, without its second half: a mistyped one can be seen in it."""
+    return written if is_id(written) else f"{written[: _CODE_CHARS // 2]}****"
+
+
+def is_id(written: str) -> bool:
+    """Whether this is the name of a request, or of a person or a room, and surely no one-time code."""
+    return _ID.fullmatch(written) is not None and sum(char.isalnum() for char in written) != _CODE_CHARS
 
 
 def codeless(fact: Fact) -> Fact:
     """The same without a code that it hands in, however that is written."""
     if not isinstance(fact, Command) or fact.name not in _HANDED_IN or fact.args.strip() in _ASKING:
         return fact
-    return replace(fact, args=_HIDDEN)
+    sub, _, given = fact.args.strip().partition(" ")
+    if fact.name != "link" and sub in ("approve", "revoke") and is_id(given.strip()):
+        return fact
+    return replace(fact, args=f"{sub} {HIDDEN}" if sub in ("approve", "revoke") else HIDDEN)
 
 
 def printable(text: str) -> str:

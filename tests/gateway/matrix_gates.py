@@ -205,11 +205,11 @@ GATES: Final[tuple[Gate, ...]] = (
             "or not isinstance(sender, Sender) or sender.is_bot:",
             "or not isinstance(sender, Sender):",
         ),
-        ("few codes wait", ">= MOST_PENDING:", ">= 1_000:"),
+        ("few codes of one person wait", ">= MOST_OF_SOURCE or", ">= 1_000 or"),
         (
             "nobody gets a second code",
-            'if any(one.person == who for one in self._roster.pending("pair")) or not',
-            "if not",
+            "if request is not None or not self._may(",
+            "if not self._may(",
         ),
     ),
     *_in(
@@ -252,7 +252,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ("guesses are counted", "if not self._tries.may(ask.person, channel, now_s):", "if False:"),
         (
             "a code must be right",
-            'matching(self._persons.roster.pending(what), ask.given["code"])',
+            'find(self._persons.roster.pending(what), ask.given["code"])',
             "next(iter(self._persons.roster.pending(what)), None)",
         ),
     ),

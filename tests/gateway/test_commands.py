@@ -217,7 +217,7 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
         assert "Did you mean `%status`?" in unknown
         assert "I am a bot, not a person" in about
         assert "Who runs me: ann@x" in about
-        assert who == "You are `console:ann`, which the platform vouches for. Role: guest, by access.dm: open."
+        assert who == "You are `console:ann`, which the platform vouches for. Role: guest."
         assert gateway.screen.parts[0].private
         assert not gateway.screen.parts[6].private
 

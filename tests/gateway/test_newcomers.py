@@ -26,8 +26,9 @@ async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> Non
     nora, olga = it.seat(platform, "nora", "alone"), it.seat(OWNERS[platform], "olga", "alone")
     await scene.writes(olga, "good morning", ANSWER)
     asked, known = len(it.model.seen), len(olga.shown())
-    code = (await scene.writes(nora, "hello, who are you?", f"I am a bot.*pair approve {CODE}"))["code"]
+    code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))["code"]
     await scene.told(olga, known, it.id(platform, "nora"))
+    await scene.writes(nora, "hello?", "after my operator has approved you")
     await scene.in_vain(nora, "are you there?")
     assert len(it.model.seen) == asked
     known = len(nora.shown())

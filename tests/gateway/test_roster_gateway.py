@@ -29,18 +29,19 @@ async def test_a_stranger_is_let_in_and_answered_then(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "hi there", "eve")
         assert "`!pair approve " in shown
+        assert "after my operator has approved you" in await say(gateway, "are you there?", "eve")
         await gateway.console.say("are you there?", sender="eve")
         assert not gateway.scripted.requests
         await gateway.console.say(f"!pair approve {code(shown).lower()}", sender="olga")
-        await gateway.screen.until(3)
-        assert {part.to.room: part.body[:15] for part in gateway.screen.parts[1:]} == {
+        await gateway.screen.until(4)
+        assert {part.to.room: part.body[:15] for part in gateway.screen.parts[2:]} == {
             "olga": "Let in: `consol",
             "eve": "You are let in:",
         }
         assert (await say(gateway, "hi again", "eve")).startswith("You said: ")
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         assert (await say(gateway, "and now?", "eve")).startswith("You said: ")
-        assert (await say(gateway, f"!pair approve {code(shown)}", "root")).startswith("No code like that")
+        assert (await say(gateway, f"!pair approve {code(shown)}", "root")).startswith("No code or id like")
 
 
 @story
@@ -81,8 +82,8 @@ async def test_a_block_holds_at_once(tmp_path: Path) -> None:
 async def test_two_strangers_at_once_have_a_code_each(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         await asyncio.gather(*(gateway.console.say("hi", sender=f"eve{number}") for number in range(5)))
-        await gateway.screen.until(3)
+        await gateway.screen.until(5)
         codes = {code(part.body) for part in gateway.screen.parts}
-        assert len(codes) == 3
-        assert len(await gateway.log("code_given")) == 3
+        assert len(codes) == 5
+        assert len(await gateway.log("code_given")) == 5
         assert "`console:eve" in await say(gateway, "!pair list", "olga")

@@ -9,6 +9,7 @@ import pytest
 from gateway.events import Address, RoomId
 from gateway.records import CodeGiven, CodeOver, Queued, RoleGiven
 from gateway.roster import deskless, minting
+from gateway.roster.codes import MOST_PENDING
 from gateway.store import NotWritten, StoreError
 from tests.gateway.roster_kit import (
     ADMIN,
@@ -36,6 +37,9 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(tmp_path: Path) -
         assert post is not None
         assert (post.to, post.style, post.private) == (alone(TG, EVE), "notice", False)
         assert f"`/pair approve {code(post)}`" in post.text
+        reminder = await it.hear(it.message(TG, EVE))
+        assert reminder is not None
+        assert "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC." in reminder.text
         assert await it.hear(it.message(TG, EVE)) is None
         answer = await it.ask(DC, ADMIN, "pair approve", code=code(post).lower().replace("-", " "))
         assert answer.text == ("Let in: `telegram.main:666` (`Eve`). That is vouched for by Telegram.")
@@ -45,7 +49,7 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(tmp_path: Path) -
         assert [one.seq for one in await it.store.outbox()][-1] == letter.seq
         assert not it.roster.pending("pair")
         (again,) = [await it.ask(DC, ADMIN, "pair approve", code=code(post))]
-        assert (again.ok, again.text[:12]) == (False, "No code like")
+        assert (again.ok, again.text[:12]) == (False, "No code or i")
 
 
 @story
@@ -59,6 +63,7 @@ async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_p
     async with town(tmp_path, clock=clock) as it:
         assert it.roster.known == known
         assert it.role(TG, EVE) == "member"
+        assert await it.hear(it.message(DC, EVE))
         assert await it.hear(it.message(DC, EVE)) is None
         assert (await it.ask(TG, OWNER, "pair approve", code=code(waiting))).ok
     async with town(tmp_path, clock=clock) as it:
@@ -149,6 +154,7 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(tmp_path: Path
     async with town(tmp_path) as it:
         first = await it.hear(it.message(TG, EVE))
         it.clock.advance(3_599)
+        assert await it.hear(it.message(TG, EVE))
         assert await it.hear(it.message(TG, EVE)) is None
         it.clock.advance(1)
         assert first is not None
@@ -161,17 +167,66 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(tmp_path: Path
 
 
 @story
-async def test_at_most_three_wait_on_a_channel_people_and_rooms_together(tmp_path: Path) -> None:
+async def test_nobody_keeps_others_out_by_asking(tmp_path: Path) -> None:
+    """Of one person three wait at most; of a channel twenty, and one more replaces the oldest of who has the most."""
     async with town(tmp_path) as it:
-        office = Address(channel=TG, room=RoomId("-1"))
-        assert await it.hear(it.message(TG, somebody("11")))
-        assert await it.hear(it.message(TG, somebody("12"), office))
-        assert await it.hear(it.message(TG, somebody("13")))
-        assert await it.hear(it.message(TG, somebody("14"))) is None
-        assert await it.hear(it.message(TG, somebody("14"), replace(office, room=RoomId("-2")))) is None
-        assert await it.hear(it.message(DC, somebody("14")))
-        it.clock.advance(3_600)
-        assert await it.hear(it.message(TG, somebody("14")))
+        rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(4)]
+        assert all([await it.hear(it.message(TG, somebody("11"), room)) for room in rooms[:3]])
+        assert await it.hear(it.message(TG, somebody("11"), rooms[3])) is None
+        for number in range(12, 12 + MOST_PENDING - 3):
+            assert await it.hear(it.message(TG, somebody(str(number))))
+        assert len(it.roster.pending("pair", "room")) == MOST_PENDING
+        assert await it.hear(it.message(TG, EVE))
+        waiting = it.roster.pending("pair", "room")
+        assert len(waiting) == MOST_PENDING
+        assert f"{TG}:666" in [one.person for one in waiting]
+        assert [one.room for one in waiting if one.room is not None] == rooms[1:3]
+        assert await it.hear(it.message(TG, somebody("11"), rooms[0]))  # whose code was replaced gets another, once
+        assert await it.hear(it.message(DC, EVE))
+
+
+@story
+async def test_a_stranger_who_asks_for_help_is_always_told(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.hear(it.message(TG, EVE))
+        await it.hear(it.message(TG, EVE))
+        assert await it.hear(it.message(TG, EVE)) is None
+        for name in ("help", "start", "about"):
+            told = await it.hear(it.command(TG, EVE, name))
+            assert told is not None
+            assert "after my operator has approved you" in told.text
+        assert await it.hear(it.command(TG, EVE, "help")) is None, "three a minute"
+        assert await it.hear(it.command(TG, EVE, "status")) is None
+        (request,) = it.roster.pending("pair")
+        await it.ask(TG, OWNER, "pair revoke", who=request.request)
+        it.clock.advance(60)
+        told = await it.hear(it.command(TG, EVE, "help"))
+        assert told is not None
+        assert "the code" not in told.text
+
+
+@pytest.mark.parametrize("form", ["code", "name", "NAME", "`person`"])
+def test_what_the_list_shows_lets_in_exactly_whom_it_shows(tmp_path: Path, form: str) -> None:
+    @story
+    async def telling() -> None:
+        async with town(tmp_path) as it:
+            trickster = somebody("667", f"{TG}:666")
+            other, post = await it.hear(it.message(TG, trickster)), await it.hear(it.message(TG, EVE))
+            assert other is not None
+            assert post is not None
+            sly, request = it.roster.pending("pair")
+            listed = (await it.ask(DC, ADMIN, "pair list")).text
+            assert f"`{request.request}`: `telegram.main:666` (`Eve`)" in listed
+            assert f"`/pair approve {request.request}`" in listed
+            assert f"`{sly.request}`: `telegram.main:667` (`telegram.main:666`)" in listed
+            written = {"code": code(post), "name": request.request, "NAME": request.request.upper()}
+            answer = await it.ask(DC, ADMIN, "pair approve", code=written.get(form, f"`{TG}:666`"))
+            assert answer.text.startswith("Let in: `telegram.main:666` (`Eve`).")
+            assert (it.role(TG, EVE), it.role(TG, trickster)) == ("member", "guest")
+            named = await it.ask(DC, ADMIN, "pair approve", code="Eve")
+            assert not named.ok, "a name that somebody gave themselves counts for nothing"
+
+    telling()
 
 
 @story
