@@ -233,6 +233,7 @@ class _Gateway:
             join=lambda at: self.travels.accept(at),  # noqa: PLW0108 - the same
             leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
             spawn=self.spawn,
+            title=self.titles.room,
         )
 
     def _life(self, who: access.Policy, bindings: Bindings) -> Life:

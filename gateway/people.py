@@ -39,8 +39,12 @@ class People:
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        title: Callable[[Address], str] = lambda _: "",
     ) -> None:
-        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`."""
+        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`.
+
+        `title`: what a room calls itself. Empty: that is not known.
+        """
         self._store = store
         self.roster = Roster(store, clock)
         self.policy: access.Policy = replace(
@@ -58,6 +62,7 @@ class People:
             linking=self.linking,
             manners=self.manners,
             reach=reaching(channels),
+            title=title,
         )
         self.owners = Owners(store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn)
         self.stats = LimitStats()

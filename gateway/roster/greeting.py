@@ -74,14 +74,19 @@ class Greeter:
         linking: Linking,
         manners: Manners,
         reach: Callable[[Address, Sender], Address] = lambda at, _: at,
+        title: Callable[[Address], str] = lambda _: "",
     ) -> None:
-        """`reach`: where to write to somebody who invites to a room: the room itself where we are in it already."""
+        """`reach`: where to write to somebody who invites to a room: the room itself where we are in it already.
+
+        `title`: what a room calls itself. Empty: that is not known.
+        """
         self._roster = roster
         self._policy = policy
         self._clock = clock
         self._linking = linking
         self._manners = manners
         self._reach = reach
+        self._title = title
         self._told: dict[str, tuple[datetime, str]] = {}
         """Who was told something, or in which room: until when nothing more is said, and by which event."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
@@ -163,7 +168,7 @@ class Greeter:
         minted, prefix = mint(self._roster.names), self._manners.of(place.channel)
         invited = isinstance(event, Membership)
         to = self._reach(place, sender) if invited else place
-        about = event.text or "" if isinstance(event, Membership) else ""
+        about = (event.text if isinstance(event, Membership) else None) or self._title(room)
         if to == place:
             text = words.opening(minted.code, prefix, quoted(sender.name, words.NAME_CHARS))
         else:

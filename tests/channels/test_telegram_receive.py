@@ -142,7 +142,8 @@ async def test_a_press_is_answered_once_it_is_durable() -> None:
         run.open.set()
         (command,) = await run.some(Command)
         assert (command.name, command.args) == ("button", "yes")
-        assert (await api.called("answerCallbackQuery"))["callback_query_id"] == query
+        answered = await api.called("answerCallbackQuery")
+        assert (answered["callback_query_id"], answered["text"]) == (query, "I do not know this button.")
         api.presses(ann, ann, asked, "no")
         api.faults.drop("answerCallbackQuery")
         await run.some(Command, 2)

@@ -60,9 +60,11 @@ class Scene:
         assert len(self.it.model.seen) == asked
         print("    (no answer)")
 
-    async def told(self, seat: Seat, since: int, says: str) -> None:
+    async def told(self, seat: Seat, since: int, says: str) -> re.Match[str]:
         """They are shown something that they did not just ask for."""
-        self._bot(seat, (await self.it.heard(seat, since, says)).string)
+        found = await self.it.heard(seat, since, says)
+        self._bot(seat, found.string)
+        return found
 
     async def program(self, *arguments: str) -> str:
         """The operator's command line, beside the gateway; what it says."""

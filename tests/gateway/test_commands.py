@@ -106,6 +106,46 @@ def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_start_with_what_a_link_hands_over_greets(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            start = native("start", "ann", direct=True)
+            await emit(gateway.console, start, replace(start, id=EventId("linked"), args="ref_12345"))
+            await gateway.screen.until(2)
+            plain, linked = (part.body for part in gateway.screen.parts)
+            assert plain == linked
+            assert "I am a bot, not a person" in linked
+
+    asyncio.run(story())
+
+
+def test_where_the_model_runs_is_told_to_administrators_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            gateway.scripted.label = "big-model at 10.0.0.7:8000"
+            for number, who in enumerate(("ann", "mia", "root")):
+                await emit(gateway.console, native("status", who, number=2 * number))
+                await gateway.screen.until(2 * number + 1)
+                await emit(gateway.console, native("about", who, number=2 * number + 1))
+                await gateway.screen.until(2 * number + 2)
+            told = [part.body for part in gateway.screen.parts]
+            assert all("big-model" in one for one in told)
+            assert ["10.0.0.7" in one for one in told] == [False] * 4 + [True] * 2
+
+    asyncio.run(story())
+
+
+def test_a_button_that_nobody_knows_gets_no_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            await emit(gateway.console, native("button", "ann", direct=True))
+            await emit(gateway.console, native("version", "ann", direct=True, number=2))
+            await gateway.screen.until(1)
+        assert len(await gateway.log("post")) == 1
+
+    asyncio.run(story())
+
+
 def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
     """Also if the second time it would be read otherwise, and if it comes in another batch."""
 

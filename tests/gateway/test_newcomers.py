@@ -27,13 +27,13 @@ async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> Non
     await scene.writes(olga, "good morning", ANSWER)
     asked, known = len(it.model.seen), len(olga.shown())
     code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))["code"]
-    await scene.told(olga, known, it.id(platform, "nora"))
+    request = await scene.told(olga, known, f"{it.id(platform, 'nora')}.*pair approve (\\w+)")
     await scene.writes(nora, "hello?", "after my operator has approved you")
     await scene.in_vain(nora, "are you there?")
     assert len(it.model.seen) == asked
     known = len(nora.shown())
     if by_program:
-        assert "Let in" in await scene.program("pair", "approve", code)
+        assert "Let in" in await scene.program("pair", "approve", request[1])
     else:
         await scene.uses(olga, "pair approve", "Let in", code=code)
     await scene.told(nora, known, "You are let in")
@@ -52,13 +52,17 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     nora, olga = it.seat(platform, "nora", "den"), it.seat(OWNERS[platform], "olga", "alone")
     asked, known, joined = len(it.model.seen), len(olga.shown()), it.joins(DEN)
     code = (await scene.asks_in(nora, f"not open for me yet.*room approve {CODE}"))["code"]
-    await scene.told(olga, known, f"{it.id(platform, 'nora')}.*{it.room(platform, 'den')}")
+    request = await scene.told(
+        olga, known, f"{it.id(platform, 'nora')}.*{it.room(platform, 'den')}.*room approve (\\w+)"
+    )
+    if platform == TELEGRAM:
+        assert "den" in request.string
     if platform != IRC:  # there it does not come
         await scene.in_vain(nora, "hello?")
     assert len(it.model.seen) == asked
     reads = it.seat(IRC, "nora", "alone") if platform == IRC else nora
     known = len(reads.shown())
-    await scene.uses(olga, "room approve", "Open", code=code)
+    await scene.uses(olga, "room approve", "Open", code=request[1] if platform == TELEGRAM else code)
     await scene.told(reads, known, "is open for me now")
     if platform == IRC:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
