@@ -242,6 +242,22 @@ class HasSpaces(Protocol):
         """What the room is part of, by the platform's word; None: nothing, or not known. Known when it emits."""
 
 
+Audience = Literal["everybody", "space", "room", "thread"]
+"""Who can read what is said in a place: anybody; everybody in the space of its room (`HasSpaces`); who is in its room;
+who is in its thread."""
+
+
+@runtime_checkable
+class HasAudience(Protocol):
+    """Knows who can read what is said in its places."""
+
+    def audience(self, at: Address) -> Audience | None:
+        """Who can, as the platform has told by now, and never more people than that; None: it is not known.
+
+        Pure and cheap. What an event itself tells of its place is known when that event is emitted.
+        """
+
+
 @runtime_checkable
 class HasNames(Protocol):
     """Knows how people call its places."""

@@ -245,6 +245,7 @@ class _Gateway:
             attend=self.attend,
             bindings=bindings,
             ears=Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near),
+            channels=self.channels,
             redact=self.redact,
         )
 
@@ -388,6 +389,7 @@ class _Gateway:
             post=self.outbox.put,
             join=self.travels.accept,
             heard=self.life.following.heard,
+            audience=self.life.places.news,
         )
         return Intakes(parts, doors)
 

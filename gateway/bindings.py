@@ -18,8 +18,8 @@ class Bound:
     """Whose conversation it is."""
     prompt: str = ""
     language: str | None = None
-    private: bool = False
-    """What is said there is told nowhere else."""
+    private: bool | None = None
+    """True: what is said there is told nowhere else. False: everybody may be told. None: as the platform says."""
     arrivals: Arrivals = "steer"
     """What becomes of a running turn when somebody speaks to the agent there."""
     skills: tuple[str, ...] | None = None

@@ -16,7 +16,7 @@ from gateway.events import Address, Message
 from gateway.past import PastTurn
 from gateway.places import Places
 from gateway.records import is_inner
-from gateway.scopes import PUBLIC, Sight
+from gateway.scopes import Sight
 from gateway.store import Unread
 
 FRAME_TOKENS = 400
@@ -82,7 +82,6 @@ class Briefing:
         if is_inner(place.conversation):
             return await self._by_itself(place, past)
         said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
-        scope = await self._places.scope(place.conversation)
         direct = await self._places.direct(place.conversation) is True
         if direct and not said and (newest := await self._places.newest(place.conversation)) is not None:
             said = [newest]  # nobody spoke just now, but it is the same who listens
@@ -99,7 +98,7 @@ class Briefing:
             ),
             whom=said[-1].sender.name if direct and said else None,
             last=self._last(place, past),
-            sight=Sight(scope=scope, everything=everything),
+            sight=await self._places.sight(place.conversation, everything=everything),
             tools_tokens=self._tools_tokens(),
         )
 
@@ -109,7 +108,7 @@ class Briefing:
             binding=Binding(peers=self._peers),
             whom=None,
             last=self._last(place, past),
-            sight=Sight(scope=PUBLIC),
+            sight=await self._places.sight(place.conversation),
             card=prompt("inner"),
             tools_tokens=self._tools_tokens(),
         )

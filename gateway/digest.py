@@ -1,6 +1,6 @@
 """What the inner conversation is told: what is pending in the agent's public rooms, grouped and bounded.
 
-Text of private places never comes here: what is pending there is dealt with there.
+Text of other places never comes here, only that something waits: what is pending there is dealt with there.
 """
 
 from collections.abc import Callable
@@ -77,6 +77,8 @@ class Digests:
         self._plain = plain
         self._mine = mine
         self._busy = busy
+        self._elsewhere = 0
+        """Places that are not public, where something waits: as of the last look."""
         self.shown: dict[ConversationId, Shown] = {}
         """By the newest digest, without what was dealt with since."""
 
@@ -123,6 +125,9 @@ class Digests:
         more = len(pending) - len(self.shown)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
+        if elsewhere := self._elsewhere:
+            where = f"{elsewhere} places that are not public" if elsewhere > 1 else "a place that is not public"
+            parts.append(f"(something waits in {where}; it is looked at there)")
         return Digest(
             heard="\n\n".join(parts),
             covers=tuple(covers),
@@ -145,7 +150,8 @@ class Digests:
             for place, urgency in await self._store.due(LOW)
             if urgency < URGENT and not is_inner(place) and self._mine(place) and not self._busy(place)
         ]
-        public = [(place, urgency) for place, urgency in due if not await self._places.private(place)]
+        public = [(place, urgency) for place, urgency in due if await self._places.public(place)]
+        self._elsewhere = len(due) - len(public)
         return sorted(public, key=lambda one: -one[1])
 
     async def _shown(self, unread: Unread) -> tuple[Shown, set[str]]:

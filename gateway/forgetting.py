@@ -18,11 +18,10 @@ from gateway import own_files
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.hands import Given, Hand, Whereabouts
-from gateway.hits import Hit, Hits, all_of, words_of
+from gateway.hits import Hit, Hits, Scopes, all_of, words_of
 from gateway.memory import Memory, dreams, without
 from gateway.notes import Notes
 from gateway.records import Forgotten, Noted, Seq
-from gateway.scopes import PUBLIC
 from gateway.store import Entry, Store, Stored
 from gateway.tools.permits import Permit
 
@@ -53,14 +52,11 @@ def seq_of(written: str) -> Seq | None:
     return Seq(int(match[1])) if match is not None else None
 
 
-class Homes(Protocol):
+class Homes(Scopes, Protocol):
     """Who knows places: `gateway.places.Places`."""
 
     async def direct(self, conversation: ConversationId) -> bool | None:
         """Whether it is a direct chat."""
-
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is."""
 
 
 class Forgetting:
@@ -110,7 +106,7 @@ class Forgetting:
         """Whose notes who asks can have forgotten, by their scope. What may not be told there is not found at all."""
         if where.askers and all(asker.role in ("owner", "admin") for asker in where.askers):
             return lambda _: True
-        if where.sight.scope != PUBLIC and await self._places.direct(where.at.conversation):
+        if await self._places.direct(where.at.conversation):
             return lambda scope: scope == where.sight.scope
         raise Refused(MAY_NOT)
 
@@ -134,7 +130,7 @@ class Forgetting:
     async def _visible(self, some: Iterable[Stored], where: Whereabouts) -> list[tuple[Stored, Hit]]:
         """The notes that may be told there and are not forgotten: as `recall` finds them."""
         notes = [one for one in some if isinstance(one.fact, Noted)]
-        hits = [(one, await self._hits.of(one, "", where)) for one in notes]
+        hits = [(one, await self._hits.of(one, where)) for one in notes]
         return where.sight.of([(one, hit) for one, hit in hits if hit is not None], lambda pair: pair[1].scope)
 
     async def _forget(self, note: Stored, where: Whereabouts) -> str:

@@ -39,10 +39,10 @@ _FOLDS: Final = 20
 
 
 class Scopes(Protocol):
-    """Who knows which places are private: `gateway.places.Places`."""
+    """Who knows who can read what is said: `gateway.places.Places`."""
 
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is."""
+    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
+        """Who may be told of what stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Handles:
         entry = await self._reader.entry(int(first))
         if entry is None or entry.conversation is None:
             return None
-        if not sight.sees(await self._places.scope(entry.conversation)):
+        if entry.conversation != place and not sight.sees(await self._places.scope(entry.conversation, entry.seq)):
             return None
         match entry.fact:
             case Evidence(what=what, origin=origin, text=text) if kind == "e":

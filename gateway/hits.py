@@ -13,8 +13,8 @@ from gateway.hands import Whereabouts
 from gateway.records import Noted, Seq, TurnEnded, TurnId
 from gateway.redaction import Redact, Redactor
 from gateway.relevance import folded
-from gateway.scopes import PUBLIC
-from gateway.store import Reader, Stored, search_terms
+from gateway.scopes import TRUSTED, is_trusted, is_wide
+from gateway.store import Placed, Reader, Stored, search_terms
 
 MAX_CHARS: Final = 300
 """Of what is quoted of one."""
@@ -22,7 +22,6 @@ SAID: Final = ("direct", "mention", "reply", "room", "edited", "turn_ended", "no
 """What is looked through in the log: all that is in the search index."""
 OWNERS: Final = ""
 """The scope of what is made of all scopes: no place has it, so it is seen only by who sees everything."""
-TRUSTED: Final = ("owner", "admin")
 OWN_TOOLS: Final = frozenset({"journal", "remember", "stay_silent", "yield_to_user"})
 """They bring nobody's words into a turn."""
 
@@ -36,10 +35,13 @@ _PREFIX_CHARS: Final = 3
 
 
 class Scopes(Protocol):
-    """Who knows which places are private: `gateway.places.Places`."""
+    """Who knows who can read what is said: `gateway.places.Places`."""
 
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is."""
+    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
+        """Who may be told of what stands there."""
+
+    async def note_scope(self, conversation: ConversationId, seq: Seq, noted: Noted) -> str:
+        """Who may be told of a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,27 +75,33 @@ class Hits:
         self._places = places
         self._redact = redact or Redactor()
 
-    async def scopes(self, places: set[ConversationId]) -> dict[ConversationId, str]:
-        """Whose what is said there is."""
-        return {place: await self._places.scope(place) for place in places}
+    async def scope(self, one: Stored | Placed) -> str:
+        """Who may be told of it. Of a note without its text: who may be told at most."""
+        if one.conversation is None:
+            return OWNERS
+        if isinstance(one, Stored) and isinstance(one.fact, Noted):
+            return await self._places.note_scope(one.conversation, one.seq, one.fact)
+        if isinstance(one, Placed) and one.noted and not is_wide(one.scope or OWNERS):
+            return one.scope or OWNERS
+        return await self._places.scope(one.conversation, one.seq)
 
-    async def of(self, one: Stored, scope: str, where: Whereabouts) -> Hit | None:
-        """None: it may not be told to the model at all, or does not hold any more. `scope`: of its conversation.
+    async def of(self, one: Stored, where: Whereabouts) -> Hit | None:
+        """None: it may not be told to the model at all, or does not hold any more.
 
-        A note has its own scope, so what comes back must still go through `where.sight`.
+        What comes back must still go through `where.sight`.
         """
         if one.conversation is None:
             return None
-        fact, place = one.fact, place_of(one.conversation, where)
+        fact, place, scope = one.fact, place_of(one.conversation, where), await self.scope(one)
         if isinstance(fact, Noted):
             if fact.agent != where.agent or await self._cut(one):
                 return None
-            who, handle = _desk(fact, where), f"n{one.seq}"
-            foreign = await self._foreign(fact.turn)
+            who, handle = _desk(fact, scope, where), f"n{one.seq}"
+            foreign = not is_trusted(fact.role, foreign=fact.foreign) or await self._foreign(fact.turn)
             return Hit(
                 seq=one.seq,
                 at=one.at,
-                scope=fact.scope,
+                scope=scope,
                 who=who,
                 text=self._redact(whole(fact)),
                 handle=handle,
@@ -196,9 +204,9 @@ def _made(one: Stored, scope: str, who: str, text: str, *, foreign: bool) -> Hit
     return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text, handle=f"m{one.seq}", foreign=foreign)
 
 
-def _desk(noted: Noted, where: Whereabouts) -> str:
+def _desk(noted: Noted, scope: str, where: Whereabouts) -> str:
     """How something was written down, and whose it is."""
-    of = noted.scope if noted.scope == PUBLIC else place_of(ConversationId(noted.scope), where)
+    of = scope if is_wide(scope) else place_of(ConversationId(scope), where)
     return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
 
 

@@ -24,7 +24,7 @@ from gateway.events import (
 from gateway.inbox import Arrival
 from gateway.judging import Judging
 from gateway.ops.stats import Stats
-from gateway.records import CursorMoved, Queued, key_of
+from gateway.records import CursorMoved, Fact, Queued, key_of
 from gateway.store import Appended, Entry, OutboxPost, Store
 from gateway.titles import Titles
 
@@ -45,6 +45,8 @@ class Doors:
     """Somebody who may has invited us there."""
     heard: Callable[[Message, access.Role], None] = lambda _message, _role: None
     """Somebody who may be heard said something, and has this role."""
+    audience: Callable[[Message], Fact | None] = lambda _message: None
+    """What is to be written down with a message of who can read it. None: nothing new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,9 @@ class Intake:
         now = self._clock.now()
         noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
         entries = [noticed, Entry(fact=handled.judged, at=now, conversation=place, cause=noticed)]
+        if isinstance(event, Message) and handled.judged.fate != "refused":
+            known = self._doors.audience(event)
+            entries += [Entry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
         if handled.change is not None:
             entries += handled.change.entries(noticed)
         if handled.post is not None:

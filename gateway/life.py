@@ -1,6 +1,6 @@
 """What goes on beside the turns, wired: notes, reminders, who is near, and what happens inside."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +8,12 @@ from agent.signals import Level
 from agent.tools import evidence as proving
 from agent.tools import notes as noting
 from agent.tools import remind as reminding
+from channels.base import Channel
 from gateway import access, attention, own_files, policies
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.dreaming import Dreaming
-from gateway.events import Alarm, ConversationId
+from gateway.events import Alarm, ChannelName, ConversationId
 from gateway.evidence import Evidences
 from gateway.following import Following
 from gateway.forgetting import Forgetting
@@ -28,6 +29,7 @@ from gateway.prefetch import Prefetch
 from gateway.presence import away_note
 from gateway.recall import Recall
 from gateway.recalling import Recalling
+from gateway.reception import scope_told, space_of
 from gateway.redaction import Redact
 from gateway.reminders import Reminders
 from gateway.settings import Settings
@@ -59,15 +61,19 @@ class Life:
         attend: attention.Policy,
         bindings: Bindings,
         ears: Ears,
+        channels: Mapping[ChannelName, Channel] | None = None,
         redact: Redact | None = None,
     ) -> None:
+        """`channels`: those that there are just now. None: none tells who can read what is said."""
         self._store = store
         self._who = who
         self._ears = ears
         settings = live.settings
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
-        self.places = Places(store, bindings)
+        channels = channels or {}
+        self.places = Places(store, bindings, told=scope_told(channels), space=space_of(channels))
+        store.hear(self.places.wrote)
         self.following = Following(policies.habits(settings), clock, who, ears.presence)
         self.inward = Inward(store, clock, attend, bindings, arrived=ears.arrived, level=lambda: self.following.level)
         self.notes = Notes(store, clock, self.directory)
@@ -119,6 +125,7 @@ class Life:
 
     async def begin(self) -> None:
         """Take up what an earlier process left. Call once, before the first turn."""
+        await self.places.begin()
         await self.notes.recover(self._agents)
         for agent in self._agents:
             await self.memory.recover(agent)

@@ -159,7 +159,7 @@ class Minds:
         return [place for place, interrupted in ended.items() if interrupted]
 
     def notice(self, arrival: Arrival) -> None:
-        """Something is ripe. Urgent: a turn there; else one of the inner conversation, if it is of a public room."""
+        """Something is ripe. Urgent: a turn there; else one of the inner conversation, if everybody may read it."""
         place = arrival.conversation
         if arrival.direct is not None:
             self._shared.life.places.heard(place, direct=arrival.direct)
@@ -171,8 +171,8 @@ class Minds:
 
     async def _route(self, arrival: Arrival) -> None:
         place = arrival.conversation
-        private = await self._shared.life.places.private(place)
-        self._notice(arrival, place if private else inner(self.of(place).id))
+        public = await self._shared.life.places.public(place)
+        self._notice(arrival, inner(self.of(place).id) if public else place)
 
     def _notice(self, arrival: Arrival, target: ConversationId) -> None:
         arrivals = self._shared.bindings.of(Address.parse(arrival.conversation)).arrivals

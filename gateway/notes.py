@@ -24,6 +24,7 @@ from gateway.hands import Whereabouts
 from gateway.ids import new_id
 from gateway.memory import newest_dream
 from gateway.records import Noted, Seq
+from gateway.scopes import is_trusted, scope_of_new
 from gateway.store import Entry, Store, Stored
 
 logger = logging.getLogger("reverie.notes")
@@ -125,15 +126,17 @@ class Notes:
             raise Refused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
             raise Refused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
+        role, foreign = where.least_role, bool(where.trace.foreign)
+        trusted = is_trusted(role, foreign=foreign)
         noted = Noted(
             agent=where.agent,
-            scope=where.sight.scope,
+            scope=scope_of_new(where.at.conversation, where.sight.scope, trusted=trusted),
             title=title,
             text=text,
             lasting=lasting,
             turn=where.turn,
-            role=where.least_role,
-            foreign=bool(where.trace.foreign),
+            role=role,
+            foreign=foreign,
         )
         # On its own: an interrupted turn must not leave a note of which nobody knows whether it was kept.
         task = asyncio.create_task(self._keep(where, noted))

@@ -1,24 +1,73 @@
-"""Which places are private: one look at the log, then remembered."""
+"""Who can read what is said in each place: told by the platform or the operator, and closed unless one of them says so.
+
+What the platform says is asked of its channel at the moment of use. What it said last is in the log (`AudienceKnown`),
+for a time in which it cannot be asked. A place that closes is closed for what was said there before, too; one that
+opens is open for what is said from then on.
+"""
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from gateway.bindings import Bindings
-from gateway.events import Address, ConversationId, Message
-from gateway.records import MESSAGES, is_inner
-from gateway.scopes import scope_of
-from gateway.store import Reader
+from gateway.events import Address, ConversationId, Message, RoomId
+from gateway.records import MESSAGES, AudienceKnown, Noted, Seq, is_inner
+from gateway.scopes import PUBLIC, Sight, is_trusted, is_wide, space_scope
+from gateway.store import Appended, Entry, Reader
 
 _KEPT: Final = 10_000
 
 
-class Places:
-    """Every place that the agents know."""
+class _Known(NamedTuple):
+    scope: str
+    since: Seq
+    """What stands there or behind it was said when this held."""
 
-    def __init__(self, reader: Reader, bindings: Bindings) -> None:
+
+class Places:
+    """Every place that the agents know. `begin` before the first use; `wrote` is to be told of all that is written."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        bindings: Bindings,
+        *,
+        told: Callable[[Address], str | None] = lambda _: None,
+        space: Callable[[Address], RoomId | None] = lambda _: None,
+    ) -> None:
+        """`told`: the scope of a place as its platform says just now; None: it does not.
+
+        `space`: what its room is part of; None: nothing, or that is not known.
+        """
         self._reader = reader
         self._bindings = bindings
+        self._told = told
+        self._space = space
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
+        self._known: dict[ConversationId, _Known] = {}
+
+    async def begin(self) -> None:
+        """Learn from the log what platforms said last. Raises StoreError."""
+        for stored in await self._reader.holds("audience"):
+            if isinstance(stored.fact, AudienceKnown):
+                self._known[stored.fact.at.conversation] = _Known(stored.fact.scope, Seq(stored.cause or stored.seq))
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log."""
+        seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, AudienceKnown) and done.fresh:
+                since, place = seqs.get(id(entry.cause), done.seq), entry.fact.at.conversation
+                before = self._known.get(place)
+                if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
+                    self._known[place] = _Known(entry.fact.scope, since)
+
+    def news(self, message: Message) -> AudienceKnown | None:
+        """What is to be written down with this message, because its platform now says something else of the place."""
+        if message.kind == "direct" or (scope := self._told(message.at)) is None:
+            return None
+        known = self._known.get(message.at.conversation)
+        return AudienceKnown(at=message.at, scope=scope) if known is None or known.scope != scope else None
 
     def heard(self, conversation: ConversationId, *, direct: bool) -> None:
         """The platform says what kind of place it is."""
@@ -48,13 +97,52 @@ class Places:
         return said[0].fact if said and isinstance(said[0].fact, Message) else None
 
     async def private(self, conversation: ConversationId) -> bool:
-        """Whether what is said there is told nowhere else. Closed unless opened: so is a place that nobody knows."""
+        """Whether it is a direct chat, or the operator calls it private. So is a place that nobody knows."""
         if is_inner(conversation):
             return False
         if self._bindings.of(Address.parse(conversation)).private:
             return True
         return await self.direct(conversation) is not False
 
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is: see `gateway.scopes`."""
-        return scope_of(conversation, private=await self.private(conversation))
+    async def public(self, conversation: ConversationId) -> bool:
+        """Whether everybody may read what is said there now."""
+        return await self.scope(conversation) == PUBLIC
+
+    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
+        """Who may be told what is said there (`gateway.scopes`).
+
+        `seq`: of what stands there in the log; None: of what is said now. What an agent thinks by itself is its own.
+        """
+        if is_inner(conversation) or await self.private(conversation):
+            return conversation
+        place = Address.parse(conversation)
+        if self._bindings.of(place).private is False:
+            return PUBLIC
+        known, told = self._known.get(conversation), self._told(place)
+        now = told if told is not None or known is None else known.scope
+        if now is None:
+            return conversation
+        if seq is not None and (known is None or known.scope != now or seq < known.since):
+            return conversation  # others could read there then, or nobody knows who
+        return now
+
+    async def note_scope(self, conversation: ConversationId, seq: Seq, noted: Noted) -> str:
+        """Who may be told of a note that was written down there, as things stand now."""
+        if not is_wide(noted.scope):
+            return noted.scope
+        if not is_trusted(noted.role, foreign=noted.foreign):
+            return conversation
+        return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
+
+    async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+        """What a turn there may see. `everything`: it is alone with a verified owner."""
+        if is_inner(conversation):
+            return Sight(scope=PUBLIC, also=frozenset([conversation]))
+        scope, private = await self.scope(conversation), await self.private(conversation)
+        also, place = {str(conversation)}, Address.parse(conversation)
+        shared = await self.direct(conversation) is False
+        if shared and scope != PUBLIC and (space := self._space(place)) is not None:
+            also.add(space_scope(place.channel, space))
+        if scope != PUBLIC and not private and place.thread is not None and self._told(place) is not None:
+            also.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
+        return Sight(scope=scope, also=frozenset(also), private=private, everything=everything)

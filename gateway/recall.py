@@ -68,12 +68,10 @@ class Recall:
         found, before = list[Hit](), None
         for _ in range(_PAGES):
             page = await self._reader.newest(_PAGE, before=before, kinds=SAID, match=match)
-            scopes = await self._hits.scopes({one.conversation for one in page if one.conversation})
             for one in reversed(page):
-                scope = scopes.get(one.conversation) if one.conversation else None
-                if one.seq in now or scope is None or not (one.kind == "noted" or where.sight.sees(scope)):
+                if one.seq in now or not where.sight.sees(await self._hits.scope(one)):
                     continue
-                hit = await self._hits.of(one, scope, where)
+                hit = await self._hits.of(one, where)
                 found += where.sight.of([hit] if hit is not None else [], scope_of_hit)
                 if len(found) == MAX_HITS:
                     return found

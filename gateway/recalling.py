@@ -182,8 +182,7 @@ class Recalling:
         entry = await self._reader.entry(placed.seq)
         if entry is None or entry.conversation is None:
             return None
-        scopes = await self._hits.scopes({entry.conversation})
-        hit = await self._hits.of(entry, scopes[entry.conversation], where)
+        hit = await self._hits.of(entry, where)
         return next(iter(where.sight.of([hit] if hit is not None else [], scope_of_hit)), None)
 
     async def _first(self, since: Seq) -> Seq:
@@ -202,12 +201,7 @@ class Recalling:
         now, found = self._clock.now(), list[_Found]()
         for first in range(0, len(best), size):
             page = [one for one in await self._reader.placed(best[first : first + size]) if _wanted(one, asked, now)]
-            scopes = await self._hits.scopes({one.conversation for one in page if one.conversation})
-            of = [
-                (one, one.scope or OWNERS if one.noted else scopes[one.conversation])
-                for one in page
-                if one.conversation
-            ]
+            of = [(one, await self._hits.scope(one)) for one in page if one.conversation]
             for one, _ in asked.where.sight.of(of, lambda pair: pair[1]):
                 found.append(_Found(score=aged(weighed[one.seq], now - one.at), name=f"s{one.seq}", found=one))
             if len(found) >= _TRIES:

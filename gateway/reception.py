@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from agent.signals import Level
-from channels.base import CanPage, CanWhisper, Channel, HasNames, HasNick, HasSpaces
+from channels.base import CanPage, CanWhisper, Channel, HasAudience, HasNames, HasNick, HasSpaces
 from gateway import access, attention, policies
 from gateway.bindings import Bindings
 from gateway.channels_now import Each
@@ -22,6 +22,7 @@ from gateway.ops.operator import OperatorChannel
 from gateway.ops.stats import Stats
 from gateway.redaction import Redact
 from gateway.rewinds import Rewinds
+from gateway.scopes import PUBLIC, space_scope
 from gateway.store import Store
 from gateway.titles import Titles
 from gateway.tools.deciding import Deciding
@@ -212,3 +213,23 @@ def names_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], Pla
         return None if channel is None else channel.names(at)
 
     return names
+
+
+def scope_told(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], str | None]:
+    """Who can read what is said in a place, as its channel says just now, as a scope. None: that is not known."""
+    able = Each[HasAudience](channels, lambda one: one if isinstance(one, HasAudience) else None)
+    spaces = space_of(channels)
+
+    def told(at: Address) -> str | None:
+        channel = able.get(at.channel)
+        audience = None if channel is None else channel.audience(at)
+        if audience == "everybody":
+            return PUBLIC
+        if audience == "space":
+            space = spaces(at)
+            return None if space is None else space_scope(at.channel, space)
+        if audience == "room":
+            return Address(channel=at.channel, room=at.room).conversation
+        return None if audience is None else at.conversation
+
+    return told

@@ -598,6 +598,16 @@ class RoomOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AudienceKnown:
+    """The platform says who can read what is said in a place, from what caused this entry on."""
+
+    at: Address
+    scope: str
+    """Those who can: as `gateway.scopes` writes it."""
+    kind: Literal["audience"] = "audience"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityLinked:
     """Two accounts are one person from now on; or no more."""
 
@@ -717,6 +727,7 @@ Fact = (
     | CodeOver
     | RoleGiven
     | RoomOpened
+    | AudienceKnown
     | IdentityLinked
     | ThresholdSet
     | RuleSet

@@ -1,20 +1,25 @@
 """What may be told where: one mind, many doors. Pure.
 
-What the agent was told, wrote down or remembers carries the scope that it came from: `public`, or one private place.
-A turn sees what is public, what is of its own place, and, alone with a verified owner, everything. Every text that is
-made of more than one conversation goes through `Sight.of`.
+What the agent was told, wrote down or remembers carries the scope that it came from, which names those who can read
+there: `public` (everybody), all of one space (a Discord server: `space:` and its conversation), or one conversation. A
+turn sees what everybody may read, what all who can read its own place can read too, and, alone with a verified owner,
+everything. Every text that is made of more than one conversation goes through `Sight.of`.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from gateway.events import ConversationId
+from gateway.events import Address, ChannelName, ConversationId, RoomId
 
 T = TypeVar("T")
 
 PUBLIC: Final = "public"
-"""Of rooms, and of the agent by itself."""
+"""Everybody may read it: the platform or the operator says so."""
+_SPACE: Final = "space:"
+"""No channel has a colon in its name, so no conversation begins like that."""
+TRUSTED: Final = ("owner", "admin")
+"""Roles whose words may become what the agent knows everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,19 +27,41 @@ class Sight:
     """What one turn may see."""
 
     scope: str
-    """Where it is: `PUBLIC`, or its own private conversation. What it writes down has this scope."""
+    """What is said in its place now has this scope, and so has what it writes down."""
+    also: frozenset[str] = frozenset()
+    """Other scopes that all who can read there can read, too."""
+    private: bool = False
+    """It is a direct chat, or a room that the operator calls private."""
     everything: bool = False
     """It is alone with a verified owner."""
 
     def sees(self, scope: str) -> bool:
         """Whether something of that scope may be told here."""
-        return self.everything or scope in (PUBLIC, self.scope)
+        return self.everything or scope in (PUBLIC, self.scope) or scope in self.also
 
     def of(self, found: Iterable[T], scope: Callable[[T], str]) -> list[T]:
         """Those that may be told here, in their order."""
         return [one for one in found if self.sees(scope(one))]
 
 
-def scope_of(conversation: ConversationId, *, private: bool) -> str:
-    """The scope of what is said there. `private`: nobody else listens, or the operator says so."""
-    return conversation if private else PUBLIC
+def space_scope(channel: ChannelName, space: RoomId) -> str:
+    """The scope of what everybody in that space can read."""
+    return _SPACE + Address(channel=channel, room=space).conversation
+
+
+def is_wide(scope: str) -> bool:
+    """Whether it is more than one conversation's."""
+    return scope == PUBLIC or scope.startswith(_SPACE)
+
+
+def is_trusted(role: str, *, foreign: bool) -> bool:
+    """Whether a note may be known outside of where it was written down, and to dreams.
+
+    `role` and `foreign`: as `gateway.records.Noted` has them.
+    """
+    return role in TRUSTED and not foreign
+
+
+def scope_of_new(conversation: ConversationId, scope: str, *, trusted: bool) -> str:
+    """The scope of a note. `scope`: of the place where it is written down."""
+    return scope if trusted or not is_wide(scope) else conversation

@@ -72,8 +72,11 @@ class Binding(Section):
     """Added to the system prompt there."""
     language: str | None = None
     """BCP 47. None: the language of whoever is speaking."""
-    private: bool = False
-    """True: what is said there is told nowhere else, as in a direct chat."""
+    private: bool | None = None
+    """true: what is said there is told nowhere else, as in a direct chat. false: it may be told in all places. Left
+    out: as the platform says. What everybody can read there (a Telegram group with a username, an IRC channel without
+    the modes i, k, p and s) may be told in all places; an open channel of a Discord server, in all of that server;
+    everything else in that room alone."""
     skills: tuple[str, ...] | None = Field(default=None, strict=False)
     """Those that are for here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"

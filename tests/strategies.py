@@ -153,6 +153,7 @@ acted = st.builds(records.Acted, at=addresses)
 forgotten = st.builds(records.Forgotten, note=seqs)
 codes_given = st.builds(records.CodeGiven, at=addresses, room=st.none() | addresses, until=times)
 rooms_opened = st.builds(records.RoomOpened, room=addresses)
+audiences = st.builds(records.AudienceKnown, at=addresses)
 codes_over = st.builds(records.CodeOver)
 roles_given = st.builds(records.RoleGiven)
 identities = st.builds(records.IdentityLinked)
@@ -195,6 +196,7 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     codes_over,
     roles_given,
     rooms_opened,
+    audiences,
     identities,
     thresholds,
     rules,

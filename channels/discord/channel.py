@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from channels.base import (
+    Audience,
     Capabilities,
     CommandSpec,
     Emit,
@@ -94,6 +95,9 @@ class DiscordChannel:
 
     def names(self, at: Address) -> PlaceNames | None:
         return self._directory.names(at)
+
+    def audience(self, at: Address) -> Audience | None:
+        return self._directory.audience(at)
 
     def completing(self, suggest: Suggest) -> None:
         self._suggest = suggest

@@ -5,6 +5,7 @@ In place of the library's cache: that keeps whole objects, and needs them to be 
 
 from dataclasses import dataclass
 
+from channels.base import Audience
 from channels.discord.ids import snowflake
 from channels.payload import Json, flag, obj, objs, string, whole
 from gateway.events import Address, ChannelName, PlaceNames, RoomId, ThreadId
@@ -12,6 +13,10 @@ from gateway.events import Address, ChannelName, PlaceNames, RoomId, ThreadId
 THREADS = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
 DIRECT = frozenset({1, 3})
+_PRIVATE_THREAD = 12
+_VIEW = 1 << 10
+"""VIEW_CHANNEL: https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
+_MOST_DIGITS = 40
 _SILENT = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: nothing is said in them, only in their threads."""
 
@@ -33,6 +38,10 @@ class Place:
     """Messages can be in it."""
     topic: str | None = None
     """None: not told."""
+    invited: bool = False
+    """A private thread: only who was added to it, and who moderates, can read it."""
+    overwrites: tuple[tuple[str, int, int], ...] | None = None
+    """Who, what they are allowed, and what they are denied beside what their roles allow. None: not told."""
 
 
 class Directory:
@@ -51,6 +60,8 @@ class Directory:
         self.places: dict[str, Place] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
+        self._everyone: dict[str, int] = {}
+        """Guild -> what all of its members are allowed."""
         self._ours: set[str] = set()
 
     def address(self, channel: str) -> Address:
@@ -69,6 +80,23 @@ class Directory:
         """Whether it is a chat outside of guilds; so is what we know nothing of."""
         place = self.places.get(channel)
         return place is None or place.direct
+
+    def audience(self, at: Address) -> Audience | None:
+        """Who can read what is said there: https://discord.com/developers/docs/topics/permissions."""
+        place, room = self.places.get(at.thread or at.room), self.places.get(at.room)
+        if place is None or room is None or not place.guild:
+            return None
+        if place.invited:
+            return "thread"
+        everyone = self._everyone.get(room.guild)
+        if everyone is None or room.overwrites is None:
+            return None
+        for who, allowed, denied in room.overwrites:
+            if denied & _VIEW:
+                return "room"  # not all of the server, whoever it is that cannot
+            if who == room.guild:
+                everyone |= allowed
+        return "space" if everyone & _VIEW else "room"
 
     def name(self, channel: str) -> str:
         """For display; empty if not known."""
@@ -146,6 +174,8 @@ class Directory:
             last=snowflake(data, "last_message_id"),
             talks=kind not in _SILENT,
             topic=string(data, "topic") if "topic" in data else None,
+            invited=kind == _PRIVATE_THREAD,
+            overwrites=_overwrites(data),
         )
         self.places[channel] = place
         if place.parent and place.parent not in self.places:
@@ -179,6 +209,8 @@ class Directory:
         role = snowflake(data, "id")
         if role:
             self._roles[role] = (guild, string(data, "name"))
+            if role == guild:  # @everyone
+                self._everyone[guild] = _bits(data, "permissions")
             if self.me and snowflake(obj(data, "tags"), "bot_id") == self.me:
                 self._ours.add(role)
 
@@ -190,3 +222,17 @@ class Directory:
             self._ours.discard(role)
         self._guilds.pop(guild, None)
         self._nicks.pop(guild, None)
+        self._everyone.pop(guild, None)
+
+
+def _overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
+    if not isinstance(data.get("permission_overwrites"), list):
+        return None
+    told = objs(data, "permission_overwrites")
+    return tuple((snowflake(one, "id"), _bits(one, "allow"), _bits(one, "deny")) for one in told)
+
+
+def _bits(data: Json, key: str) -> int:
+    """Permissions: a number, written as text. What cannot be read allows nothing."""
+    told = string(data, key)
+    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS else 0

@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from channels.backoff import Backoff
-from channels.base import Capabilities, CommandSpec, Denied, Emit, Going, Part, People, Unreachable, unrecorded
+from channels.base import (
+    Audience,
+    Capabilities,
+    CommandSpec,
+    Denied,
+    Emit,
+    Going,
+    Part,
+    People,
+    Unreachable,
+    unrecorded,
+)
 from channels.irc import acts, fitting, tls
 from channels.irc.config import IrcConfig
 from channels.irc.inbox import Inbox
@@ -116,6 +127,11 @@ class IrcChannel:
 
     def inside(self, room: RoomId) -> bool | None:
         return acts.inside(self._session, room) if self._session else None
+
+    def audience(self, at: Address) -> Audience | None:
+        session = self._session
+        known = session.openness.of(session.isupport.fold(at.room)) if session is not None else None
+        return None if known is None else "everybody" if known else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await acts.react(*self._there(at), message, reaction, add=add)

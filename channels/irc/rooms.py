@@ -20,6 +20,8 @@ _UNANSWERED_S = 300.0
 _CLOSED_FIRST_S, _CLOSED_MOST_S = 900.0, 6 * 3600.0
 REJOIN_S: Final = 30.0
 """After a kick."""
+_CLOSING: Final = frozenset("ikpsO")
+"""Modes of rooms that not everybody may enter or find: invited, key, private, secret, operators only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,54 @@ class Rooms:
         for later in due:
             later.at_s = float("inf")
         return [later.room for later in due]
+
+
+class Openness:
+    """Which of our rooms anybody may enter, and find: by their modes (https://modern.ircdocs.horse/#channel-modes)."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, bool] = {}
+        """Folded. Rooms of which nothing is known do not stand here."""
+        self._wanted: dict[str, None] = {}
+        """Folded; whose modes are to be asked for."""
+
+    def of(self, room: str) -> bool | None:
+        """Of a folded room. None: it is not known."""
+        return self._open.get(room)
+
+    def wanted(self) -> str:
+        """A folded room whose modes are to be asked for. Empty: none."""
+        return next(iter(self._wanted), "")
+
+    def asked(self, room: str) -> None:
+        """They were asked for."""
+        self._wanted.pop(room, None)
+
+    def feed(self, said: Line, me: str, isupport: Isupport) -> None:
+        """Take in a line; `me` is our nick before it."""
+        room, mine = isupport.fold(said.param(0)), isupport.fold(said.source.nick) == isupport.fold(me)
+        match said.command:
+            case "JOIN" if mine and len(self._wanted) < _MOST_ENTERED:
+                self._open.pop(room, None)
+                self._wanted[room] = None
+            case "PART" if mine:
+                self._wanted.pop(room, None)
+            case "KICK" if isupport.fold(said.param(1)) == isupport.fold(me):
+                self._wanted.pop(room, None)
+            case "324":  # RPL_CHANNELMODEIS
+                self._put(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSING)
+            case "MODE" if room in self._open and set(said.param(1)) & _CLOSING:
+                # Whatever was put on or taken off: closed until the server has told how it stands now.
+                self._put(room, is_open=False)
+                self._wanted[room] = None
+            case "473" | "475":  # only for the invited, or with a key
+                self._put(isupport.fold(said.param(1)), is_open=False)
+            case _:
+                pass
+
+    def _put(self, room: str, *, is_open: bool) -> None:
+        if room in self._open or len(self._open) < _MOST_ENTERED:
+            self._open[room] = is_open
 
 
 def _batched(rooms: Iterable[str]) -> list[list[str]]:

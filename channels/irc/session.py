@@ -23,6 +23,7 @@ from channels.irc.people import People, who
 from channels.irc.presence import Presence
 from channels.irc.registration import Logins, Registration, Upgrade
 from channels.irc.render import plain
+from channels.irc.rooms import Openness
 from channels.irc.splits import Splits
 from channels.irc.sts import Offer
 from channels.irc.telling import Put, Telling
@@ -59,6 +60,7 @@ class Session:
         self.memory = memory
         self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
         self._batches, self.people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
+        self.openness = Openness()
         self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
         self.heard_s = self._adrift_s = clock.monotonic()
         self._ctcps = Ctcps(config.contact, config.source, self.heard_s)
@@ -201,7 +203,15 @@ class Session:
                 self.writing.unknown = True
             case "JOIN" if mine and "time" in said.tags:
                 self._telling.seen(said, now)
+        self.openness.feed(said, self.nick, self.isupport)
         self.presence.feed(said, self.nick, self.isupport, self.heard_s)
+        if said.command in {"366", "MODE"}:
+            self._ask_modes()
+
+    def _ask_modes(self) -> None:
+        """Learn who may enter our rooms, as far as nothing else is to be said: nobody waits for it."""
+        while (room := self.openness.wanted()) and self.outgoing.aside(line("MODE", room)):
+            self.openness.asked(room)
 
     def _ask_who(self, room: str) -> None:
         """Learn the accounts of who was there before us, if the server tells of changes but not with each line."""
@@ -245,6 +255,7 @@ class Session:
         now_s = self._clock.monotonic()
         self.presence.keep_up(self.nick, self.isupport, now_s)
         self._telling.keep_up(self._clock.now())
+        self._ask_modes()
         if self.login.adrift and now_s - self._adrift_s > _ADRIFT_S:
             self.end("the services logged us out and do not let us in again")
 

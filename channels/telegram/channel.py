@@ -11,6 +11,7 @@ from typing import Literal
 from telegram.error import TelegramError
 
 from channels.base import (
+    Audience,
     Capabilities,
     CommandSpec,
     Denied,
@@ -97,6 +98,9 @@ class TelegramChannel:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, file_bytes=FILE_BYTES)
+
+    def audience(self, at: Address) -> Audience | None:
+        return self._inbound.audience(at)
 
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(text.dump() for text in render(post.text, first=CAPTION if post.file else None))

@@ -1,12 +1,13 @@
 """From updates as they came to notifications: albums put together, moved groups remembered. Pure."""
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from channels.payload import Json, whole
+from channels.base import Audience
+from channels.payload import Json, obj, raw, whole
 from channels.telegram.cursor import Cursor
 from channels.telegram.people import View
 from channels.telegram.ranks import CHANGES, Ranks
@@ -18,6 +19,9 @@ _LOG = logging.getLogger("reverie.telegram")
 _ALBUM = 10
 """The most that one holds (core.telegram.org/bots/api#sendmediagroup)."""
 _LAST_ID = 2**52
+_SHARED = frozenset({"group", "supergroup", "channel"})
+"""Types of chats that more than one person is in."""
+_MOST_CHATS = 10_000
 ALBUM_S = 0.7
 """For so long nothing must be added to an album before it counts as whole. Telegram delivers it within a blink."""
 
@@ -58,6 +62,8 @@ class Inbound:
         self.durable = self.view.cursor
         """What is certainly written down: to be set by whoever emits."""
         self._titles = Titles()
+        self._public: OrderedDict[str, bool] = OrderedDict()
+        """Chat, as Telegram names it now -> whether anybody can read it, as its newest update said."""
         self._seen: Counter[str] = Counter()
         """How many pictures albums had when they were held back."""
 
@@ -83,6 +89,23 @@ class Inbound:
         """Where Telegram has a room now."""
         return self.view.cursor.chat(room)
 
+    def audience(self, at: Address) -> Audience | None:
+        """Who can read what is said there. All topics of a group are its members'."""
+        public = self._public.get(self.chat(at.room))
+        return None if public is None else "everybody" if public else "room"
+
+    def _learn(self, update: Json) -> None:
+        """Only what has a username can be opened by anybody (core.telegram.org/bots/api#chat)."""
+        for event in update.values():
+            for holder in (event, obj(event, "message")):
+                chat = obj(holder, "chat")
+                number = whole(chat, "id")
+                if number is not None and raw(chat, "type") in _SHARED:
+                    self._public[str(number)] = bool(raw(chat, "username"))
+                    self._public.move_to_end(str(number))
+        while len(self._public) > _MOST_CHATS:
+            self._public.popitem(last=False)
+
     def take(self, updates: Sequence[Json], now: datetime) -> Taken:
         """Read `updates` (`valid` made them) up to the first album that may still grow."""
         albums = [album(update) for update in updates]
@@ -94,6 +117,7 @@ class Inbound:
                 self.move(*change)
             self.ranks.learn(update)
             self._titles.learn(update, self.view)
+            self._learn(update)
             if not albums[index]:
                 batch += self._read(update, now)
             elif albums.index(albums[index]) == index:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple, Protocol
 from agent.journal import flat
 from channels.base import CommandTyped
 from gateway.changes import Change, Made
-from gateway.commands.sight import matching, place_of, sees_all
+from gateway.commands.sight import matching, place_of, sight_of
 from gateway.commands.world import Answer, Ask, Handler, World
 from gateway.events import Address, Command, ConversationId
 from gateway.forgetting import Forgetting, seq_of
 from gateway.hands import Whereabouts
-from gateway.hits import ByHand, Hit, Hits, by_hand, scope_of_hit
+from gateway.hits import ByHand, Hit, Hits, Scopes, by_hand, scope_of_hit
 from gateway.records import Forgotten, Noted, Seq, TurnId
 from gateway.redaction import Redact, Redactor
 from gateway.scopes import PUBLIC, Sight
@@ -38,11 +38,11 @@ _PAGES: Final = 10
 """So many notes are looked at: what may not be told here must not hide what may."""
 
 
-class Homes(Protocol):
+class Homes(Scopes, Protocol):
     """Who knows places: `gateway.places.Places`."""
 
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is."""
+    async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+        """What a turn there may see."""
 
 
 class _Shown(NamedTuple):
@@ -152,8 +152,7 @@ class NotesCommands:
     async def _where(self, ask: Ask) -> Whereabouts:
         """As a turn there would stand."""
         at = ask.command.at
-        scope = at.conversation if ask.command.direct else await self._places.scope(at.conversation)
-        sight = Sight(scope=scope, everything=sees_all(ask))
+        sight = await sight_of(ask, self._places)
         return Whereabouts(turn=TurnId(""), agent=self._agent_of(at), at=at, sight=sight, autonomous=False)
 
     async def _noted(self, ask: Ask, where: Whereabouts, most: int, *, lasting: bool = False) -> list[_Shown]:
@@ -164,9 +163,9 @@ class NotesCommands:
             for one in reversed(page):
                 if not isinstance(one.fact, Noted) or (lasting and not one.fact.lasting):
                     continue
-                if not _told(one.fact.scope, ask, where):
+                if not _told(await self._hits.scope(one), ask, where):
                     continue
-                hit = await self._hits.of(one, "", where)
+                hit = await self._hits.of(one, where)
                 if hit is not None:
                     found.append(_Shown(hit.handle, hit, one.fact.lasting))
                 if len(found) == most:

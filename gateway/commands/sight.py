@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from gateway.commands.world import Ask
 from gateway.events import Address, ConversationId
 from gateway.records import is_inner
+from gateway.scopes import Sight
 from gateway.tools.consent import PLACE_CHARS, code
 
 MOST_SUGGESTED: Final = 25
@@ -17,8 +18,11 @@ SUGGESTED_CHARS: Final = 100
 class Homes(Protocol):
     """Who knows places: `gateway.places.Places`."""
 
-    async def private(self, conversation: ConversationId) -> bool:
-        """Whether what is said there is told nowhere else."""
+    async def scope(self, conversation: ConversationId) -> str:
+        """Who may be told what is said there."""
+
+    async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+        """What a turn there may see."""
 
 
 def sees_all(ask: Ask) -> bool:
@@ -26,12 +30,21 @@ def sees_all(ask: Ask) -> bool:
     return ask.command.direct and ask.everywhere == "owner"
 
 
+async def sight_of(ask: Ask, places: Homes) -> Sight:
+    """What may be told where it is asked. A direct chat is private whatever was heard there before."""
+    here, everything = ask.command.at.conversation, sees_all(ask)
+    if ask.command.direct:
+        return Sight(scope=here, private=True, everything=everything)
+    return await places.sight(here, everything=everything)
+
+
 async def hidden(ask: Ask, places: Homes, named: Iterable[ConversationId]) -> frozenset[ConversationId]:
-    """Which of these conversations are private, and may not be named to whoever asks."""
+    """Which of these conversations may not be named where it is asked, because others could read it there."""
     if sees_all(ask):
         return frozenset()
-    here = ask.command.at.conversation
-    return frozenset([place for place in dict.fromkeys(named) if place != here and await places.private(place)])
+    sight = await sight_of(ask, places)
+    others = [place for place in dict.fromkeys(named) if not is_inner(place)]
+    return frozenset([place for place in others if not sight.sees(await places.scope(place))])
 
 
 def place_of(conversation: ConversationId) -> str:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from gateway.events import Named
 from gateway.records import (
+    AudienceKnown,
     CodeGiven,
     CodeOver,
     Fact,
@@ -38,6 +39,8 @@ def holding(fact: Fact) -> Holding | None:
             return Holding(fact.kind, f"{fact.person}\n{fact.scope}", holds=bool(fact.role))
         case RoomOpened():
             return Holding(fact.kind, fact.room.conversation, holds=fact.open)
+        case AudienceKnown():
+            return Holding(fact.kind, fact.at.conversation, holds=True)
         case IdentityLinked():
             return Holding(fact.kind, f"{fact.one}\n{fact.other}", holds=fact.joined)
         case ThresholdSet():

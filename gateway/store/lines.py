@@ -24,6 +24,7 @@ from gateway.records import (
     ApprovalAsked,
     ApprovalEnded,
     ApprovalRevoked,
+    AudienceKnown,
     Audited,
     Carded,
     CodeGiven,
@@ -213,6 +214,7 @@ def _of_people(  # noqa: C901 - one case per kind
     | CodeOver
     | RoleGiven
     | RoomOpened
+    | AudienceKnown
     | IdentityLinked
     | ThresholdSet
     | RuleSet
@@ -229,6 +231,8 @@ def _of_people(  # noqa: C901 - one case per kind
             return f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by {fact.by} ({fact.why})"
         case RoomOpened():
             return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
+        case AudienceKnown():
+            return f"what is said in {fact.at.conversation} is readable to: {fact.scope}"
         case IdentityLinked():
             return f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by {fact.by}"
         case ThresholdSet():

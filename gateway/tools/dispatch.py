@@ -20,7 +20,6 @@ from gateway.hands import Given, Hand, Whereabouts
 from gateway.ops.onlookers import Tool
 from gateway.records import TurnId
 from gateway.redaction import Redact, Redactor
-from gateway.scopes import PUBLIC
 from gateway.store import StoreError
 from gateway.tools.permits import Permit, Situation, decide
 from gateway.tools.under_way import UnderWay
@@ -50,7 +49,7 @@ class ByRight:
             roles=[asker.role for asker in where.askers],
             unasked="guest",
             overheard=(*where.overheard, *where.reminded),
-            private=where.sight.scope != PUBLIC,
+            private=where.sight.private,
             foreign=where.trace.foreign,
             recovered=call.recovered,
         )

@@ -13,7 +13,6 @@ from gateway.cut_off import begun_before
 from gateway.events import Address
 from gateway.hands import Asker, Hand, Whereabouts
 from gateway.records import ToolBegun, ToolRefused, TurnId
-from gateway.scopes import PUBLIC
 from gateway.settings_tools import ToolsConfig
 from gateway.store import Entry, Store
 from gateway.tools.permits import Situation, Verdict, decide, ruled, standing, weakest
@@ -125,7 +124,7 @@ class Gate:
             roles=[standing(asker.role, verified=asker.verified) for asker in where.askers],
             unasked=weakest([self._config.unasked_role, *where.reminded]),
             overheard=(*where.overheard, *where.reminded),
-            private=where.sight.scope != PUBLIC,
+            private=where.sight.private,
             foreign=where.trace.foreign,
             recovered=call.recovered,
         )

@@ -30,10 +30,10 @@ _ACTS: Final = 1_000
 
 
 class Scopes(Protocol):
-    """Who knows which places are private: `gateway.places.Places`."""
+    """Who knows who can read what is said: `gateway.places.Places`."""
 
-    async def scope(self, conversation: ConversationId) -> str:
-        """Whose what is said there is."""
+    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
+        """Who may be told of what stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Messages:
     async def _open(self, entry: Stored, where: Whereabouts) -> Pointed | None:
         place = entry.conversation
         here = place == where.at.conversation
-        if place is None or not (here or where.sight.sees(await self._places.scope(place))):
+        if place is None or not (here or where.sight.sees(await self._places.scope(place, entry.seq))):
             return None
         if isinstance(entry.fact, Edited):
             first = await self._reader.by_key(f"message:{place}:{entry.fact.message}")

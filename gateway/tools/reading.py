@@ -70,7 +70,7 @@ class Reading:
     async def read_room(self, asked: ReadRoom, where: Whereabouts) -> Given:
         """Carry out `read_room`. Raises Refused and StoreError."""
         at = await self._place(asked.address, where)
-        lines, more = await self._lines(at, _before(asked.before), asked.count, where.agent)
+        lines, more = await self._lines(at, _before(asked.before), asked.count, where)
         place = at.conversation
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
@@ -90,7 +90,7 @@ class Reading:
                 return self._given(self._listed(at, await channel.people(at, most=MOST_PEOPLE)), "people", at, where)
             except SendError as error:
                 note = f"Who is there was not told ({flat(error.reason, 200)}). "
-        return self._given(note + await self._spoke(at), "people", at, where)
+        return self._given(note + await self._spoke(at, where), "people", at, where)
 
     @staticmethod
     def _given(text: str, kind: str, at: Address, where: Whereabouts) -> Given:
@@ -115,7 +115,7 @@ class Reading:
         return at
 
     async def _lines(
-        self, at: Address, before: int | None, count: int, agent: str
+        self, at: Address, before: int | None, count: int, where: Whereabouts
     ) -> tuple[list[tuple[Seq, str]], bool]:
         """The newest, and whether there is something before them."""
         found = list[tuple[Seq, str]]()
@@ -126,7 +126,8 @@ class Reading:
             for one in reversed(page):
                 if len(found) == count:
                     return found[::-1], True
-                if (line := await self._line(one, agent)) is not None:
+                told = at == where.at or where.sight.sees(await self._places.scope(at.conversation, one.seq))
+                if told and (line := await self._line(one, where.agent)) is not None:
                     found.append((one.seq, line))
             if len(page) < _PAGE:
                 return found[::-1], False
@@ -153,11 +154,13 @@ class Reading:
         head = f"{at.conversation}, {len(people)}{total} people. {flat(found.note, 300)}".rstrip()
         return "\n".join([head, *(_person(role, one) for role, one in people)])
 
-    async def _spoke(self, at: Address) -> str:
+    async def _spoke(self, at: Address, where: Whereabouts) -> str:
         """Who spoke there lately, whoever was heard."""
         lately = await self._reader.newest(_LATELY, kinds=MESSAGES, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
+            if at != where.at and not where.sight.sees(await self._places.scope(at.conversation, one.seq)):
+                continue
             judged = await self._reader.judgement(one.seq)
             if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
                 spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))

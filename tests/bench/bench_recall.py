@@ -132,7 +132,7 @@ def questions(messages: int, count: int) -> Iterator[tuple[list[str], str]]:
 async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
     """Milliseconds, and how often what only one message has came up where it may."""
     async with await Store.open(path, SystemClock()) as store:
-        bound = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all"))])
+        bound = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
 
         async def nothing(_: str) -> str:
             return ""

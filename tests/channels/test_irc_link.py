@@ -102,5 +102,5 @@ async def test_a_hostile_stream_does_not_end_or_use_the_connection() -> None:
         assert run.links == [True]
         assert len(ircd.clients) == 1
         assert not any(line.startswith("QUIT") for line in ircd.lines)
-        assert {line.split(" ")[0] for line in bot.lines} <= {"CAP", "NICK", "USER", "JOIN", "PONG", "NOTICE"}
+        assert {line.split(" ")[0] for line in bot.lines} <= {"CAP", "NICK", "USER", "JOIN", "MODE", "PONG", "NOTICE"}
         await run.channel.send(part("yes"))

@@ -149,7 +149,7 @@ async def test_we_say_that_we_are_a_bot_where_there_is_a_mode_for_it(token: str,
         for number in (1, 2):
             await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
             lines = ircd.clients[-1].lines
-            assert [line for line in lines if line.startswith("MODE")] == sent
+            assert [line for line in lines if line.startswith("MODE reverie")] == sent
             assert not sent or lines.index(sent[0]) < lines.index("JOIN #room")
             ircd.clients[-1].drop()
 

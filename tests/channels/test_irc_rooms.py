@@ -251,7 +251,8 @@ async def test_a_room_whose_answer_is_still_awaited_is_left_all_the_same() -> No
         assert run.channel.adapt(config(ircd.port, rooms=["#room"]))
         await ircd.received("PART #new")
         await settled(bot, "done")
-        assert [line for line in bot.lines if "#new" in line] == ["JOIN #new", "PART #new"]
+        said = [line for line in bot.lines if "#new" in line and not line.startswith("MODE")]
+        assert said == ["JOIN #new", "PART #new"]
         assert not run.channel.inside(RoomId("#new"))
         assert run.channel.inside(RoomId("#room"))
 

@@ -86,7 +86,7 @@ class House:
                 "channels": {
                     str(name): {"platform": "console", "rooms": ["lobby", "office"]} for name in (HERE, THERE)
                 },
-                "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}}]}],
+                "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "private": False}]}],
                 "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
                 "access": {"dm": "open", "roles": ROLES},
                 "store": {"path": "reverie.db"},

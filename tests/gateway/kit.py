@@ -23,11 +23,11 @@ UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in ("sender", "roo
 
 
 def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Settings:
-    """One console channel with a room, direct chats open, no waiting."""
+    """One console channel with a room that everybody may read, direct chats open, no waiting."""
     return parse(
         {
             "channels": {"console": {"platform": "console", "rooms": list(rooms)}},
-            "agents": [{"id": "reverie"}],
+            "agents": [{"id": "reverie", "bindings": [{"private": False}]}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "attention": {"coalesce": 0},
             "access": {"dm": "open", "rates": UNHURRIED},

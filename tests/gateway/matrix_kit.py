@@ -115,7 +115,7 @@ def settings_of(tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platfor
                 "telegram.main": {"platform": "telegram", "token": "1:t", "rooms": open_["telegram"]},
                 "discord.main": {"platform": "discord", "token": "t", "rooms": [*open_["discord"], LISTED_GUILD]},
             },
-            "agents": [{"id": "echo", "bindings": others}, {"id": "reverie"}],
+            "agents": [{"id": "echo", "bindings": others}, {"id": "reverie", "bindings": [{"private": False}]}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "attention": {"coalesce": 0},
             "access": {

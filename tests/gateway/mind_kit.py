@@ -45,7 +45,9 @@ def settings(folder: Path, *, provider: dict[str, Any] | None = None, **more: An
     return parse(
         {
             "channels": {name: {"platform": "console", "rooms": list(ROOMS)} for name in PLATFORMS},
-            "agents": [{"id": "reverie", "bindings": more.pop("bindings", [{"match": {"channel": "*"}}])}],
+            "agents": [
+                {"id": "reverie", "bindings": more.pop("bindings", [{"match": {"channel": "*"}, "private": False}])}
+            ],
             "llm": {**llm, "context_optimization": optimization},
             "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{TELEGRAM}:olga"]}},
             "store": {"path": "reverie.db"},

@@ -39,7 +39,8 @@ PLACES = (*PRIVATE, ROOM, OWN)
 def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> Whereabouts:
     """A turn there."""
     scope = place.conversation if place in PRIVATE else PUBLIC
-    sight = Sight(scope=scope, everything=place == OWNER if everything is None else everything)
+    own = frozenset([place.conversation])
+    sight = Sight(scope=scope, also=own, everything=place == OWNER if everything is None else everything)
     return Whereabouts(turn=TurnId("t"), agent=agent, at=place, sight=sight, autonomous=False)
 
 
@@ -106,7 +107,8 @@ async def papers(
             await memory.recover(agent)
         staff = Pattern(channel="irc.*", room="#staff", thread=None, bound=Bound(listen="all", private=True))
         places = Places(
-            store, Bindings([staff, Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all"))])
+            store,
+            Bindings([staff, Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))]),
         )
         forgetting = Forgetting(store, clock, places, notes, memory)
         await forgetting.recover(agents)

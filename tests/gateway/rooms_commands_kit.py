@@ -153,7 +153,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         },
         known=lambda: Known(rooms=frozenset(opened)),
     )
-    bound = Bound(listen="mention", agent="reverie")
+    bound = Bound(listen="mention", agent="reverie", private=False)
     bindings = Bindings(
         [
             Pattern(channel="here", room="#Den", thread=None, bound=Bound(listen="all", agent="ana", private=True)),

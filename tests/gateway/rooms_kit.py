@@ -259,8 +259,8 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
 
         bounds = {
             "#staff": Bound(listen="all", agent="reverie", private=True),
-            "#peer": Bound(listen="all", agent="peer"),
-            "*": Bound(listen="all", agent="reverie"),
+            "#peer": Bound(listen="all", agent="peer", private=False),
+            "*": Bound(listen="all", agent="reverie", private=False),
         }
         patterns = [Pattern(channel="*", room=room, thread=None, bound=bound) for room, bound in bounds.items()]
         bindings = Bindings(patterns)

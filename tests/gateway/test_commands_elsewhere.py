@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gateway.bindings import Bindings
+from gateway.bindings import Bindings, Bound, Pattern
 from gateway.clock import ManualClock
 from gateway.commands.elsewhere import ElsewhereCommands
 from gateway.events import Address
@@ -13,12 +13,13 @@ from gateway.store import Entry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, account, opened, place, run, said, spent
 
+OPEN = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
 ROOM, ALONE, BOBS = place("#a"), place("ann"), place("bob")
 UNSEEN = "is of a conversation that you may not see."
 
 
 def counter(store: Store, at: Address = ALONE, **more: Any) -> Counter:
-    commands = ElsewhereCommands(Places(store, Bindings(())))
+    commands = ElsewhereCommands(Places(store, OPEN))
     asked: dict[str, Any] = {"role": "admin", "direct": True} | more
     return Counter(store=store, clock=ManualClock(NOW), handlers=commands.handlers, at=at, **asked)
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.bindings import Bindings
+from gateway.bindings import Bindings, Bound, Pattern
 from gateway.clock import ManualClock
 from gateway.commands.log import _KINDS, CHARS, LogCommands
 from gateway.events import Address
@@ -16,12 +16,13 @@ from gateway.store import Entry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, opened, place, run, said
 
+OPEN = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
 ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 
 async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
     clock = ManualClock(NOW)
-    commands = LogCommands(store, Redactor(["swordfish pie"]), Places(store, Bindings(())))
+    commands = LogCommands(store, Redactor(["swordfish pie"]), Places(store, OPEN))
     asked = "owner" if role == "owner" else "admin"
     return Counter(store=store, clock=clock, handlers=commands.handlers, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
 

@@ -31,8 +31,8 @@ HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
 BINDINGS = Bindings(
     [
-        Pattern(channel="*", room="#b", thread=None, bound=Bound(listen="all", agent="bob")),
-        Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana")),
+        Pattern(channel="*", room="#b", thread=None, bound=Bound(listen="all", agent="bob", private=False)),
+        Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana", private=False)),
     ]
 )
 

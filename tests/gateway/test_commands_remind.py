@@ -19,7 +19,7 @@ OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
 
 
 def commands_of(it: Town) -> RemindCommands:
-    bound = Bound(listen="all", agent="reverie")
+    bound = Bound(listen="all", agent="reverie", private=False)
     places = Places(it.store, Bindings([Pattern(channel="*", room="*", thread=None, bound=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.heard(one.conversation, direct=one in (ALONE, STRANGER))

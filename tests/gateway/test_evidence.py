@@ -112,7 +112,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         staff = Pattern(channel="irc.*", room="#staff", thread=None, bound=Bound(listen="all", private=True))
-        anywhere = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all"))
+        anywhere = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))
         evidences = Evidences(store, clock, Places(store, Bindings([staff, anywhere])))
         hands = Hands([Hand.of(tools.FETCH_EVIDENCE, tools.FetchEvidence, evidences.fetch)])
         made = Desk(store, clock, evidences, hands)

@@ -205,7 +205,9 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 there = ROOM if scope == PUBLIC else Address.parse(scope)
                 await kit.say(900 + number, "so that it is known what kind of place it is", there)
                 if how == "noted":
-                    noted = Noted(agent="reverie", scope=scope, title="", text=text, lasting=False)
+                    noted = Noted(
+                        agent="reverie", scope=scope, title="", text=text, lasting=False, role="owner", foreign=False
+                    )
                     await kit.append(there, noted)
                 elif how == "said":
                     await kit.say(number, text, there)

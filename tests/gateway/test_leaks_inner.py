@@ -75,7 +75,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
     bindings = Bindings(
         [
             Pattern(channel="*", room="#staff", thread=None, bound=private),
-            Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient", agent="reverie")),
+            Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient", agent="reverie", private=False)),
         ]
     )
 

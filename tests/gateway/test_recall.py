@@ -303,5 +303,7 @@ async def test_a_word_is_found_by_its_beginning(tmp_path: Path) -> None:
 async def test_the_inner_conversation_finds_what_it_did_itself(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.store.append([turn(OWN.conversation, upto=1, text="I looked at the harbour")])
-        for place in (OWN, ROOM, ANN):
+        for place in (OWN, OWNER):
             assert len(await found(kit, "harbour", place=place)) == 1
+        for place in (ROOM, ANN):
+            assert not await found(kit, "harbour", place=place), "it may hold what others said elsewhere"

@@ -17,7 +17,7 @@ from gateway.events import Address, Deleted, Edited, EventId, Message, MessageId
 from gateway.prefetch import Prefetch
 from gateway.recalled import HEADER, Recalled
 from gateway.recalling import DEADLINE_S, ELSEWHERE, Recalling
-from gateway.records import Folded, Judged, Rewound, Seq, TurnEnded, key_of
+from gateway.records import Folded, Judged, Noted, Rewound, Seq, TurnEnded, key_of
 from gateway.store import Entry
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
@@ -474,7 +474,12 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
 
 
 class _Anywhere:
-    async def scope(self, conversation: str) -> str:
+    async def scope(self, conversation: str, seq: Seq | None = None) -> str:
+        del seq
+        return conversation
+
+    async def note_scope(self, conversation: str, seq: Seq, noted: Noted) -> str:
+        del seq, noted
         return conversation
 
 

@@ -41,7 +41,7 @@ async def ask(one: Running, text: str, *, sender: str = "bob", room: str | None 
 
 @story
 async def test_a_note_comes_to_mind_once_beside_what_is_new(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as one:
+    async with gateway(tmp_path, access={"roles": {"admin": ["console:bob"]}, "dm": "open"}) as one:
         assert (await ask(one, "note this")).aside == ""
         asked = await ask(one, "who likes marzipan?", room="attic")
         header, line = asked.aside.split("\n")

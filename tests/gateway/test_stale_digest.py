@@ -21,7 +21,7 @@ def test_nothing_is_dealt_with_twice(tmp_path: Path) -> None:
         brain = Brain(clock, answer)
         made = settings(
             tmp_path,
-            bindings=[{"match": {"channel": "*"}, "listen": "ambient"}],
+            bindings=[{"match": {"channel": "*"}, "listen": "ambient", "private": False}],
             attention={"coalesce": 1.5, "salience": {"keywords": ["help"]}},
         )
         async with world(made, clock, brain) as gateway:

@@ -112,6 +112,7 @@ def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
 async def test_anybody_can_have_forgotten_what_was_written_down_alone_with_them(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.say(1, "hello", ANN)
+        await kit.say(2, "hello", ROOM)
         await kit.notes.remember(at(ANN), "Ann's harbour")
         await kit.notes.remember(at(ROOM), "the harbour of all")
         assert (await forget(kit, "harbour", by(ANN, "guest"))).startswith("It is forgotten.")
@@ -155,6 +156,7 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: Whereabouts, *, allowe
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
+            await kit.say(1, "hello", ROOM)
             await kit.notes.remember(at(ROOM), "harbour")
             if allowed:
                 await forget(kit, "harbour", where)

@@ -54,7 +54,7 @@ ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
 INNER = inner("ana")
 WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WHO = access.Policy(dm="open", roles={}, rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
-ANYWHERE = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana"))
+ANYWHERE = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana", private=False))
 
 
 async def nothing(_: str) -> str:
