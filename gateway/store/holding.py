@@ -28,7 +28,7 @@ class Holding(NamedTuple):
     """False: from now on nothing does."""
 
 
-def holding(fact: Fact) -> Holding | None:
+def holding(fact: Fact) -> Holding | None:  # noqa: C901 - one case per kind
     """What a fact says so. None: nothing."""
     match fact:
         case CodeGiven():

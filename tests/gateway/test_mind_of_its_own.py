@@ -91,12 +91,22 @@ async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tm
 
 
 @story
-async def test_what_is_noted_in_a_room_is_public(tmp_path: Path) -> None:
+async def test_what_an_owner_has_noted_in_a_public_room_is_public(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as one:
+        await ask(one, "reverie, note: this", sender="olga", room="lobby")
+        (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, Noted)]
+        assert (noted.scope, noted.role, noted.foreign) == (PUBLIC, "owner", False)
+        assert SECRET in results(await ask(one, "what do you know", sender="bob"))
+
+
+@story
+async def test_what_a_guest_has_noted_stays_in_its_room(tmp_path: Path) -> None:
     async with gateway(tmp_path) as one:
         await ask(one, "reverie, note: this", sender="ann", room="lobby")
         (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, Noted)]
-        assert noted.scope == PUBLIC
-        assert SECRET in results(await ask(one, "what do you know", sender="bob"))
+        assert (noted.scope, noted.role) == ("console/lobby", "guest")
+        assert SECRET not in results(await ask(one, "what do you know", sender="bob"))
+        assert SECRET in results(await ask(one, "reverie, what do you know", sender="bob", room="lobby"))
 
 
 @story
