@@ -12,6 +12,7 @@ from channels.base import CanComplete, CanDrop, Channel, Emit
 from gateway import access, policies
 from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
+from gateway.asking import BLOCKED, are_blocked
 from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.channels_now import Each
@@ -20,7 +21,7 @@ from gateway.commands.suggest import Suggestions
 from gateway.control import listen
 from gateway.desks import Desks, House
 from gateway.equipment import Equipment, equip
-from gateway.events import Address, Alarm, ChannelName, Notification
+from gateway.events import Address, Alarm, ChannelName, Notification, Sender
 from gateway.fleet import Fleet
 from gateway.ground import Ground
 from gateway.inbox import Arrival, Inbox
@@ -47,15 +48,16 @@ from gateway.pairs import Pairs
 from gateway.people import People
 from gateway.preview import Signs
 from gateway.reception import Intakes, Parts, Prefixes, names_of
-from gateway.records import OPERATOR
+from gateway.records import OPERATOR, RoleGiven
 from gateway.redaction import Redactor
 from gateway.restored import chosen, restored
 from gateway.runner import Runner
 from gateway.settings import Settings
 from gateway.shared import Shared
-from gateway.store import Closed, Outage, Store
+from gateway.store import Appended, Closed, Entry, Outage, Reminder, Store
 from gateway.titles import Titles
 from gateway.tooling import Tooling
+from gateway.tools.jobs import Job
 from gateway.travels import Travels
 from gateway.watching import Watching
 
@@ -198,6 +200,8 @@ class _Gateway:
         self.doors = Rooms()
         self.tooling = self._tooling(who, bindings, files)
         self.minds = Minds(self._shared(who, bindings), equipment, states, chosen)
+        store.hear(self._roles_given)
+        live.hear(Takes(lambda new: new.access.roles, lambda _: self._end_blocked()))
         self.pairs = Pairs(store, clock, redact)
         self.operating = Operating(
             store, clock, self.minds.stopping, kill=self.tooling.doing.kill, reload=live.reload, redact=redact
@@ -218,6 +222,31 @@ class _Gateway:
         self.intakes = self._intakes(who, bindings)
         if make is not None:
             live.hear(self._fleet(settings, make))
+
+    def _roles_given(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh]
+        if any(isinstance(fact, RoleGiven) and fact.role == "blocked" for fact in facts):
+            self._end_blocked()
+
+    def _end_blocked(self) -> None:
+        """What somebody caused who is blocked now ends: turns at once, jobs and reminders soon."""
+        who = self.people.policy
+
+        def is_theirs(job: Job) -> bool:
+            return are_blocked(who, job.at, job.askers)
+
+        def set_by_them(reminder: Reminder) -> bool:
+            if not reminder.sender or reminder.conversation is None:
+                return False
+            sender = Sender(id=reminder.sender, name=reminder.asked_by, verified=True)
+            return access.role_of(who, Address.parse(reminder.conversation), sender) == "blocked"
+
+        async def end() -> None:
+            await self.tooling.end_jobs(is_theirs)
+            await self.life.reminders.end_of(set_by_them, BLOCKED)
+
+        self.minds.end_blocked()
+        self.spawn(end())
 
     def _platform(self, name: ChannelName) -> str:
         channel = self.channels.get(name)

@@ -97,7 +97,14 @@ def least(where: Whereabouts) -> str:
 def _asker(who: access.Policy, said: Message) -> Asker:
     sender = said.sender
     role = access.role_of(who, said.at, sender)
-    return Asker(id=sender.id, name=sender.name, role=role, verified=sender.verified)
+    return Asker(
+        id=sender.id,
+        name=sender.name,
+        role=role,
+        verified=sender.verified,
+        ranks=sender.ranks,
+        is_bot=sender.is_bot,
+    )
 
 
 def _role(who: access.Policy, fact: Fact) -> str:

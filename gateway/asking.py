@@ -1,7 +1,7 @@
 """One turn while it runs: what it is told, what the model makes of it, and what is left of it where it is cut off."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.asked import Fits, request_of
@@ -10,17 +10,20 @@ from agent.models.base import Malformed, Request, TooLong
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
 from agent.turn import take_turn
+from gateway import access
 from gateway.askers import Behind, apart, behind
 from gateway.briefing import Setting
+from gateway.events import Address
 from gateway.fitting import Told
 from gateway.folds import Due
 from gateway.fresh import Fresh
-from gateway.hands import Trace, Whereabouts
+from gateway.hands import Asker, Trace, Whereabouts
 from gateway.lane import Lane
 from gateway.means import Exchanged, Means
 from gateway.past import View
 from gateway.pressure import Pressed
 from gateway.recalled import Recalled
+from gateway.tools.gate import role_now
 from gateway.turn import Basis, Begun, Dealt
 
 logger = logging.getLogger("reverie.turns")
@@ -29,6 +32,14 @@ WORTH_FOLDING = 300
 """Tokens of a view: what would stand in for less takes as much."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
+
+
+BLOCKED = "whoever asked for it is blocked"
+
+
+def are_blocked(who: access.Policy, at: Address, askers: Sequence[Asker]) -> bool:
+    """Whether somebody asked there, and everybody who did is blocked by now. Pure."""
+    return bool(askers) and all(role_now(who, at, one) == "blocked" for one in askers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,8 +114,11 @@ class Asking:
             self._told.seeing, self._told.refused = seeing, tries > 0
             brief = await self._fold(setting, told, tries)
             fresh.begin(unread, told)
+            whose = self._whose(where)
+            if self.blocked():
+                return Outcome(outcome="yielded", reason=BLOCKED, yielded=True)
             try:
-                return await self._take(setting, brief, self._whose(where))
+                return await self._take(setting, brief, whose)
             except TooLong as error:
                 self._room.lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason)
@@ -119,12 +133,18 @@ class Asking:
     def _whose(self, where: Whereabouts) -> Whereabouts:
         """The same with those whose idea it may be what the turn does. Alone with an owner nobody else is heard."""
         fresh, taken = self._fresh, self._behind
-        return replace(
+        now = replace(
             where,
             askers=apart([*taken.askers, *where.askers, *fresh.askers()]),
             overheard=() if where.sight.everything else tuple(sorted({*taken.overheard, *fresh.overheard()})),
             reminded=tuple(sorted({*taken.reminded, *fresh.reminded()})),
         )
+        self._lane.askers = now.askers
+        return now
+
+    def blocked(self) -> bool:
+        """Whether all who asked for it are blocked by now: then nothing is said."""
+        return are_blocked(self._means.who, self.begun.place, self._lane.askers)
 
     async def tidy(self) -> str:
         """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""

@@ -150,7 +150,12 @@ def _askers(standing: Sequence[Standing], lines: Sequence[Heard], told: Told) ->
     roles = {one.seq: one.line.role for one in lines if one.line.addressed and one.seq in told.covers}
     spoke = [one for one in standing if one.seq in roles and not one.happened]
     said = [(one.message.sender, roles[one.seq]) for one in spoke]
-    return apart([Asker(id=who.id, name=who.name, role=role, verified=who.verified) for who, role in said])
+    return apart(
+        [
+            Asker(id=who.id, name=who.name, role=role, verified=who.verified, ranks=who.ranks, is_bot=who.is_bot)
+            for who, role in said
+        ]
+    )
 
 
 def _overheard(lines: Sequence[Heard], told: Told) -> set[str]:

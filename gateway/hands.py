@@ -20,7 +20,11 @@ class Asker:
     name: str
     """For display only; anybody can take it."""
     role: str
+    """When they spoke."""
     verified: bool
+    ranks: tuple[str, ...] = ()
+    """As `Sender.ranks`, and the next, too."""
+    is_bot: bool = False
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from agent.outcome import Outcome
+from gateway.hands import Asker
 
 T = TypeVar("T")
 
@@ -20,6 +21,10 @@ class Lane:
     def __init__(self) -> None:
         self.left_off = ""
         """Why it was left off, in words. Empty: it was not."""
+        self.dropped = ""
+        """Why nothing is to be said of it, though it has heard all that it was told, in words. Empty: it is not."""
+        self.askers: tuple[Asker, ...] = ()
+        """Who has it asked, as far as it has begun."""
         self._asking: asyncio.Task[Any] | None = None
         self._news = False
         self._ended = False
@@ -62,11 +67,15 @@ class Lane:
         self.left_off = why
         self.interrupt()
 
+    def drop(self, why: str) -> None:
+        """End the turn and say nothing of it. What it was told counts as heard. `why`: in words, not empty."""
+        self.dropped = self.dropped or why
+        self.interrupt()
+
     def ended(self, outcome: Outcome) -> Outcome:
-        """The same; if it was left off it ends like that, whatever it had come to."""
-        if not self.left_off:
-            return outcome
-        return replace(outcome, outcome="yielded", text="", reason=self.left_off, yielded=True)
+        """The same; if it was left off or dropped it ends like that, whatever it had come to."""
+        why = self.left_off or self.dropped
+        return replace(outcome, outcome="yielded", text="", reason=why, yielded=True) if why else outcome
 
     async def over(self) -> None:
         """How the turn ended is about to be written down: wait for whoever holds it."""

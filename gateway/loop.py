@@ -79,6 +79,11 @@ class Loop:
         """Until the timer comes."""
         return max(0.0, self._tick_at_s - self._clock.monotonic())
 
+    @property
+    def lanes(self) -> list[tuple[ConversationId, Lane]]:
+        """Of all turns that run, by place."""
+        return [(place, lane) for place, (lane, _) in self._lanes.items()]
+
     def lane(self, conversation: ConversationId) -> Lane | None:
         """Of the turn that runs there. None: none does."""
         return self._lanes[conversation][0] if conversation in self._lanes else None

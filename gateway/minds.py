@@ -9,6 +9,7 @@ from typing import Final
 from agent.models.base import ModelError
 from agent.signals import Directive, Level, Presence, State
 from gateway import mindctl, policies
+from gateway.asking import BLOCKED, are_blocked
 from gateway.choosing import Choosing
 from gateway.equipment import Equipment
 from gateway.events import Address, Alarm, ConversationId
@@ -183,6 +184,14 @@ class Minds:
         """A reminder has come, and is noticed: whoever asked for it does not wait for the next tick."""
         place = alarm.at.conversation if alarm.at is not None else inner(alarm.agent)
         self.of(place).loop.tick()
+
+    def end_blocked(self) -> None:
+        """Somebody may have been blocked: end the turns that nobody else asked for. Returns at once."""
+        for loop in self.loops:
+            for place, lane in loop.lanes:
+                if are_blocked(self._shared.who, Address.parse(place), lane.askers):
+                    logger.info("%s: its turn is ended: %s", place, BLOCKED)
+                    lane.drop(BLOCKED)
 
     def forget(self, conversation: ConversationId) -> None:
         """The view there was changed by somebody else."""

@@ -432,7 +432,7 @@ class ApprovalAsked:
     agent: str
     tool: str
     arguments: str
-    """As people were shown them: on one line, not longer than they need to be."""
+    """As people were shown them: whole, on one line. Earlier versions left out the middle of long ones."""
     turn: TurnId
     asked_by: tuple[SenderId, ...]
     """Who asked for it; empty: the agent itself."""
@@ -458,6 +458,12 @@ class ApprovalEnded:
     verdict: Verdict
     by: str
     """Who decided, for people. Empty: nobody."""
+    least: str = ""
+    """The least role of those whose words were behind the call. Empty: not told; then nobody's below an owner's."""
+    foreign: bool = False
+    """Text from outside was behind it, too."""
+    arguments: str = ""
+    """SHA-256 of the call's arguments, in lower-case hex. Empty: not told."""
     kind: Literal["approval_ended"] = "approval_ended"
 
 

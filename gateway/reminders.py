@@ -161,6 +161,13 @@ class Reminders:
         self._changed.set()
         return True
 
+    async def end_of(self, theirs: Callable[[Reminder], bool], reason: str) -> None:
+        """End all of somebody's for good."""
+        for row in await self._store.reminders():
+            if theirs(row):
+                await self._end(row.id, row.conversation or inner(row.agent), reason)
+        self._changed.set()
+
     def changed(self) -> None:
         """Somebody else wrote into the log what becomes of one."""
         self._changed.set()

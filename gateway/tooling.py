@@ -27,6 +27,7 @@ from gateway.tools.deciding import Deciding
 from gateway.tools.dispatch import Hands
 from gateway.tools.files import FileHands
 from gateway.tools.gate import Gate
+from gateway.tools.jobs import Job
 from gateway.tools.late import MOST_SHARE, Fitting, fitted
 from gateway.tools.mcp.server import ServerState
 from gateway.tools.mcp.servers import McpServers
@@ -64,9 +65,10 @@ class Tooling:
             who=ground.who,
             prefix=ground.prefix,
         )
+        store.hear(self.approvals.wrote)
         self.stats = ToolStats(lambda: len(self.approvals.open))
         self.deciding = Deciding(self.approvals, store, clock, ground.prefix)
-        self._gate = Gate(said, store, clock, self.approvals)
+        self._gate = Gate(said, store, clock, self.approvals, who=ground.who)
         self._web = WebHands(said.web, clock)
         self._mcp = McpServers(said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep)
         self._shells: dict[str, Shell] = {}
@@ -212,6 +214,11 @@ class Tooling:
         await self.approvals.recover()
         await self._ground.outfiles.sweep()
         self._mcp.start()
+
+    async def end_jobs(self, theirs: Callable[[Job], bool]) -> None:
+        """End somebody's background jobs."""
+        for shell in self._shells.values():
+            await shell.end_jobs(theirs)
 
     async def close(self) -> None:
         """End all that runs for tools. Call after the turns have ended."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
 from channels.tasks import whole
-from gateway.asking import Asking
+from gateway.asking import BLOCKED, Asking
 from gateway.correlation import concerning
 from gateway.digest import Digest
 from gateway.ending import Writing
@@ -122,6 +122,8 @@ class Turns:
             asking.thought = self._onlookers.thinks(running)
             outcome = await self._ask(asking, lane)
             await lane.over()
+            if asking.blocked():
+                lane.dropped = lane.dropped or BLOCKED
             outcome = lane.ended(asking.settled(outcome))
             queued = await self._end(asking, outcome, lane)
         except BaseException as error:

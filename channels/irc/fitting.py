@@ -21,7 +21,8 @@ def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple
     """All of its pages, as messages."""
     target = target_of(post.to.room)
     surely = surely_bytes(config.nick, target)
-    return pages_of(post.text, surely, _line_bytes(target, config, session), config.page_lines)
+    page_lines = 0 if post.style == "notice" else config.page_lines  # who approves must have seen all of it
+    return pages_of(post.text, surely, _line_bytes(target, config, session), page_lines)
 
 
 def _line_bytes(target: str, config: IrcConfig, session: Session | None) -> int:

@@ -8,6 +8,8 @@ from gateway.tools import consent
 from gateway.tools.consent import Approver
 from gateway.tools.deciding import Deciding
 
+LISTED_CHARS = 200
+"""Of arguments, in the list: the notice shows them whole."""
 NONE = "No tool waits for approvals."
 
 
@@ -56,7 +58,7 @@ def _approver(ask: Ask) -> Approver:
 async def _listed(deciding: Deciding, approver: Approver) -> str:
     waiting = [
         f"- `{one.asked.approval}`: {consent.code(one.asked.tool)} in turn {consent.code(one.asked.turn)}, "
-        f"for {span(one.left_s)} more: `{one.asked.arguments}`"
+        f"for {span(one.left_s)} more: {consent.code(one.asked.arguments, LISTED_CHARS)}"
         for one in deciding.waiting(approver)
     ]
     granted = [

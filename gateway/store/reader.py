@@ -280,9 +280,10 @@ class Reader:
         """Those that are still to come, the next first. None: everywhere."""
         return [Reminder.read(row) for row in await self._rows(queries.REMINDERS, conversation)]
 
-    async def approved(self, agent: str, tool: str, conversation: ConversationId) -> bool:
-        """Whether an agent's tool is approved for good there."""
-        return bool(await self._rows(queries.APPROVED, agent, tool, conversation))
+    async def approved(self, agent: str, tool: str, conversation: ConversationId) -> Seq | None:
+        """Where it stands that an agent's tool is approved for good there. None: it is not."""
+        rows = await self._rows(queries.APPROVED, agent, tool, conversation)
+        return Seq(rows[0][0]) if rows else None
 
     async def approvals(self) -> list[tuple[str, str, ConversationId]]:
         """Everything that is approved for good: an agent, its tool, where; by place."""

@@ -8,21 +8,21 @@ the first that is in the log.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gateway import access
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName
+from gateway.events import Address, ChannelName, Delivery
 from gateway.ops.report import span
 from gateway.places import Places
 from gateway.records import ApprovalAsked, ToolRefused, TurnId, Verdict, is_inner
 from gateway.settings_tools import ApprovalsConfig
 from gateway.standing import somebody
-from gateway.store import Entry, OutboxPost, Store
+from gateway.store import Appended, Entry, OutboxPost, Store
 from gateway.tools import consent
 from gateway.tools.gate import Wanted
-from gateway.tools.grants import Grant, Grants
+from gateway.tools.grants import Grant, Grants, Shape, digest
 from gateway.tools.notices import Notices, Open
 
 logger = logging.getLogger("reverie.tools")
@@ -85,6 +85,14 @@ class Approvals:
         """What waits and can be decided, oldest first."""
         return [one for one, _ in self._open.values() if one.asked is not None and one.verdict is None]
 
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """For `Store.hear`: what became of notices. What was not shown whole cannot be approved."""
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, Delivery) and done.fresh:
+                for one, _ in self._open.values():
+                    if one.post == entry.fact.post:
+                        one.was_delivered(whole=entry.fact.state == "sent")
+
     async def recover(self) -> None:
         """Nobody waits any more for what an earlier process asked. Call once, before the first turn."""
         await self._notices.recover()
@@ -100,8 +108,12 @@ class Approvals:
         for is refused at once. The store is told of all of it.
         """
         grant = Grant(wanted.agent, wanted.tool, wanted.at.conversation)
-        if not wanted.recovered and await self.grants.holds(grant):
+        shape = Shape(wanted.least, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+        if not wanted.recovered and await self.grants.holds(grant, shape, wanted.needs):
             return ""
+        if why := consent.too_long(consent.shown(wanted.arguments)):
+            await self._refuse(wanted, why)
+            return f"Refused: {wanted.rule}, and {why}. Nothing was done. Do it in smaller calls."
         call = Call(wanted.turn, wanted.tool, consent.arguments(wanted.arguments))
         if call in self._no:
             return self._told(self._no[call], wanted)
@@ -158,7 +170,7 @@ class Approvals:
             if not one.claimed:
                 if one.granted_by:
                     return await self._notices.end(one, asked, "once", one.granted_by)
-                if not one.waiting:
+                if not one.waiting or one.delivered is False:
                     return await self._notices.end(one, asked, "dropped")
                 if self._clock.monotonic() >= one.deadline_s:
                     return await self._notices.end(one, asked, "expired")

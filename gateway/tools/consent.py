@@ -9,22 +9,26 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from gateway.access import Role
 from gateway.events import Address, ChannelName, SenderId
 from gateway.hands import Asker
 from gateway.records import ApprovalAsked, Verdict
+from gateway.standing import RANKS
 
 ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
 """Of ids: nothing that is taken for something else, no vowels, so that none is a word, and no `pwd`, for what stands
 behind that is taken for a secret."""
 ID_CHARS: Final = 4
 """As many ids as are asked for in years; one that is taken is drawn again."""
-HEAD_CHARS: Final = 260
-TAIL_CHARS: Final = 140
-"""Of the arguments that are shown: what matters may stand at their end."""
+MOST_SHOWN_BYTES: Final = 3_000
+"""Of arguments that are shown whole: about a post of Telegram, two of Discord, ten lines of IRC. More cannot be
+approved: nobody reads it."""
+LINE_CHARS: Final = 300
+"""Of arguments, in one line: fits a line of IRC where most characters take one byte."""
+TOOL_CHARS: Final = 200
+"""A tool's name is shown whole."""
 NAME_CHARS: Final = 40
 PLACE_CHARS: Final = 120
 NAMES: Final = 5
@@ -41,20 +45,6 @@ _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks that show nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
 _SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
 """Variation selectors, the same: text can be hidden in them."""
-
-
-class Shown(NamedTuple):
-    """Arguments, as people are shown them."""
-
-    head: str
-    left_out: int = 0
-    """Characters between the two."""
-    tail: str = ""
-
-    @property
-    def line(self) -> str:
-        """All of it as one text."""
-        return self.head if not self.left_out else f"{self.head} [... {self.left_out} characters ...] {self.tail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +87,31 @@ def arguments(written: str) -> str:
         return written.strip()
 
 
-def shown(written: str) -> Shown:
-    """Beginning and end of what a model wrote as arguments."""
-    raw = arguments(written) or "{}"
-    if len(raw) <= HEAD_CHARS + TAIL_CHARS and len(whole := visible(raw)) <= HEAD_CHARS + TAIL_CHARS:
-        return Shown(whole)
-    head = _fitting([visible(char) for char in raw[:HEAD_CHARS]], HEAD_CHARS)
-    tail = _fitting([visible(char) for char in raw[: -TAIL_CHARS - 1 : -1]], TAIL_CHARS)
-    return Shown(visible(raw[:head]), len(raw) - head - tail, visible(raw[len(raw) - tail :]))
+def shown(written: str) -> str:
+    """What a model wrote as arguments, whole, as people are shown it."""
+    return visible(arguments(written) or "{}")
 
 
-def _fitting(chars: Sequence[str], most: int) -> int:
-    """How many from the first on are not longer than that."""
-    return sum(length <= most for length in accumulate(map(len, chars)))
+def too_long(shown: str) -> str:
+    """Why nobody can approve arguments that are shown like this, for the model. Empty: they can be shown whole."""
+    size = len(shown.encode())
+    if size <= MOST_SHOWN_BYTES:
+        return ""
+    return (
+        f"its arguments take {size} bytes, and an admin can approve only what they are shown whole, at most "
+        f"{MOST_SHOWN_BYTES} bytes"
+    )
+
+
+def _lines(shown: str) -> str:
+    """The text as code, in lines that no platform cuts. No line begins or ends with a space, for that might be lost."""
+    lines = []
+    while len(shown) > LINE_CHARS:
+        places = range(LINE_CHARS, LINE_CHARS // 2, -1)
+        at = next((one for one in places if " " not in shown[one - 1 : one + 1]), LINE_CHARS)
+        lines.append(shown[:at])
+        shown = shown[at:]
+    return "\n".join(f"`{line}`" for line in [*lines, shown])
 
 
 def code(text: str, most: int = NAME_CHARS) -> str:
@@ -119,22 +121,41 @@ def code(text: str, most: int = NAME_CHARS) -> str:
 
 
 def notice(
-    asked: ApprovalAsked, arguments: Shown, *, askers: Sequence[Asker], rule: str, place: str, prefix: str, span: str
+    asked: ApprovalAsked, *, askers: Sequence[Asker], rule: str, covers: str, place: str, prefix: str, span: str
 ) -> str:
-    """What is posted where it is asked for, in Markdown. `place`: where the turn is; empty: in the same room."""
+    """What is posted where it is asked for, in Markdown: all of what is to be run.
+
+    `covers`: what a word that holds for longer covers, as `covering` says it. `place`: where the turn is; empty: in the
+    same room.
+    """
     where = f" in {code(place, PLACE_CHARS)}" if place else ""
     why = _MARKUP.sub("?", rule)
-    call = f"`{arguments.head}`"
-    if arguments.left_out:
-        call += f" … {arguments.left_out} characters are left out here … `{arguments.tail}`"
     approve, deny = f"{prefix}approve {asked.approval}", f"{prefix}deny {asked.approval}"
     return (
-        f"May {code(asked.agent)} use {code(asked.tool)}{where}? {who(askers)}; {why}.\n\n{call}\n\n"
-        f"- `{approve}`: this call. `{approve} session`: each call of it there from now on, whatever its arguments "
-        "and whoever asks, until the conversation begins afresh or I am restarted. "
-        f"`{approve} always`: the same for good.\n"
+        f"May {code(asked.agent)} use {code(asked.tool, TOOL_CHARS)}{where}? {who(askers)}; {why}.\n\n"
+        f"{_lines(asked.arguments)}\n\n"
+        f"- `{approve}`: this call. `{approve} session`: from now on also {covers}, until the conversation begins "
+        f"afresh or I am restarted. `{approve} always`: the same for good.\n"
         f"- `{deny}`: no. So is silence for {span}."
     )
+
+
+def covering(least: Role | str, needs: str, *, foreign: bool) -> str:
+    """What a word that holds for longer covers: in words, for whoever gives it. As `gateway.tools.grants.covers`."""
+    clean = max(least, needs, key=_rank)
+    words = f"each call of it there, whatever its arguments, that rests on words of {clean}s{_above(clean)} alone"
+    if foreign or _rank(least) < _rank(needs):
+        beside = f"words of {least}s{_above(least)}{' and text from outside' if foreign else ''}"
+        words += f", and this same call beside {beside}"
+    return words
+
+
+def _above(role: str) -> str:
+    return "" if role == "owner" else " and above"
+
+
+def _rank(role: str) -> int:
+    return RANKS.index(role) if role in RANKS else -1  # what is no role is below all
 
 
 def who(askers: Sequence[Asker]) -> str:
@@ -197,19 +218,15 @@ def told(verdict: Verdict, tool: str, span: str) -> str:
     return f"Not done, because {why}: do not try it again, but say what it would have been for."
 
 
-def decided(verdict: Verdict, tool: str, place: str, prefix: str) -> str:
-    """To whoever has just decided. `place`: where it holds, if that is not here."""
+def decided(verdict: Verdict, tool: str, place: str, prefix: str, covers: str = "") -> str:
+    """To whoever has just decided. `place`: where it holds, if that is not here. `covers`: as for `notice`."""
     where = f"in {code(place, PLACE_CHARS)}" if place else "here"
     if verdict == "denied":
         return f"Denied: {code(tool)} is not carried out."
-    if verdict == "session":
+    if verdict in ("session", "always"):
+        until = "until the conversation begins afresh or I am restarted" if verdict == "session" else "for good"
         return (
-            f"Approved, and so is each call of {code(tool)} {where} until the conversation begins afresh or I am "
-            f"restarted. `{prefix}revoke {visible(tool)}` takes that back."
-        )
-    if verdict == "always":
-        return (
-            f"Approved, and so is each call of {code(tool)} {where} for good. "
+            f"Approved, and so is for {code(tool)} {where} {covers}, {until}. "
             f"`{prefix}revoke {visible(tool)}` takes that back."
         )
     return f"Approved: this call of {code(tool)} is carried out."

@@ -1,18 +1,24 @@
 """What admins say to calls that wait, and what they take back: decided here, written down with the answer to them."""
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.changes import Change, Made
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId
 from gateway.records import ApprovalAsked, ApprovalEnded, ApprovalRevoked, Verdict
 from gateway.store import Appended, Reader
-from gateway.tools import consent
+from gateway.tools import consent, grants
 from gateway.tools.approvals import Approvals
 from gateway.tools.consent import Approver
 from gateway.tools.grants import Grant
 from gateway.tools.notices import Open, ended_key, key_of
+
+DELIVERY_S: Final = 2.0
+"""A notice that an admin answers at once may be about to be confirmed; less than `gateway.commands.desk.ANSWER_S`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,14 @@ class Deciding:
             return Change(words=await self._over(approver, name))
         if not self._may(approver, found.room):
             return Change(words=_unknown(name))
-        if found.claimed or not found.waiting or self._clock.monotonic() >= found.deadline_s:
+        if verdict != "denied" and not await _shown(found):
+            return Change(words=f"`{name}` cannot be approved: what it would run has not been shown here whole yet.")
+        if (
+            found.verdict is not None
+            or found.claimed
+            or not found.waiting
+            or self._clock.monotonic() >= found.deadline_s
+        ):
             return Change(words=f"Too late: `{name}` is over, or just being decided.")
         wanted, at = found.wanted, approver.at
         if verdict != "denied" and approver.role not in consent.approvers(wanted.needs):
@@ -64,10 +77,21 @@ class Deciding:
             return Change(words="You asked for it without the right to: somebody else has to approve it.")
         found.claimed = True  # nothing is awaited from here on: whoever is handed it has to settle it
         by, place = approver.name, wanted.at.conversation
-        fact = ApprovalEnded(approval=name, agent=wanted.agent, tool=wanted.tool, verdict=verdict, by=by)
+        shape = found.shape
+        fact = ApprovalEnded(
+            approval=name,
+            agent=wanted.agent,
+            tool=wanted.tool,
+            verdict=verdict,
+            by=by,
+            least=shape.least,
+            foreign=shape.foreign,
+            arguments=shape.arguments,
+        )
+        covers = consent.covering(shape.least, wanted.needs, foreign=shape.foreign)
         where = place if wanted.at != at else ""
         return Change(
-            words=consent.decided(verdict, wanted.tool, where, self._prefix[at.channel]),
+            words=consent.decided(verdict, wanted.tool, where, self._prefix[at.channel], covers),
             facts=(Made(fact, place, ended_key(name)),),
             settle=lambda asked: self._settle(found, verdict, by, asked),
         )
@@ -96,9 +120,10 @@ class Deciding:
             found.verdict = verdict
             if verdict in ("session", "always"):
                 if verdict == "session":
-                    self._approvals.grants.keep(found.grant, asked.seq)
+                    self._approvals.grants.keep(found.grant, asked.seq, found.shape)
                 for one in self._approvals.open:
-                    if one.grant == found.grant and not one.wanted.recovered:
+                    same = one.grant == found.grant and not one.wanted.recovered
+                    if same and grants.covers(found.shape, one.shape, one.wanted.needs):
                         one.granted_by = by
                         one.news.set()
         found.news.set()
@@ -114,6 +139,14 @@ class Deciding:
         if ended is None or not isinstance(ended.fact, ApprovalEnded):
             return f"Too late: `{name}` is just being decided."
         return consent.over(name, ended.fact.verdict, ended.fact.by)
+
+
+async def _shown(one: Open) -> bool:
+    """Whether all of what it would run was shown; waits a moment until that is known."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DELIVERY_S):
+            await one.told.wait()
+    return one.delivered is True
 
 
 def _unknown(name: str) -> str:

@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 from agent.models.base import ToolCall
 from agent.repeats import named
+from gateway import access
 from gateway.clock import Clock
 from gateway.cut_off import begun_before
-from gateway.events import Address
+from gateway.events import Address, Sender
 from gateway.hands import Asker, Hand, Whereabouts
 from gateway.records import ToolBegun, ToolRefused, TurnId
 from gateway.settings_tools import ToolsConfig
@@ -43,6 +44,10 @@ class Wanted:
     """The lowest role that could have it called without being asked: whoever approves it has that, too."""
     rule: str
     """Why it is needed, for people."""
+    least: str = ""
+    """The least role of those whose words are behind it. Empty: not known."""
+    foreign: bool = False
+    """Text from outside is behind it, too."""
     recovered: bool = False
     """As `ToolCall.recovered`: what was approved for other calls is not meant for it."""
 
@@ -60,7 +65,11 @@ class Approving(Protocol):
 class Gate:
     """Of all agents."""
 
-    def __init__(self, config: ToolsConfig, store: Store, clock: Clock, approving: Approving) -> None:
+    def __init__(
+        self, config: ToolsConfig, store: Store, clock: Clock, approving: Approving, *, who: access.Policy
+    ) -> None:
+        """`who`: who somebody is by now. That is asked anew for each call, and after each approval."""
+        self._who = who
         self._config = config
         self._store = store
         self._clock = clock
@@ -83,7 +92,8 @@ class Gate:
         permit = ruled(name, hand.permit, self._config.rules)
         if call.recovered:
             where.trace.foreign = where.trace.foreign or name
-        verdict = decide(name, permit, self._situation(where, call))
+        situation = self._situation(where, call)
+        verdict = decide(name, permit, situation)
         if verdict.what == "refused":
             await self._refused(name, verdict, where)
             return f"Refused: {verdict.rule}. Nothing was done."
@@ -101,9 +111,17 @@ class Gate:
                 needs=permit.role,
                 rule=verdict.rule,
                 recovered=call.recovered,
+                least=least(situation),
+                foreign=bool(situation.foreign),
             )
         )
-        return refusal or await self._begin(hand, call, where)
+        if refusal:
+            return refusal
+        now = decide(name, ruled(name, hand.permit, self._config.rules), self._situation(where, call))
+        if now.what == "refused":  # somebody was blocked, or lost a role, while it was waited for
+            await self._refused(name, now, where)
+            return f"Refused: {now.rule}. Nothing was done."
+        return await self._begin(hand, call, where)
 
     async def _begin(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         """Write down what may change something outside before it does, so that no crash has it done twice unawares.
@@ -121,7 +139,7 @@ class Gate:
 
     def _situation(self, where: Whereabouts, call: ToolCall) -> Situation:
         return Situation(
-            roles=[standing(asker.role, verified=asker.verified) for asker in where.askers],
+            roles=[self._role(asker, where.at) for asker in where.askers],
             unasked=weakest([self._config.unasked_role, *where.reminded]),
             overheard=(*where.overheard, *where.reminded),
             private=where.sight.private,
@@ -129,10 +147,26 @@ class Gate:
             recovered=call.recovered,
         )
 
+    def _role(self, asker: Asker, at: Address) -> str:
+        """The weaker of what somebody was when they spoke and what they are now."""
+        return weakest([standing(asker.role, verified=asker.verified), role_now(self._who, at, asker)])
+
     async def _refused(self, name: str, verdict: Verdict, where: Whereabouts) -> None:
         logger.info("%s: %s is refused: %s", where.turn, name, verdict.rule)
         fact = ToolRefused(turn=where.turn, agent=where.agent, tool=name, role=verdict.role, rule=verdict.rule)
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=where.at.conversation)])
+
+
+def role_now(who: access.Policy, at: Address, asker: Asker) -> access.Role:
+    """What somebody who spoke there is by now. Pure."""
+    ranks, is_bot = asker.ranks, asker.is_bot
+    sender = Sender(id=asker.id, name=asker.name, verified=asker.verified, ranks=ranks, is_bot=is_bot)
+    return access.role_of(who, at, sender)
+
+
+def least(now: Situation) -> str:
+    """The least role of those whose words are behind a call."""
+    return weakest([*(now.roles or [now.unasked]), *now.overheard])
 
 
 def acts(hand: Hand) -> bool:

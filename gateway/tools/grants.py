@@ -1,9 +1,11 @@
-"""What is approved for longer than a call: one tool, of one agent, in one conversation."""
+"""What is approved for longer than a call: one tool, of one agent, in one conversation, for calls of a shape."""
 
+import hashlib
 from typing import Final, NamedTuple
 
 from gateway.events import ConversationId
-from gateway.records import Seq
+from gateway.records import ApprovalEnded, Seq
+from gateway.standing import RANKS
 from gateway.store import Store
 
 FOR_GOOD: Final = "for good"
@@ -18,21 +20,61 @@ class Grant(NamedTuple):
     conversation: ConversationId
 
 
+class Shape(NamedTuple):
+    """A call, as far as a word for longer depends on it."""
+
+    least: str
+    """The least role of those whose words are behind it. Empty: not known."""
+    foreign: bool
+    """Text from outside is behind it, too."""
+    arguments: str
+    """As `digest`. Empty: not known."""
+
+
+def digest(arguments: str) -> str:
+    """Of arguments as they are taken (`gateway.tools.consent.arguments`)."""
+    return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def covers(granted: Shape, call: Shape, needs: str) -> bool:
+    """Whether what was approved for one call covers another. Pure. `needs`: the role that the tool takes.
+
+    Never a call that weaker words are behind than were when it was approved. Beside words below the role that the tool
+    takes, or text from outside, only the same call. Where it is not known what was behind, only owners' words count.
+    """
+    least = _rank(call.least)
+    if least < (_rank(granted.least) if granted.least else _rank("owner")):
+        return False
+    if least >= _rank(needs) and not call.foreign:
+        return True
+    same = bool(granted.arguments) and granted.arguments == call.arguments
+    return same and (granted.foreign or not call.foreign)
+
+
+def _rank(role: str) -> int:
+    return RANKS.index(role) if role in RANKS else -1  # what is no role is below all
+
+
 class Grants:
     """All of them: those for good in the store, those of this process in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._session: dict[Grant, Seq] = {}
-        """Since when."""
+        self._session: dict[Grant, list[tuple[Seq, Shape]]] = {}
+        """Since when, and for calls of which shape."""
 
-    async def holds(self, grant: Grant) -> bool:
-        """Whether it is approved there by now."""
-        return await self._lives(grant) or await self._store.approved(*grant)
+    async def holds(self, grant: Grant, call: Shape, needs: str) -> bool:
+        """Whether such a call is approved there by now."""
+        if any(covers(shape, call, needs) for shape in await self._lives(grant)):
+            return True
+        approved = await self._store.approved(*grant)
+        entry = await self._store.entry(approved) if approved is not None else None
+        fact = entry.fact if entry is not None else None
+        return isinstance(fact, ApprovalEnded) and covers(shape_of(fact), call, needs)
 
-    def keep(self, grant: Grant, since: Seq) -> None:
+    def keep(self, grant: Grant, since: Seq, shape: Shape) -> None:
         """Approved until the conversation begins afresh behind that position, or the process ends."""
-        self._session[grant] = since
+        self._session.setdefault(grant, []).append((since, shape))
 
     def drop(self, grant: Grant) -> None:
         """The same no more."""
@@ -48,9 +90,18 @@ class Grants:
         found = {one: UNTIL_FRESH for one in [*self._session] if await self._lives(one)}
         return found | {Grant(*one): FOR_GOOD for one in await self._store.approvals()}
 
-    async def _lives(self, grant: Grant) -> bool:
-        since = self._session.get(grant)
-        if since is not None and since <= await self._store.fresh(grant.conversation):
+    async def _lives(self, grant: Grant) -> list[Shape]:
+        if grant not in self._session:
+            return []
+        fresh = await self._store.fresh(grant.conversation)
+        lives = [(since, shape) for since, shape in self._session.get(grant, []) if since > fresh]
+        if lives:
+            self._session[grant] = lives
+        else:
             self.drop(grant)
-            return False
-        return since is not None
+        return [shape for _, shape in lives]
+
+
+def shape_of(ended: ApprovalEnded) -> Shape:
+    """Of the call that this was about."""
+    return Shape(ended.least, ended.foreign, ended.arguments)

@@ -10,7 +10,7 @@ from agent.journal import flat
 from agent.tools.schema import Refused
 from gateway.clock import Clock
 from gateway.events import Address
-from gateway.hands import Whereabouts
+from gateway.hands import Asker, Whereabouts
 from gateway.process import NotStarted
 from gateway.tools.output import Ended, Kept
 
@@ -38,6 +38,8 @@ class Job:
     began: float
     """`Clock.monotonic`."""
     kept: Kept
+    askers: tuple[Asker, ...] = ()
+    """Who asked for it."""
     state: str = RUNNING
     """In a few words."""
 
@@ -78,6 +80,7 @@ class Jobs:
             at=where.at,
             began=self._clock.monotonic(),
             kept=kept,
+            askers=where.askers,
         )
         self._jobs[job.name] = job
         task = self._tasks[job.name] = asyncio.create_task(self._carry_out(job, run))
@@ -104,6 +107,11 @@ class Jobs:
         task.cancel()
         await asyncio.wait((task,))
         return True
+
+    async def end_of(self, theirs: Callable[[Job], bool]) -> None:
+        """End all of somebody's. None is reported."""
+        for job in [one for one in self._jobs.values() if theirs(one)]:
+            await self.kill(job)
 
     async def aclose(self) -> None:
         """End all of them. None is reported."""

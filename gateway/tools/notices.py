@@ -15,7 +15,7 @@ from gateway.records import ApprovalAsked, ApprovalEnded, Queued, Seq, Verdict
 from gateway.store import Entry, OutboxPost, Store
 from gateway.tools import consent
 from gateway.tools.gate import Wanted
-from gateway.tools.grants import Grant
+from gateway.tools.grants import Grant, Shape, digest
 
 _NOTHING: Final = Seq(0)
 TRIES: Final = 8
@@ -42,6 +42,12 @@ class Open:
     granted_by: str = ""
     """Who meanwhile approved the tool for longer. Empty: nobody."""
     verdict: Verdict | None = None
+    post: PostKey | None = None
+    """Of the notice. None: it is not durable yet."""
+    delivered: bool | None = None
+    """Whether all of the notice was shown. None: that is not known yet."""
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is known."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with each change of these."""
 
@@ -49,6 +55,18 @@ class Open:
     def grant(self) -> Grant:
         """What a word that holds for longer is about."""
         return Grant(self.wanted.agent, self.wanted.tool, self.wanted.at.conversation)
+
+    @property
+    def shape(self) -> Shape:
+        """For calls like which."""
+        wanted = self.wanted
+        return Shape(wanted.least, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+
+    def was_delivered(self, *, whole: bool) -> None:
+        """What became of the notice."""
+        self.delivered = whole
+        self.told.set()
+        self.news.set()
 
 
 class Notices:
@@ -81,14 +99,14 @@ class Notices:
     async def announce(self, one: Open) -> ApprovalAsked:
         """Ask, in one transaction with the fact that it is asked for."""
         wanted, now, tries, timeout_s = one.wanted, self._clock.now(), 0, self._timeout_s()
-        shown = consent.shown(wanted.arguments)
+        shape = one.shape
         while True:
             name = "".join(secrets.choice(consent.ALPHABET) for _ in range(consent.ID_CHARS + tries // TRIES))
             asked = ApprovalAsked(
                 approval=name,
                 agent=wanted.agent,
                 tool=wanted.tool,
-                arguments=shown.line,
+                arguments=consent.shown(wanted.arguments),
                 turn=wanted.turn,
                 asked_by=tuple(asker.id for asker in wanted.askers),
                 room=one.room.conversation,
@@ -96,9 +114,9 @@ class Notices:
             )
             text = consent.notice(
                 asked,
-                shown,
                 askers=wanted.askers,
                 rule=wanted.rule,
+                covers=consent.covering(shape.least, wanted.needs, foreign=shape.foreign),
                 place=wanted.at.conversation if one.room != wanted.at else "",
                 prefix=self._prefix[one.room.channel],
                 span=span(timeout_s),
@@ -111,6 +129,7 @@ class Notices:
             )
             became, sent = await self._store.append([first, queued])
             if became.fresh:  # else somebody had that id, at some time
+                one.post = key
                 one.asked, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
                 self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
                 return asked

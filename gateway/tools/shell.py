@@ -20,7 +20,7 @@ from gateway.hands import Given, Hand, Whereabouts
 from gateway.process import NotStarted
 from gateway.settings_tools import BashConfig
 from gateway.tools.command import Command, carry_out
-from gateway.tools.jobs import Finished, Jobs
+from gateway.tools.jobs import Finished, Job, Jobs
 from gateway.tools.limits import Limits
 from gateway.tools.output import Ended, Kept
 from gateway.tools.permits import ADMINS, Permit
@@ -102,6 +102,10 @@ class Shell:
         except Refused as reason:
             return str(reason)
         return ""
+
+    async def end_jobs(self, theirs: Callable[[Job], bool]) -> None:
+        """End somebody's background jobs."""
+        await self._jobs.end_of(theirs)
 
     async def aclose(self) -> None:
         """End all jobs. Commands of turns end with these."""

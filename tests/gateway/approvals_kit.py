@@ -12,12 +12,12 @@ from pydantic import Field
 
 from agent.models.base import ToolCall, ToolResult
 from agent.tools.schema import Arguments, spec
-from channels.base import Part
+from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
 from gateway import access, policies
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, RoomId, SenderId
-from gateway.hands import Asker, Hand, Whereabouts
+from gateway.hands import Asker, Hand, Trace, Whereabouts
 from gateway.intake import Doors
 from gateway.live import Live
 from gateway.ops.stats import Stats
@@ -78,6 +78,8 @@ class House:
         self.store, self.clock = store, clock
         self.ran: list[str] = []
         self.shown: list[Part] = []
+        self.refuses: Callable[[Part], bool] = lambda _: False
+        """What the platform does not take."""
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
         self._calls: list[asyncio.Task[ToolResult]] = []
@@ -109,7 +111,8 @@ class House:
         )
         self.deciding = Deciding(self.approvals, store, clock, prefix)
         self.who: access.Policy = who
-        self._gate = Gate(settings.tools, store, clock, self.approvals)
+        store.hear(self.approvals.wrote)
+        self._gate = Gate(settings.tools, store, clock, self.approvals, who=who)
         parts = Parts(
             live=Live(settings),
             store=store,
@@ -157,7 +160,8 @@ class House:
         turn: str = "t1",
         **more: Any,
     ) -> "asyncio.Task[ToolResult]":
-        """The model calls the tool, for these people; `permit`: what the tool needs."""
+        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in."""
+        trace = Trace(foreign=more.pop("foreign", ""))
         permit: Permit = more.pop("permit", ADMINS if askers != (MIA,) else replace(MEMBERS, approval="always"))
 
         async def does(asked: Run, _: Whereabouts) -> str:
@@ -165,7 +169,13 @@ class House:
             return DONE
 
         where = Whereabouts(
-            turn=TurnId(turn), agent="reverie", at=at, sight=Sight(scope=PUBLIC), autonomous=not askers, askers=askers
+            turn=TurnId(turn),
+            agent="reverie",
+            at=at,
+            sight=Sight(scope=PUBLIC),
+            autonomous=not askers,
+            askers=askers,
+            trace=trace,
         )
         hands = Hands([Hand.of(spec(tool, "Runs it.", Run), Run, does, permit)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
@@ -204,6 +214,8 @@ class House:
             await asyncio.sleep(0)
 
     def _show(self, part: Part) -> None:
+        if self.refuses(part):
+            raise Rejected("it does not take that")
         self.shown.append(part)
         self._news.set()
 

@@ -1,5 +1,6 @@
 """Attacks on who may have what done: people without the right ask for it, by all ways there are."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.gateway.hostile_kit import ADAM, GUS, MIA, NAMESAKE, OLGA, UNPROVEN, Attack, Fate, Person, Scene
@@ -136,7 +137,37 @@ async def jobs(it: Scene) -> Fate:
     return Fate(it.mark in told, told)
 
 
+async def blocked_while_it_thinks(it: Scene) -> Fate:
+    held, word = it.hold(), it.order(it.touch, text=f"It is done: {it.mark}")
+    await it.speak(ADAM, word)
+    await it.asking()
+    await it.speak(OLGA, "!block adam here", mention=False)
+    held.set()
+    (ended,) = await it.turn()
+    await it.speak(ADAM, f"{word}, and now?")
+    return Fate(it.ran or any(it.mark in post for post in it.posts), ended.reason)
+
+
+async def blocked_while_it_waits(it: Scene) -> Fate:
+    held, word = it.hold(), it.order(it.touch, text=f"It is done: {it.mark}")
+    await it.speak(ADAM, "good morning")
+    await it.asking()
+    await it.speak(GUS, "good morning", mention=False)
+    await it.speak(ADAM, word)
+    held.set()
+    await it.approval()
+    await it.speak(OLGA, "!block adam here", mention=False)
+    while not (found := await it.verdicts()):
+        await asyncio.sleep(0.01)
+    said = [post for post in it.posts if not post.startswith("May ")]
+    return Fate(it.ran or any(it.mark in post for post in said), " ".join(found))
+
+
 RIGHTS = [
+    Attack(
+        "who is blocked while the model thinks", "rights", blocked_while_it_thinks, "whoever asked for it is blocked"
+    ),
+    Attack("who is blocked while an approval waits", "rights", blocked_while_it_waits, "dropped"),
     Attack("a guest asks for a shell", "rights", shell(GUS), HELD),
     Attack("a member asks for a shell", "rights", shell(MIA), HELD),
     Attack("who nobody vouches for has the owner's id and asks for a shell", "rights", shell(UNPROVEN), HELD),

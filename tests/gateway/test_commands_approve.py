@@ -131,7 +131,7 @@ async def test_it_is_decided_where_it_was_asked_or_by_an_owner_alone(tmp_path: P
         assert asked.approval in await it.say("!approve", "olga", OLGA)
         assert "here/lobby" not in await it.say("!version", "olga", OLGA)
         answer = await it.say(f"!approve {asked.approval.upper()} session", "olga", OLGA)
-        assert "each call of `bash` in `here/lobby` until" in answer
+        assert "for `bash` in `here/lobby` each call of it there, whatever its arguments," in answer
         assert (await call).text == DONE
         assert "`bash` of `reverie` in `here/lobby`, until it begins afresh there" in await it.say("!approve")
         assert await it.say("!revoke bash", at=OFFICE) == "`bash` is not approved here for longer than a call."

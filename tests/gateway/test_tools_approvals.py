@@ -3,16 +3,22 @@
 import asyncio
 import contextlib
 import json
+import re
 from pathlib import Path
 
+import pytest
+
+from gateway.access import Role
 from gateway.events import Address, RoomId
-from gateway.records import ToolRefused
+from gateway.records import ApprovalAsked, ToolRefused
 from gateway.tools.approvals import MOST, MOST_HERE
+from gateway.tools.permits import ADMINS
 from tests.gateway.approvals_kit import (
     DONE,
     GUS,
     HERE,
     LOBBY,
+    MIA,
     ROOT,
     TIMEOUT_S,
     house,
@@ -149,3 +155,72 @@ async def test_too_many_are_refused(tmp_path: Path) -> None:
             ", and too many other calls wait for an approval"[-45:]
         ] * 2
         assert await it.store.undecided() != []
+
+
+@story
+async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        command = "echo hello; " * 60 + "rm -rf . ; " + "echo hello; " * 60
+        call = it.call(ROOT, GUS, written=json.dumps({"command": command}))
+        (asked,) = await it.asked()
+        shown = it.shown[0].body
+        assert "rm -rf ." in shown
+        assert (
+            "".join(re.findall("^`(.*)`$", shown, re.MULTILINE)) == asked.arguments == json.dumps({"command": command})
+        )
+        await it.say(f"!approve {asked.approval}")
+        assert (await call).text == DONE
+        assert it.ran == [command]
+
+
+@story
+async def test_what_is_too_long_to_be_shown_is_refused_with_a_word_to_the_model(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        told = await it.call(ROOT, GUS, written=json.dumps({"command": "x" * 4_000}))
+        assert "an admin can approve only what they are shown whole, at most 3000 bytes" in told.text
+        assert told.text.endswith("Do it in smaller calls.")
+        assert not it.shown
+        assert len(await it.log("tool_refused")) == 1
+        assert not await it.log("approval_asked")
+
+
+@story
+async def test_what_was_not_shown_whole_cannot_be_approved(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        it.refuses = lambda part: "May `reverie`" in part.body
+        call = it.call(ROOT, GUS)
+        told = await call
+        assert "nobody waits for this call of bash any more" in told.text
+        (asked,) = [fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalAsked)]
+        assert "is over" in await it.say(f"!approve {asked.approval}")
+        assert it.ran == []
+
+
+@pytest.mark.parametrize("change", [{"here:root": "blocked"}, {}], ids=["blocked", "cleared"])
+def test_who_loses_a_role_while_it_waits_gets_nothing_done(tmp_path: Path, change: dict[str, Role]) -> None:
+    @story
+    async def waiting() -> None:
+        async with house(tmp_path) as it:
+            call = it.call(ROOT, GUS)
+            (asked,) = await it.asked()
+            it.who.roles = {"here:olga": "owner", "here:rick": "admin", **change}
+            await it.say(f"!approve {asked.approval}", "rick")
+            assert (await call).text.startswith("Refused: bash is for the role admin and above")
+            assert it.ran == []
+
+    waiting()
+
+
+@pytest.mark.parametrize("change", [{"here:root": "blocked"}, {"here:root": "member"}, {}])
+def test_roles_are_looked_up_again_at_each_call(tmp_path: Path, change: dict[str, Role]) -> None:
+    @story
+    async def calling() -> None:
+        async with house(tmp_path) as it:
+            assert (await it.call(ROOT)).text == DONE
+            it.who.roles = change
+            assert (await it.call(ROOT)).text.startswith("Refused: bash is for the role admin and above")
+            it.who.roles = {"here:root": "owner", "here:mia": "admin"}
+            told = await it.call(MIA, permit=ADMINS)
+            assert told.text.startswith("Refused"), "what was said as a member stays that"
+
+    calling()

@@ -30,9 +30,12 @@ async def test_what_is_approved_for_the_session_holds_until_it_begins_afresh(tmp
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         answer = await it.say(f"!approve {asked.approval} session")
-        assert "each call of `bash` here until the conversation begins afresh" in answer
+        covered = "that rests on words of admins and above alone, and this same call beside words of guests and above"
+        assert covered in it.shown[0].body
+        assert f"for `bash` here each call of it there, whatever its arguments, {covered}, until" in answer
         assert (await call).text == DONE
-        assert (await it.call(ROOT, GUS, written='{"command": "other"}', turn="t2")).text == DONE
+        assert (await it.call(ROOT, GUS, turn="t2")).text == DONE
+        assert (await it.call(ROOT, written='{"command": "other"}', turn="t2", permit=ALWAYS)).text == DONE
         it.call(ROOT, GUS, turn="t3", tool="write_file")
         await it.asked(2)
         it.call(ROOT, GUS, turn="t3", at=OFFICE)
@@ -42,6 +45,19 @@ async def test_what_is_approved_for_the_session_holds_until_it_begins_afresh(tmp
         await it.store.append([Entry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
         it.call(ROOT, GUS, turn="t4")
         await it.asked(4)
+
+
+@story
+async def test_what_was_approved_for_one_call_covers_no_other_beside_weaker_words(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        call = it.call(ROOT, GUS, written='{"command": "ls"}')
+        (asked,) = await it.asked()
+        await it.say(f"!approve {asked.approval} always")
+        assert (await call).text == DONE
+        for count, (askers, foreign) in enumerate((((ROOT, GUS), ""), ((ROOT,), "web_fetch")), 2):
+            it.call(*askers, written='{"command": "rm -rf ."}', turn=f"t{count}", foreign=foreign, permit=ALWAYS)
+            await it.asked(count)
+        assert it.ran == ["ls"]
 
 
 @story
@@ -72,7 +88,7 @@ async def test_who_asks_for_a_fresh_view_takes_back_also_where_nothing_was_in_vi
 async def test_what_is_approved_for_good_outlives_the_process_until_it_is_taken_back(tmp_path: Path) -> None:
     clock = ManualClock()
     async with house(tmp_path, clock=clock) as it:
-        call = it.call(ROOT, GUS)
+        call = it.call(ROOT, GUS, written='{"command": "rm"}')
         (asked,) = await it.asked()
         assert "for good" in await it.say(f"!approve {asked.approval} always")
         assert (await call).text == DONE
@@ -131,7 +147,7 @@ async def test_with_an_admin_alone_it_is_asked_there(tmp_path: Path) -> None:
 @story
 async def test_a_platform_without_admins_has_nobody_to_ask(tmp_path: Path) -> None:
     async with house(tmp_path, access={"dm": "open", "roles": {"owner": ["here:olga"]}}) as it:
-        result = await it.call(asker("x", "admin"), GUS, at=OFFICE)
+        result = await it.call(GUS, at=OFFICE, permit=Permit(approval="always"))
         assert "nobody at there may approve it" in result.text
         owners = Permit(role="owner")
         it.call(asker("olga", "owner"), ROOT, permit=owners)
@@ -159,7 +175,7 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
         assert it.shown[-1].to == OFFICE
         assert "No approval" in await it.say(f"!approve {asked.approval}", at=LOBBY)
         answer = await it.say(f"!approve {asked.approval} always", at=OFFICE)
-        assert "each call of `bash` in `agent/reverie` for good" in answer
+        assert "for `bash` in `agent/reverie` each call of it there, whatever its arguments, that rests" in answer
         assert (await inside).text == DONE
         assert await it.store.approvals() == [("reverie", "bash", INNER.conversation)]
         assert (await it.call(at=INNER, turn="t2", permit=Permit(role="member", approval="always"))).text == DONE

@@ -10,30 +10,35 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from channels.split import split_markdown
 from gateway.access import Role
 from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, ThreadId
 from gateway.records import ApprovalAsked, TurnId
 from gateway.tools.consent import (
     ALPHABET,
-    HEAD_CHARS,
-    TAIL_CHARS,
+    LINE_CHARS,
+    MOST_SHOWN_BYTES,
     Approver,
     approvers,
     arguments,
     code,
+    covering,
     may,
     notice,
     shown,
     told,
+    too_long,
     visible,
     weak,
     who,
 )
+from gateway.tools.grants import Shape, covers
 from tests.gateway.approvals_kit import GUS, HERE, LOBBY, MIA, OFFICE, ROOT, THERE, asker
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
     st.sampled_from('ab`\n\r\t \u202e\u2066\u200b\ufe0f\u3164\U000e0100\\"*_[]()<>@#'), max_size=40
 )
+TELEGRAM_UNITS, DISCORD_UNITS = 4_096, 2_000
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
@@ -45,8 +50,7 @@ def test_nothing_is_hidden_and_it_reads_as_the_same(text: str) -> None:
     assert not [char for char in seen if unicodedata.category(char) in HIDDEN]
     assert "`" not in seen
     written = shown(json.dumps({"command": text}, ensure_ascii=False))
-    if not written.left_out:
-        assert json.loads(written.head) == {"command": text}, "escaped as JSON has it, so it means the same"
+    assert json.loads(written) == {"command": text}, "escaped as JSON has it, so it means the same"
 
 
 @pytest.mark.parametrize(
@@ -66,34 +70,63 @@ def test_what_nobody_would_see_is_written_out(text: str, seen: str) -> None:
     assert visible(text) == seen
 
 
-@given(st.dictionaries(st.sampled_from(["command", "path"]), st.text(max_size=2_000), max_size=2))
-def test_beginning_and_end_are_shown_and_the_rest_is_counted(said: dict[str, str]) -> None:
-    written = json.dumps(said, ensure_ascii=False)
-    whole, seen = arguments(written), shown(written)
-    assert len(seen.head) + len(seen.tail) <= HEAD_CHARS + TAIL_CHARS
-    if seen.left_out:
-        head, tail = _count(whole, seen.head), _count(whole[::-1], seen.tail, backwards=True)
-        assert head + seen.left_out + tail == len(whole)
-    else:
-        assert seen.head == visible(whole)
-    assert "\n" not in seen.line
+@given(st.text(max_size=2_000) | st.text(st.sampled_from("a \u202e漢"), max_size=2_000))
+@example("echo hello; " * 100 + "rm -rf /" + "; echo hello" * 100)
+@example("a" * 286 + " " * 900 + "b")
+def test_the_notice_holds_all_that_would_run(command: str) -> None:
+    whole = shown(json.dumps({"command": command}, ensure_ascii=False))
+    text = _notice(whole)
+    lines = re.findall("^`(.*)`$", text, re.MULTILINE)
+    assert "".join(lines) == whole
+    assert all(len(line) <= LINE_CHARS for line in lines)
+    if "  " not in whole:
+        assert not [one for line in lines for one in (line[:1], line[-1:]) if one == " "], "a space at an end is lost"
+    for limit in (TELEGRAM_UNITS, DISCORD_UNITS):
+        parts = split_markdown(text, limit)
+        assert re.findall("^`(.*)`$", "\n".join(parts), re.MULTILINE) == lines
 
 
-def _count(whole: str, seen: str, *, backwards: bool = False) -> int:
-    """How many characters of the whole that shows."""
-    length, count = 0, 0
-    while length < len(seen):
-        length, count = length + len(visible(whole[count])), count + 1
-    assert length == len(seen), f"none is shown in part{' at the end' if backwards else ''}"
-    return count
+def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
+    assert not too_long("x" * MOST_SHOWN_BYTES)
+    assert f"at most {MOST_SHOWN_BYTES} bytes" in too_long("x" * (MOST_SHOWN_BYTES + 1))
+    assert too_long("漢" * (MOST_SHOWN_BYTES // 3 + 1))
 
 
-def test_what_a_long_command_does_at_its_end_is_shown() -> None:
-    seen = shown(json.dumps({"command": "echo hello; " * 100 + "rm -rf /"}))
-    assert seen.head.startswith('{"command": "echo hello;')
-    assert seen.tail.endswith('rm -rf /"}')
-    assert seen.left_out == len(arguments(json.dumps({"command": "echo hello; " * 100 + "rm -rf /"}))) - 400
-    assert f"[... {seen.left_out} characters ...]" in seen.line
+@pytest.mark.parametrize(
+    ("least", "needs", "foreign", "says"),
+    [
+        ("admin", "admin", False, "whatever its arguments, that rests on words of admins and above alone"),
+        ("owner", "admin", False, "that rests on words of owners alone"),
+        ("guest", "admin", False, "admins and above alone, and this same call beside words of guests and above"),
+        ("admin", "admin", True, "and this same call beside words of admins and above and text from outside"),
+    ],
+)
+def test_it_says_what_a_word_for_longer_covers(least: Role, needs: Role, *, foreign: bool, says: str) -> None:
+    assert says in covering(least, needs, foreign=foreign)
+
+
+@pytest.mark.parametrize(
+    ("granted", "call", "holds"),
+    [
+        (Shape("admin", False, "a"), Shape("admin", False, "b"), True),
+        (Shape("admin", False, "a"), Shape("owner", False, "b"), True),
+        (Shape("owner", False, "a"), Shape("admin", False, "b"), False),
+        (Shape("admin", False, "a"), Shape("guest", False, "a"), False),
+        (Shape("admin", False, "a"), Shape("admin", True, "a"), False),
+        (Shape("guest", False, "a"), Shape("guest", False, "b"), False),
+        (Shape("guest", False, "a"), Shape("guest", False, "a"), True),
+        (Shape("guest", False, "a"), Shape("guest", True, "a"), False),
+        (Shape("guest", False, "a"), Shape("blocked", False, "a"), False),
+        (Shape("guest", True, "a"), Shape("member", True, "a"), True),
+        (Shape("guest", True, "a"), Shape("admin", True, "b"), False),
+        (Shape("guest", True, "a"), Shape("admin", False, "b"), True),
+        (Shape("", False, ""), Shape("admin", False, "b"), False),
+        (Shape("", False, ""), Shape("owner", False, "b"), True),
+        (Shape("", False, ""), Shape("owner", True, ""), False),
+    ],
+)
+def test_a_word_for_longer_covers_no_weaker_words(granted: Shape, call: Shape, *, holds: bool) -> None:
+    assert covers(granted, call, "admin") is holds
 
 
 @pytest.mark.parametrize(
@@ -110,17 +143,12 @@ def test_arguments_are_shown_as_they_are_taken(written: str, taken: str) -> None
     assert arguments(written) == taken
 
 
-def test_a_megabyte_is_cut_at_once() -> None:
-    seen = shown(json.dumps({"content": "\u202e" * 1_000_000}, ensure_ascii=False))
-    assert seen.left_out > 999_000
-
-
-def _asked(tool: str = "bash") -> ApprovalAsked:
+def _asked(tool: str = "bash", written: str = "") -> ApprovalAsked:
     return ApprovalAsked(
         approval="k7qd",
         agent="reverie",
         tool=tool,
-        arguments="",
+        arguments=written,
         turn=TurnId("t"),
         asked_by=(),
         room=ConversationId("here/lobby"),
@@ -128,19 +156,23 @@ def _asked(tool: str = "bash") -> ApprovalAsked:
     )
 
 
+def _notice(written: str, *, name: str = "root", rule: str = "", place: str = "") -> str:
+    return notice(
+        _asked(written=written),
+        askers=[asker(name, "guest")],
+        rule=rule,
+        covers=covering("guest", "admin", foreign=True),
+        place=place,
+        prefix="!",
+        span="2 min",
+    )
+
+
 @given(texts, texts, texts)
 @example("", "", "_a_")
 @example("", "", "__a__ mcp__x _")
 def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule: str) -> None:
-    text = notice(
-        _asked(),
-        shown(json.dumps({"command": command})),
-        askers=[asker(name, "guest")],
-        rule=rule,
-        place=f"here/{name}",
-        prefix="!",
-        span="2 min",
-    )
+    text = _notice(shown(json.dumps({"command": command})), name=name, rule=rule, place=f"here/{name}")
     tokens = MarkdownIt().parse(text)
     kinds = {token.type for token in tokens}
     assert kinds <= {

@@ -8,6 +8,7 @@ import pytest
 
 from agent.models.base import ToolCall
 from agent.tools.schema import Arguments, spec
+from gateway import access
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId, Usage
 from gateway.hands import Asker, Given, Hand, Trace, Whereabouts
@@ -22,6 +23,9 @@ from tests.gateway.approvals_kit import GUS, HERE, LOBBY, MIA, ROOT, story
 from tests.store.kit import opened
 
 AT = LOBBY.conversation
+WHO = access.Policy(
+    dm="open", roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"}, rooms={HERE: frozenset({RoomId("lobby")})}
+)
 
 
 class Nothing(Arguments):
@@ -61,7 +65,7 @@ def hand(permit: Permit, name: str = "bash") -> Hand:
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> Gate:
-    return Gate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked)
+    return Gate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked, who=WHO)
 
 
 CALL = ToolCall(id="c", name="bash", arguments="{}")
