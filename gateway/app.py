@@ -381,6 +381,7 @@ class _Gateway:
             model=lambda: self.minds.thinking,
             agent_of=lambda place: self.minds.of(place.conversation).id,
             prompt=lambda place: self.minds.of(place).asked(place),
+            titles=self.titles,
             order=self._order,
             say=lambda text: operator.hear(text, self.store),
         )

@@ -22,9 +22,11 @@ from gateway.events import (
     Named,
     Notification,
     PlaceNames,
+    RoomId,
 )
 from gateway.ids import new_id
-from gateway.records import is_inner
+from gateway.ops.operator import WHO
+from gateway.records import OPERATOR, is_inner
 from gateway.redaction import Redact, Redactor
 from gateway.safety.marks import unhidden
 from gateway.store import Reader
@@ -46,6 +48,8 @@ _TOLD: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
 """Names whose change is told to the model. That a person is called otherwise stands on their next line."""
 _NUMBER: Final = re.compile(r"-?\d+")
 _NOTHING: Final = PlaceNames()
+_CONSOLE: Final = Address(channel=OPERATOR, room=RoomId(WHO))
+"""Where the operator speaks over the API."""
 
 
 class Titles:
@@ -126,9 +130,14 @@ class Titles:
 
     def title(self, conversation: ConversationId | str) -> str:
         """What people call a place, on one line: never empty, and never a bare id."""
-        at = Address.parse(conversation)
+        try:
+            at = Address.parse(conversation)
+        except ValueError:  # not written by us
+            return self._clean(conversation)
         if is_inner(at.conversation):
             return f"{at.room} by itself"
+        if at == _CONSOLE:
+            return "the operator's console"
         names = self.names(at)
         if names.person:
             return f"{names.person} ({names.handle})" if names.handle else names.person

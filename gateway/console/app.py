@@ -199,7 +199,7 @@ class ConsoleApp(App[int]):
         elif not self.model.asks_twice(turn) or self._again(f"stop {turn.conversation}"):
             self._do(partial(self._desk.stop, turn))
         else:
-            self.model.remark(f"Esc again stops the turn in {turn.conversation}")
+            self.model.remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
         self.draw_soon()
 
     def action_pane(self, by: int) -> None:

@@ -92,4 +92,8 @@ class Board(Vertical):
             return "autonomous" if thinking else "autonomous (reasoning is hidden)"
         if follows == OWN:
             return "conversation"
-        return "all conversations" if follows == EVERY else f"{one_line(follows, 60)} (what you say is not said here)"
+        return (
+            "all conversations"
+            if follows == EVERY
+            else f"{one_line(self._model.title(follows), 60)} (what you say is not said here)"
+        )

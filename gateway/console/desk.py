@@ -41,19 +41,20 @@ class Desk:
 
     async def kill(self, call: Call) -> None:
         """End a tool; its turn goes on."""
-        await self._order("kill", call.conversation, f"killing {call.name} in {call.conversation}")
+        await self._order("kill", call.conversation, f"killing {call.name} in {self._model.title(call.conversation)}")
 
     async def stop(self, turn: Turn) -> None:
         """Interrupt a turn."""
-        await self._order("stop", turn.conversation, f"stopping the turn in {turn.conversation}")
+        await self._order("stop", turn.conversation, f"stopping the turn in {self._model.title(turn.conversation)}")
 
     async def follow(self, wanted: str) -> None:
-        """Show another conversation: `own`, `all`, or its name."""
-        conversation = {"": OWN, "own": OWN, "all": EVERY}.get(wanted, wanted)
+        """Show another conversation: `own`, `all`, its title or its address."""
+        conversation = {"": OWN, "own": OWN, "all": EVERY}.get(wanted) or self._model.meant(wanted)
         try:
             past = None if conversation == EVERY else await self._api.past(conversation)
             if past is None:
                 self._model.places = (await self._api.places()).conversations
+                self._model.learn(self._model.places)
         except ApiError as error:
             self._model.remark(f"cannot follow {wanted}: {error}", bad=True)
             return
@@ -70,6 +71,7 @@ class Desk:
             self._model.took(await self._api.status())
             if places:
                 self._model.places = (await self._api.places()).conversations
+                self._model.learn(self._model.places)
         except ApiError:
             pass
 

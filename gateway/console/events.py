@@ -26,6 +26,8 @@ class Seen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     at: datetime | None = None
+    title: Text = ""
+    """What people call the conversation that it is about. Empty: there is none."""
 
 
 class Noticed(Seen):

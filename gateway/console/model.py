@@ -5,6 +5,7 @@ conversation that is followed. On the right: every call of a tool, whole.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from typing import Final
 
@@ -35,6 +36,8 @@ class Console:
         self.status: events.Status | None = None
         self.places: tuple[events.Place, ...] = ()
         """Conversations that are known, the newest first."""
+        self._titles: dict[str, str] = {}
+        """What people call conversations."""
         self._zone = zone
         self._agents: dict[str, str] = {}  # who answers where
         self._ended: deque[str] = deque(maxlen=200)
@@ -45,6 +48,7 @@ class Console:
 
     def apply(self, event: events.Seen) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Something happened."""
+        self.learn([event])
         time = say.clock(event.at, self._zone)
         match event:
             case events.Noticed():
@@ -80,6 +84,22 @@ class Console:
             case _:
                 pass
 
+    def learn(self, told: Iterable[events.Seen]) -> None:
+        """What conversations are called."""
+        for one in told:
+            conversation = getattr(one, "conversation", "")
+            if one.title and conversation:
+                self._titles[conversation] = one.title
+
+    def title(self, conversation: str) -> str:
+        """What people call that conversation."""
+        return self._titles.get(conversation, conversation)
+
+    def meant(self, wanted: str) -> str:
+        """The conversation that somebody names: by its title if only one is called so, else as it is written."""
+        named = [one for one, title in self._titles.items() if title.casefold() == wanted.strip().casefold()]
+        return named[0] if len(named) == 1 else wanted
+
     def remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """The console itself says something, where the operator looks."""
         self.talk.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
@@ -100,6 +120,7 @@ class Console:
     def took(self, status: events.Status) -> None:
         """The gateway's state as it is now."""
         self.status = status
+        self.learn(status.activity)
         gone = self.turns.keys() - {one.turn for one in status.activity}
         for turn in gone & self._gone:  # twice in a row: its end was lost
             self._over(turn)
@@ -131,7 +152,9 @@ class Console:
             return
         who = place.last_who or place.agent or "agent"
         time = say.clock(place.last_at, self._zone)
-        self.talk.add(say.spoken(time, who, place.last_text, ours=not place.last_who, place=place.conversation))
+        self.talk.add(
+            say.spoken(time, who, place.last_text, ours=not place.last_who, place=self.title(place.conversation))
+        )
 
     def to_kill(self) -> Call | None:
         """The tool that is meant by killing one: the newest, if possible in the conversation that is followed."""
@@ -151,7 +174,7 @@ class Console:
         return self._agents.get(conversation) or (next(iter(self.minds)) if len(self.minds) == 1 else "agent")
 
     def _place(self, conversation: str) -> str:
-        return conversation if self.follows == EVERY else ""
+        return self.title(conversation) if self.follows == EVERY else ""
 
     def _followed(self, conversation: str) -> bool:
         return bool(conversation) and self.follows in (EVERY, conversation)
@@ -179,7 +202,9 @@ class Console:
                 agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
             )
             if event.autonomous:
-                self.alone.add([say.headed(time, f"{event.agent} starts by itself: {event.cause}", event.conversation)])
+                self.alone.add(
+                    [say.headed(time, f"{event.agent} starts by itself: {event.cause}", self.title(event.conversation))]
+                )
             return
         before = self.turns.get(event.turn)
         seconds = between(before.since if before else None, event.at)
@@ -199,7 +224,7 @@ class Console:
             self.calls = {call: one for call, one in self.calls.items() if one.turn != key}
 
     def _think(self, event: events.Thought, time: str) -> None:
-        head = f"{time} {event.agent} thinks, in {one_line(event.conversation, 60)}"
+        head = f"{time} {event.agent} thinks, in {one_line(self.title(event.conversation), 60)}"
         line = Line((("thinking", head),), 2, "thinking")
         self.alone.grow(f"think {event.turn}", event.delta, head=[line], tone="thinking", indent=2)
         if event.turn in self._ended:
@@ -219,7 +244,7 @@ class Console:
             self.alone.settle(f"write {event.turn}")
             self.talk.drop(f"talk {event.turn}")
         if event.autonomous:
-            head = say.headed(time, f"{event.agent} writes", event.conversation)
+            head = say.headed(time, f"{event.agent} writes", self.title(event.conversation))
             self.alone.grow(f"write {event.turn}", event.delta, head=[head], indent=2)
         if self._followed(event.conversation):
             turn.written += event.delta
@@ -238,7 +263,7 @@ class Console:
             self.calls[event.call] = Call(
                 turn=event.turn, name=event.name, conversation=event.conversation, since=event.at
             )
-            self.tools.add(say.called(time, event))
+            self.tools.add(say.called(time, event, self.title(event.conversation)))
             return
         before = self.calls.pop(event.call, None)
         self.tools.add(say.returned(time, event, between(before.since if before else None, event.at)))

@@ -60,10 +60,10 @@ def rest(words: str) -> list[Line]:
     return [Line((*_pad(), ("plain", one)), 2) for one in text.lines(words.strip("\n")) if one.strip()]
 
 
-def called(time: str, tool: events.Tool) -> list[Line]:
+def called(time: str, tool: events.Tool, where: str) -> list[Line]:
     """A tool begins, with all that it was given."""
     spans: list[Span] = [("time", f"{time} ")] if time else []
-    spans += [("tool", f"▶ {text.one_line(tool.name, 60)}"), ("time", f"  {text.one_line(tool.conversation, 60)}")]
+    spans += [("tool", f"▶ {text.one_line(tool.name, 60)}"), ("time", f"  {text.one_line(where, 60)}")]
     return [Line(tuple(spans), 2), *(Line((*_pad(), *spans), _INDENT) for spans in _arguments(tool.arguments))]
 
 

@@ -66,7 +66,13 @@ def _doing(console: Console, now: datetime, beat: int) -> list[list[Span]]:
         what = text.one_line(call.name, 30) if call is not None else "thinks"
         since = call.since if call is not None else turn.since
         took = f" {say.span(max(0.0, (now - since).total_seconds()))}" if since is not None else ""
-        busy.append([("tool", f"{sign} {what}"), ("plain", took), ("time", f" {text.one_line(turn.conversation, 40)}")])
+        busy.append(
+            [
+                ("tool", f"{sign} {what}"),
+                ("plain", took),
+                ("time", f" {text.one_line(console.title(turn.conversation), 40)}"),
+            ]
+        )
     return busy or [[("time", "idle")]]
 
 

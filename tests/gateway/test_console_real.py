@@ -83,7 +83,7 @@ def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:
             await eyes.sees("is writing", "talk")
             await eyes.sees("thinks")
             await eyes.pilot.press("escape")
-            await eyes.sees("stopping the turn in console/operator", "talk")
+            await eyes.sees("stopping the turn in the operator's console", "talk")
             await eyes.until(lambda: not eyes.app.model.turns)
             assert "is writing" not in " ".join(eyes.rows("talk"))
 

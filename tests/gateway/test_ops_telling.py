@@ -20,6 +20,7 @@ from gateway.orders import Answer, Order
 from gateway.records import Seq, TurnId
 from gateway.redaction import Redactor
 from gateway.store import Unread
+from gateway.titles import Titles
 from gateway.turn import Begun
 from tests.store.kit import opened
 
@@ -40,6 +41,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with await opened(tmp_path / "reverie.db") as store:
         yield House(
             store=store,
+            titles=Titles(store),
             clock=clock,
             stats=Stats({}, NOW),
             version="1",

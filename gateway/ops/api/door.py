@@ -6,13 +6,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.events import ConversationId
 from gateway.ops.api import asks
 from gateway.ops.api.house import House
 from gateway.ops.api.openapi import spec
 from gateway.ops.api.reading import Desk
 from gateway.ops.api.table import EVENTS_PATH, SPEC_PATH, TABLE, Row
 from gateway.ops.api.telling import Telling
-from gateway.ops.api.written import written
+from gateway.ops.api.written import entitle, untitled, written
 from gateway.ops.http import JSON, Flow, Head, Page, Refused, problem
 from gateway.ops.stream import Stream
 from gateway.store import StoreError
@@ -44,7 +45,10 @@ class Door:
                 return Page(body=json.dumps(spec(self._house.version)), content_type=JSON)
             row = _ROWS["GET" if head.method == "HEAD" else head.method, head.path]
             answer = await row.does(self._desk, _asked(row, head, body))
-            return Page(body=written(answer, self._house.redact, chars=row.chars), content_type=JSON)
+            told, titles = answer.model_dump(mode="json"), self._house.titles
+            await titles.load([ConversationId(named) for _, named in untitled(told)])
+            entitle(told, titles.title)
+            return Page(body=written(told, self._house.redact, chars=row.chars), content_type=JSON)
         except Refused as refused:
             return refused.page
         except StoreError as error:

@@ -23,6 +23,8 @@ class NotificationEvent(Event):
     type: str
     kind: str
     conversation: str | None
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     who: str
     text: str
     urgency: Urgency
@@ -44,6 +46,8 @@ class TurnEvent(Event, Tokens):
     turn: str
     agent: str
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     state: Literal["started", "ended"]
     autonomous: bool
     cause: str
@@ -56,6 +60,8 @@ class _InTurn(Event):
     turn: str
     agent: str
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
 
 
 class TextEvent(_InTurn):
@@ -90,6 +96,8 @@ class PostEvent(Event):
 
     seq: int
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     text: str
 
 
@@ -98,6 +106,8 @@ class DeliveryEvent(Event):
 
     seq: int
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 

@@ -12,6 +12,7 @@ from gateway.orders import Answer, MindSeen, Order
 from gateway.records import Seq
 from gateway.redaction import Redact
 from gateway.store import Store
+from gateway.titles import Titles
 
 if TYPE_CHECKING:
     from agent.cache.ask import Ask
@@ -38,6 +39,7 @@ class House:
     agent_of: Callable[[Address], str]
     """Whose conversation it is. Empty: nobody's."""
     prompt: Prompted
+    titles: Titles
     order: Ordered
     say: Callable[[str], Awaitable[Seq]]
     """Says something as the operator; where it then stands in the log. Waits until that is durable."""

@@ -48,6 +48,8 @@ class Active(Shape):
     turn: str
     agent: str
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     since: Time
     tool: str
     """What is carried out just now. Empty: nothing."""
@@ -94,6 +96,8 @@ class Conversation(Shape):
     """A place where something was said."""
 
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     agent: str
     platform: str
     """Empty: it has no channel any more."""
@@ -167,6 +171,8 @@ class ConversationSeen(Shape):
     """One conversation."""
 
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     agent: str
     messages: tuple[Said, ...]
     """The newest, oldest first."""
@@ -183,6 +189,8 @@ class Noticed(Shape):
     """Dotted, e.g. `irc.libera.mention.#python`."""
     kind: str
     conversation: str | None
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     who: str
     text: str
     urgency: Urgency
@@ -208,6 +216,8 @@ class Turn(Tokens):
     turn: str
     agent: str
     conversation: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     cause: str
     outcome: str
     model: str
@@ -287,6 +297,8 @@ class Waiting(Shape):
     seq: int
     at: Time
     to: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     text: str
     parts: tuple[WaitingPart, ...]
 
@@ -297,6 +309,8 @@ class Delivered(Shape):
     seq: int
     at: Time
     to: str
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 
@@ -316,6 +330,8 @@ class Act(Shape):
     actor: str
     place: str
     """Empty: on the command line, or over the API."""
+    title: str = ""
+    """What people call that conversation. Empty: there is none."""
     command: str
     arguments: str
     result: str

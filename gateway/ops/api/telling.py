@@ -23,7 +23,7 @@ from gateway.ops.api.events import (
     ToolEvent,
 )
 from gateway.ops.api.reading import Desk
-from gateway.ops.api.written import clean
+from gateway.ops.api.written import clean, entitle
 from gateway.ops.happening import Changed, Frame, Grew, Happened, Logged, Reread, Turned, Used, Wrote
 from gateway.ops.onlookers import Running
 from gateway.orders import MindSeen
@@ -105,7 +105,9 @@ class Telling:
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
             chars = WHOLE_CHARS if isinstance(event, ToolEvent | TextEvent | ThinkingEvent) else TEXT_CHARS
-            told = clean(event.model_dump(mode="json"), self._house.redact, chars)
+            dumped = event.model_dump(mode="json")
+            entitle(dumped, self._house.titles.title)
+            told = clean(dumped, self._house.redact, chars)
             data = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {EVENTS[type(event)]}\ndata: {data}\n\n")
         return Frame(seq=seq, data="".join(lines).encode("utf-8", "replace"), events=len(events))

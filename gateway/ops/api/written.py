@@ -1,9 +1,8 @@
 """From answers to bytes: every text in them is redacted, then cut. Pure."""
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Final
-
-from pydantic import BaseModel
 
 from gateway.redaction import Redact
 
@@ -12,12 +11,33 @@ TEXT_CHARS: Final = 16_000
 PROMPT_CHARS: Final = 2_000_000
 """Of a prompt's block: larger than any window."""
 CUT: Final = "…"
+_CONVERSATIONS: Final = ("conversation", "to", "place")
+"""Keys that name one."""
 
 
-def written(answer: BaseModel, redact: Redact, *, chars: int = TEXT_CHARS) -> bytes:
-    """As JSON in UTF-8."""
-    told = clean(answer.model_dump(mode="json"), redact, chars)
+def written(tree: object, redact: Redact, *, chars: int = TEXT_CHARS) -> bytes:
+    """As JSON in UTF-8. `tree`: an answer, dumped."""
+    told = clean(tree, redact, chars)
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
+    """Every part of a dumped answer that names a conversation and has room for its title, with that conversation."""
+    if isinstance(tree, dict):
+        named = next((tree[key] for key in _CONVERSATIONS if tree.get(key)), None)
+        if isinstance(named, str) and tree.get("title") == "":
+            yield tree, named
+        for value in tree.values():
+            yield from untitled(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from untitled(value)
+
+
+def entitle(tree: object, title: Callable[[str], str]) -> None:
+    """Write what people call each conversation beside it."""
+    for part, conversation in untitled(tree):
+        part["title"] = title(conversation)
 
 
 def clean(told: object, redact: Redact, chars: int = TEXT_CHARS) -> object:

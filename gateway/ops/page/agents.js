@@ -1,7 +1,7 @@
 /** What each agent is doing by itself: its state now, its state over a day, and what runs. */
 
 import { get } from "./api.js";
-import { empty, h, s, said, show } from "./dom.js";
+import { empty, h, placed, s, said, show } from "./dom.js";
 import { day, dollars, hour, now as clock, plural, since, span, time } from "./format.js";
 import { timeTicks } from "./plot.js";
 
@@ -87,7 +87,7 @@ export class Agents {
   }
 
   agent(one, now) {
-    const wants = one.wanted.map((wish) => h("li", {}, said(wish.conversation, { class: "mono" }), ` (${wish.why})`));
+    const wants = one.wanted.map((wish) => h("li", {}, placed(wish.conversation), ` (${wish.why})`));
     const until = one.stored_until ?? one.quiet_until;
     const limits = [
       [
@@ -148,7 +148,7 @@ export class Agents {
               h(
                 "dd",
                 {},
-                one.waiting.map((place) => h("div", {}, said(place, { class: "mono" }))),
+                one.waiting.map((place) => h("div", {}, placed(place))),
               ),
             ]
           : null,
@@ -173,7 +173,7 @@ export class Agents {
           "li",
           {},
           h("span", { class: "spin", "aria-hidden": "true" }),
-          said(turn.conversation, { class: "mono" }),
+          placed(turn.conversation),
           h("span", { class: "quiet", "data-since": turn.since }, since(turn.since)),
           turn.tool ? h("span", { class: "chip open" }, said(turn.tool)) : null,
           turn.tail ? h("p", { class: "tail" }, said(turn.tail)) : null,

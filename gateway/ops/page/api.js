@@ -3,6 +3,8 @@
  * the address as soon as it was read.
  */
 
+import { learn } from "./dom.js";
+
 const KEY = "reverie.token";
 
 export class ApiError extends Error {
@@ -65,7 +67,7 @@ export async function get(path, query = {}) {
   );
   const response = await open(asked.size ? `${path}?${asked}` : path, { signal: AbortSignal.timeout(20_000) });
   try {
-    return await response.json();
+    return learn(await response.json());
   } catch {
     throw new ApiError(0, "the gateway was cut off while it answered");
   }

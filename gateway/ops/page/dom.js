@@ -62,6 +62,28 @@ export function visible(text) {
 /** The same, with a direction of its own: it moves nothing beside it. */
 export const said = (text, properties = {}) => h("bdi", properties, ...visible(String(text ?? "")));
 
+const titles = new Map();
+
+/** Remember what conversations are called: from any answer or event. */
+export function learn(told) {
+  if (Array.isArray(told)) for (const one of told) learn(one);
+  else if (told && typeof told === "object") {
+    const id = told.conversation ?? told.to ?? told.place;
+    if (told.title && typeof id === "string") titles.set(id, told.title);
+    for (const one of Object.values(told)) if (one && typeof one === "object") learn(one);
+  }
+  return told;
+}
+
+/** What people call a conversation. */
+export const titleOf = (id) => titles.get(id) ?? id;
+
+/** A conversation by its title; its id on demand. */
+export const placed = (id, properties = {}) => said(titleOf(id), { ...properties, title: id });
+
+/** By both. */
+export const placedWhole = (id) => (titleOf(id) === id ? id : `${titleOf(id)} (${id})`);
+
 /** One stop for Tab in a list, and arrows, Home, End, Page Up and Page Down within. `items`: a selector. */
 export function roving(list, items) {
   const all = () =>

@@ -1,7 +1,7 @@
 /** The stream of notifications, each with what became of it. Newest first; at most `MOST` are kept. */
 
 import { get } from "./api.js";
-import { h, roving, show } from "./dom.js";
+import { h, placedWhole, roving, show, titleOf } from "./dom.js";
 import { channelOf, plural } from "./format.js";
 import { Row } from "./row.js";
 
@@ -151,7 +151,7 @@ export class Live {
   learn(name, value) {
     if (!value || this.seen[name].has(value) || this.seen[name].size >= MOST) return;
     this.seen[name].add(value);
-    const option = h("option", { value }, value);
+    const option = h("option", { value }, name === "conversation" ? placedWhole(value) : value);
     const field = this[name];
     const after = [...field.options].slice(1).find((one) => one.value.localeCompare(value) > 0);
     field.insertBefore(option, after ?? null);
@@ -163,7 +163,7 @@ export class Live {
       (!this.channel.value || channelOf(note) === this.channel.value) &&
       (!this.conversation.value || note.conversation === this.conversation.value) &&
       (!this.fate.value || note.fate === this.fate.value) &&
-      (!words || `${note.text}\n${note.who}`.toLowerCase().includes(words))
+      (!words || `${note.text}\n${note.who}\n${titleOf(note.conversation) ?? ""}`.toLowerCase().includes(words))
     );
   }
 

@@ -4,7 +4,7 @@ import { ApiError, forgetToken, get, sendable, setToken, takeToken, token } from
 import { Agents } from "./agents.js";
 import { alert, standing } from "./alerts.js";
 import { Channels } from "./channels.js";
-import { said, show } from "./dom.js";
+import { learn, said, show } from "./dom.js";
 import { Events } from "./events.js";
 import { plural, setClock, since } from "./format.js";
 import { keys } from "./keys.js";
@@ -69,6 +69,7 @@ function alerts() {
 }
 
 function heard(type, event) {
+  learn(event);
   if (type === "notification" || type === "fate") {
     live.take(type, event);
     if (type === "notification") {

@@ -1,7 +1,7 @@
 /** What waits to be delivered, and how deliveries ended: what nobody knows the end of stands first. */
 
 import { get } from "./api.js";
-import { empty, h, said } from "./dom.js";
+import { empty, h, placed, said } from "./dom.js";
 import { plural, time } from "./format.js";
 import { put, table } from "./tables.js";
 
@@ -32,7 +32,7 @@ export class Outbox {
                   "div",
                   {},
                   time(one.at),
-                  said(one.to, { class: "mono" }),
+                  placed(one.to),
                   said((one.text ?? "").slice(0, 300), { class: "text" }),
                 ),
                 h(
@@ -59,7 +59,7 @@ export class Outbox {
             "Deliveries",
             [
               ["at", "at", (one) => time(one.at)],
-              ["to", "mono short", (one) => said(one.to)],
+              ["to", "short", (one) => placed(one.to)],
               [
                 "outcome",
                 "short",

@@ -1,7 +1,7 @@
 /** Conversations: the list, and the last messages and the last prompt of the one that is open. */
 
 import { get } from "./api.js";
-import { empty, h, roving, said, show } from "./dom.js";
+import { empty, h, placed, roving, said, show, titleOf } from "./dom.js";
 import { plural, since, time } from "./format.js";
 import { chip } from "./row.js";
 import { prompt } from "./prompt.js";
@@ -64,7 +64,7 @@ export class Places {
         h(
           "span",
           { class: "top" },
-          said(one.conversation, { class: "place" }),
+          placed(one.conversation, { class: "place" }),
           one.running ? h("span", { class: "spin", role: "img", "aria-label": "a turn runs" }) : null,
           one.unread ? h("span", { class: "count", title: `${one.unread} unread` }, String(one.unread)) : null,
           h("time", { datetime: one.last_at, title: new Date(one.last_at).toISOString() }, since(one.last_at)),
@@ -106,7 +106,8 @@ export class Places {
     const heading = h(
       "header",
       {},
-      h("h3", { tabindex: -1 }, said(id)),
+      h("h3", { tabindex: -1 }, placed(id)),
+      titleOf(id) === id ? null : h("span", { class: "quiet mono" }, said(id)),
       answer ? h("span", { class: "quiet" }, said(answer.agent ?? "")) : null,
       h("span", { class: "spring" }),
       h(

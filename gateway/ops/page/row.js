@@ -1,7 +1,7 @@
 /** One row of the live stream: a line that folds out. */
 
 import { get } from "./api.js";
-import { h, said, show } from "./dom.js";
+import { h, placed, placedWhole, said, show } from "./dom.js";
 import { channelOf, time } from "./format.js";
 
 const WORDS = ["ambient", "low", "normal", "urgent"];
@@ -29,7 +29,7 @@ export class Row {
       { class: "line", tabindex: -1 },
       time(at),
       this.fate,
-      said(conversation ?? channelOf(note), { class: "place" }),
+      conversation ? placed(conversation, { class: "place" }) : said(channelOf(note), { class: "place" }),
       said(who, { class: "who" }),
       said(text?.length > 400 ? `${text.slice(0, 400)}…` : text, { class: "text" }),
       h("span", { class: `urgency u-${urgency(how)}`, title: `urgency: ${urgency(how)}` }, urgency(how)),
@@ -69,7 +69,7 @@ export class Row {
       ["kind", kind],
       ["urgency", urgency(how)],
       ["sender", who],
-      ["conversation", conversation],
+      ["conversation", conversation && placedWhole(conversation)],
       ["entry", seq],
     ];
     this.body?.remove();

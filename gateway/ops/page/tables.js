@@ -1,7 +1,7 @@
 /** Panels that are tables: turns, audit, warnings. */
 
 import { get } from "./api.js";
-import { empty, h, said, show } from "./dom.js";
+import { empty, h, placed, said, show } from "./dom.js";
 import { dollars, input, span, time, tokens } from "./format.js";
 
 const MOST_WARNINGS = 200;
@@ -61,7 +61,7 @@ export class Turns {
         "Turns",
         [
           ["at", "at", (one) => time(one.at)],
-          ["conversation", "mono short", (one) => said(one.conversation)],
+          ["conversation", "short", (one) => placed(one.conversation)],
           ["cause", "short", (one) => one.cause],
           ["outcome", "short", (one) => h("span", { class: `chip ${OUTCOMES[one.outcome] ?? "calm"}` }, one.outcome)],
           ["tools", "wide", (one) => (one.tools.length ? said(folded(one.tools)) : "–")],
@@ -112,7 +112,7 @@ export class Audit {
           ["at", "at", (one) => time(one.at)],
           ["who", "mono", (one) => said(one.actor)],
           ["command", "mono", (one) => said([one.command, one.arguments].filter(Boolean).join(" "))],
-          ["where", "mono", (one) => said(one.place || "–")],
+          ["where", "short", (one) => (one.place ? placed(one.place) : "–")],
           [
             "result",
             "wide",
