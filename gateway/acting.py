@@ -129,24 +129,22 @@ class Acting:
         """Put away what the newest digest showed of a place. Raises Refused."""
         if not is_inner(where.at.conversation):
             raise Refused("Only what you are shown when you are by yourself can be put away.")
-        place = ConversationId(asked.address)
-        if place not in self._digests.shown:
-            raise Refused(f"Nothing is pending there. You were shown: {', '.join(self._digests.shown) or 'no place'}.")
+        shown = self._digests.shown
+        found = [at.conversation for at in self._places.titles.meant(asked.address) if at.conversation in shown]
+        if len(found) != 1:
+            named = ", ".join(map(self._places.titles.label, shown))
+            raise Refused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
+        place = found[0]
         door = self._doors.of(place)
         if door.locked():
             raise Refused("A turn is under way there just now, which deals with it.")
         async with door:
-            shown = self._digests.shown.pop(place)
-            handled = Handled(turn=where.turn, upto=shown.upto)
+            handled = Handled(turn=where.turn, upto=shown.pop(place).upto)
             await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
         return "It is put away."
 
     async def reachable(self, address: str, where: Whereabouts) -> Address:
         """Another place, where the agent may act from here. Raises Refused."""
-        try:
-            to = Address.parse(address)
-        except ValueError:
-            raise Refused("That is no address: write it as it stands above what is pending there.") from None
         if not is_inner(where.at.conversation) and not where.sight.everything:
             raise Refused("From here only an owner alone with you can have you speak elsewhere. Answer here instead.")
         if where.trace.foreign and where.sight.scope != PUBLIC:  # it may be a page's idea to carry out what is private
@@ -154,14 +152,31 @@ class Acting:
                 f"{where.trace.foreign} has brought text from outside into this turn, so nothing is said elsewhere in "
                 "it. Say here what you would post where: once you are asked to, you can."
             )
+        to = await self._meant(address)
         if to == where.at:
             raise Refused("You are there: what you write as your answer is posted.")
-        bound = self._bindings.of(to)
-        if to.channel not in self._channels or bound.agent != self._agent or bound.listen == "off":
+        if not self._lives(to):
             raise Refused("You do not live there.")
         if not await self._open(to):
             raise Refused("You may not speak there unasked.")
         return to
+
+    def _lives(self, at: Address) -> bool:
+        bound = self._bindings.of(at)
+        return at.channel in self._channels and bound.agent == self._agent and bound.listen != "off"
+
+    async def _meant(self, written: str) -> Address:
+        """The one place that is meant by an address, or by a title that is shown. Raises Refused."""
+        titles = self._places.titles
+        found = titles.meant(written, self.places())
+        if len(found) != 1:
+            found = [at for at in found if self._lives(at) and await self._open(at)]
+        if not found:
+            raise Refused("That is no address: write it as it stands above what is pending there.")
+        if len(found) > 1:
+            named = ", ".join(titles.label(at.conversation) for at in found[:MOST_PLACES])
+            raise Refused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+        return found[0]
 
     async def _open(self, to: Address) -> bool:
         """A listed room; or the direct chat of an owner or admin."""

@@ -19,6 +19,7 @@ from gateway.channels_now import Each
 from gateway.clock import Clock, SystemClock
 from gateway.commands.suggest import Suggestions
 from gateway.control import listen
+from gateway.correlation import entitle
 from gateway.desks import Desks, House
 from gateway.equipment import Equipment, equip
 from gateway.events import Address, Alarm, ChannelName, Notification, Sender
@@ -178,7 +179,13 @@ class _Gateway:
         live = equipment.live
         live.teach(redact.learn)
         self.onlookers = Onlookers(clock)
-        self.titles = Titles(store, names=names_of(self.channels), platform=self._platform, redact=redact)
+        self.titles = Titles(
+            store,
+            names=names_of(self.channels),
+            platform=self._platform,
+            is_channel=self.channels.__contains__,
+            redact=redact,
+        )
         self.people = self._people(live)
         who = self.people.policy
         self.overrides = Overrides(store)
@@ -263,6 +270,7 @@ class _Gateway:
             leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
             spawn=self.spawn,
             title=self.titles.room,
+            named=self.titles.named,
         )
 
     def _life(self, who: access.Policy, bindings: Bindings) -> Life:
@@ -276,6 +284,7 @@ class _Gateway:
             ears=Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near),
             channels=self.channels,
             redact=self.redact,
+            titles=self.titles,
         )
 
     def _outbox(self, files: OutFiles) -> Outbox:
@@ -491,6 +500,7 @@ class _Gateway:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
+        entitle(self.titles.title)
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
         background = [self.spawn(self._give_up(stop))]

@@ -47,6 +47,8 @@ class _Told:
     """What the turn's requests are made of, beside what is new."""
 
     now: str = ""
+    reach: str = ""
+    """Where it may write to besides."""
     recalled: Recalled = field(default_factory=Recalled)
     seeing: bool = False
     """Images of earlier turns are shown."""
@@ -174,7 +176,8 @@ class Asking:
         nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.since_fold())
         now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
         recalled = await self._fresh.recalled(seen, where, shown)
-        return _Told(now=now, recalled=recalled, basis=Basis(nudged=nudged))
+        reach = await means.reach(self._conversation)
+        return _Told(now=now, reach=reach, recalled=recalled, basis=Basis(nudged=nudged))
 
     async def _fold(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:
         """Make what is in view smaller where that is due, and write out what the turn is told."""
@@ -212,7 +215,7 @@ class Asking:
             history=await means.views.history(seen, seeing=mine.seeing),
             heard=told.heard,
             images=await means.media.load(told.media),
-            aside=mine.recalled.text if told.heard else "",
+            aside="\n".join(filter(None, [mine.reach, mine.recalled.text])) if told.heard else "",
             now=mine.now if told.heard else "",
             surface=means.surface,
             late=means.late,

@@ -4,11 +4,12 @@ Whoever begins with something says so once; every log line of that work, also of
 (`gateway.logs`). It costs a context variable, and nothing where nobody logs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
+_TITLE: ContextVar[Callable[[str], str]] = ContextVar("title")
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 
@@ -26,5 +27,13 @@ def concerning(**what: str) -> Iterator[None]:
 
 
 def about() -> Mapping[str, str]:
-    """What holds now."""
-    return _ABOUT.get()
+    """What holds now; with `place`, what people call the conversation, once `entitle` was called."""
+    found, title = _ABOUT.get(), _TITLE.get(None)
+    if title is None or "conversation" not in found:
+        return found
+    return {**found, "place": title(found["conversation"])}
+
+
+def entitle(title: Callable[[str], str]) -> None:
+    """From here on, and in tasks that are begun from here on, log lines tell what conversations are called."""
+    _TITLE.set(title)

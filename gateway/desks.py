@@ -74,7 +74,7 @@ class Desks:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        people, later = house.people, Later(house.store, house.clock, house.post)
+        people, later = house.people, Later(house.store, house.clock, house.post, house.life.places.titles.named)
         self._rooms = RoomCommands(
             reader=house.store,
             clock=house.clock,
@@ -83,6 +83,7 @@ class Desks:
             channels=house.channels.keys(),
             travels=house.travels,
             later=later,
+            titles=house.life.places.titles,
         )
         self._saying = Saying(
             reader=house.store,
@@ -169,7 +170,8 @@ class Desks:
         return sorted(self._house.people.policy.known().links.get(own, ()))
 
     async def _places(self, _typed: CommandTyped) -> list[str]:
-        return [place.conversation for place in await self._rooms.places()]
+        titles = self._house.life.places.titles
+        return [titles.label(place.conversation) for place in await self._rooms.places()]
 
     async def _channels(self, _typed: CommandTyped) -> list[str]:
         return list(self._house.channels)

@@ -15,6 +15,7 @@ from gateway.hearing import Hearing, Standing, answered
 from gateway.places import Places
 from gateway.records import LOW, URGENT, Handled, Seq, TurnId, inner, is_inner
 from gateway.store import Entry, Store, Unread
+from gateway.titles import Titles
 
 ROOMS: Final = 8
 """Told in one digest; the others wait for the next."""
@@ -96,6 +97,7 @@ class Digests:
         pending = await self._pending()
         own = await self._store.unread(self._inner, most=OWN_LINES)
         self.shown = {}
+        await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         omitted, roles = 0, set[str]()
         if own.messages:
@@ -115,7 +117,7 @@ class Digests:
                 await self._put_away(place, shown.upto)
                 continue
             self.shown[place] = shown
-            parts.append(f"## {place}\n{shown.told.heard}")
+            parts.append(f"## {self._places.titles.label(place)}\n{shown.told.heard}")
             covers += shown.told.covers
             senders += shown.told.senders
             omitted += shown.omitted
@@ -166,6 +168,6 @@ class Digests:
         return tell(lines, omitted=unread.omitted, plain=self._plain()), standing, roles
 
 
-def listed(places: list[Address]) -> str:
-    """Where the agent may speak by itself, for its prompt. Empty: nowhere."""
-    return "You can write to: " + ", ".join(place.conversation for place in places) if places else ""
+def listed(places: list[Address], titles: Titles) -> str:
+    """Where the agent may speak by itself: titles are people's words, so it is told aside. Empty: nowhere."""
+    return "You can write to: " + ", ".join(titles.label(place.conversation) for place in places) if places else ""

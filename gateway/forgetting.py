@@ -23,6 +23,7 @@ from gateway.memory import Memory, dreams, without
 from gateway.notes import Notes
 from gateway.records import Forgotten, Noted, Seq
 from gateway.store import Entry, Store, Stored
+from gateway.titles import Titles
 from gateway.tools.permits import Permit
 
 logger = logging.getLogger("reverie.notes")
@@ -54,6 +55,10 @@ def seq_of(written: str) -> Seq | None:
 
 class Homes(Scopes, Protocol):
     """Who knows places: `gateway.places.Places`."""
+
+    @property
+    def titles(self) -> Titles:
+        """What places are called."""
 
     async def direct(self, conversation: ConversationId) -> bool | None:
         """Whether it is a direct chat."""

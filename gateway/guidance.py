@@ -8,6 +8,7 @@ from gateway.acting import Acting
 from gateway.digest import listed
 from gateway.events import ConversationId
 from gateway.records import is_inner
+from gateway.titles import Titles
 
 
 class Guidance:
@@ -19,11 +20,21 @@ class Guidance:
         state: Callable[[], State],
         acting: Acting,
         returned: Callable[[ConversationId], Awaitable[str]],
+        titles: Titles,
     ) -> None:
         """`returned`: what somebody is to be told who was away until now, in numbers; empty: nothing."""
         self._state = state
         self._acting = acting
+        self._titles = titles
         self._returned = returned
+
+    async def reach(self, conversation: ConversationId) -> str:
+        """Where an inner turn may write to; empty elsewhere. Other people's words are in it."""
+        if not is_inner(conversation):
+            return ""
+        places, titles = self._acting.places(), self._titles
+        await titles.load([at.conversation for at in places])
+        return listed(places, titles)
 
     async def __call__(self, conversation: ConversationId, autonomous: bool, continuing: bool) -> str:
         """For `agent.brief.Brief.now`. It has the operator's weight, so nobody's words are in it."""
@@ -34,5 +45,5 @@ class Guidance:
         quiet = [prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
             mode = Mode.WORKING if continuing else Mode.STORED if state.woken else state.mode
-            return "\n".join([prompt(mode.value), *quiet, *filter(None, [listed(self._acting.places())])])
+            return "\n".join([prompt(mode.value), *quiet])
         return "\n".join([prompt("working" if continuing else "own"), *quiet])

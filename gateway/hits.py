@@ -15,6 +15,7 @@ from gateway.redaction import Redact, Redactor
 from gateway.relevance import folded
 from gateway.scopes import TRUSTED, is_trusted, is_wide
 from gateway.store import Placed, Reader, Stored, search_terms
+from gateway.titles import Titles
 
 MAX_CHARS: Final = 300
 """Of what is quoted of one."""
@@ -36,6 +37,10 @@ _PREFIX_CHARS: Final = 3
 
 class Scopes(Protocol):
     """Who knows who can read what is said: `gateway.places.Places`."""
+
+    @property
+    def titles(self) -> Titles:
+        """What places are called."""
 
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
         """Who may be told of what stands there."""
@@ -92,11 +97,12 @@ class Hits:
         """
         if one.conversation is None:
             return None
-        fact, place, scope = one.fact, place_of(one.conversation, where), await self.scope(one)
+        await self._places.titles.load([one.conversation])
+        fact, place, scope = one.fact, self._place(one.conversation, where), await self.scope(one)
         if isinstance(fact, Noted):
             if fact.agent != where.agent or await self._cut(one):
                 return None
-            who, handle = _desk(fact, scope, where), f"n{one.seq}"
+            who, handle = self._desk(fact, scope, where), f"n{one.seq}"
             foreign = not is_trusted(fact.role, foreign=fact.foreign) or await self._foreign(fact.turn)
             return Hit(
                 seq=one.seq,
@@ -123,6 +129,20 @@ class Hits:
         edited = ", edited" if isinstance(fact, Edited) else ""
         who = f"{harmless(fact.sender.name)} ({judged.role}{edited}), {place}"
         return _made(one, scope, who, self._redact(fact.text), foreign=judged.role not in TRUSTED)
+
+    def _place(self, conversation: ConversationId, where: Whereabouts) -> str:
+        """Where that is, seen from there: by its title, and the address that tools take."""
+        if conversation == where.at.conversation:
+            return "here"
+        label, titled = self._places.titles.label(conversation), self._places.titles.title(conversation)
+        if label == conversation:
+            return f"in {harmless(conversation)}"
+        return f"in {harmless(titled)} at {harmless(conversation)}"
+
+    def _desk(self, noted: Noted, scope: str, where: Whereabouts) -> str:
+        """How something was written down, and whose it is."""
+        of = scope if is_wide(scope) else self._place(ConversationId(scope), where)
+        return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
 
     async def _foreign(self, turn: TurnId | None) -> bool:
         """Whether a turn may have done it for others than owners and admins, or for what its tools brought."""
@@ -195,19 +215,8 @@ def whole(noted: Noted | Written) -> str:
     return f"{noted.title}: {noted.text}" if noted.title else noted.text
 
 
-def place_of(conversation: ConversationId, where: Whereabouts) -> str:
-    """Where that is, seen from there."""
-    return "here" if conversation == where.at.conversation else f"in {harmless(conversation)}"
-
-
 def _made(one: Stored, scope: str, who: str, text: str, *, foreign: bool) -> Hit:
     return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text, handle=f"m{one.seq}", foreign=foreign)
-
-
-def _desk(noted: Noted, scope: str, where: Whereabouts) -> str:
-    """How something was written down, and whose it is."""
-    of = scope if is_wide(scope) else place_of(ConversationId(scope), where)
-    return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
 
 
 def harmless(name: str) -> str:

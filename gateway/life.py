@@ -34,6 +34,7 @@ from gateway.redaction import Redact
 from gateway.reminders import Reminders
 from gateway.settings import Settings
 from gateway.store import Store
+from gateway.titles import Titles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Life:
         ears: Ears,
         channels: Mapping[ChannelName, Channel] | None = None,
         redact: Redact | None = None,
+        titles: Titles | None = None,
     ) -> None:
         """`channels`: those that there are just now. None: none tells who can read what is said."""
         self._store = store
@@ -72,7 +74,7 @@ class Life:
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
         channels = channels or {}
-        self.places = Places(store, bindings, told=scope_told(channels), space=space_of(channels))
+        self.places = Places(store, bindings, told=scope_told(channels), space=space_of(channels), titles=titles)
         store.hear(self.places.wrote)
         self.following = Following(policies.habits(settings), clock, who, ears.presence)
         self.inward = Inward(store, clock, attend, bindings, arrived=ears.arrived, level=lambda: self.following.level)

@@ -26,6 +26,10 @@ async def _none(*_: object) -> str:
     return ""
 
 
+async def _nowhere(_conversation: ConversationId) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """Everything of it."""
@@ -48,6 +52,8 @@ class Means:
     """The tools of a turn: asked when it begins, and again when somebody speaks in its middle."""
     guidance: Callable[[ConversationId, bool, bool], Awaitable[str]]
     """What a turn is to keep in mind; empty mostly."""
+    reach: Callable[[ConversationId], Awaitable[str]] = _nowhere
+    """Where a turn may write to besides; empty mostly. It is told as other people's words."""
     afford: Callable[[str, Request], bool]
     """Whether this agent may ask for this, unasked itself."""
     truncated: Callable[[], None]

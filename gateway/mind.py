@@ -75,7 +75,12 @@ class Mind:
             hearing=hearing,
             digests=self._digests,
             acting=acting,
-            guidance=Guidance(state=lambda: self.loop.state, acting=acting, returned=shared.life.returned),
+            guidance=Guidance(
+                state=lambda: self.loop.state,
+                acting=acting,
+                returned=shared.life.returned,
+                titles=shared.life.places.titles,
+            ),
             purse=self._purse,
             skills=shared.tooling.skills(agent),
             own=own(shared, agent.id, acting, self.loop.send),

@@ -48,8 +48,13 @@ class Owners:
         to: Callable[[], Address | None],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        named: Callable[[str], str] = str,
     ) -> None:
-        """`to`: where owners are told by now. None: in the direct chat that a verified owner used last."""
+        """`to`: where owners are told by now. None: in the direct chat that a verified owner used last.
+
+        `named` puts the titles of places into a text.
+        """
+        self._named = named
         self._store = store
         self._clock = clock
         self._who = who
@@ -107,7 +112,7 @@ class Owners:
                 return
             if self._told[kind] == MOST:
                 key, text = "more", THERE_IS_MORE
-            words = text if isinstance(text, str) else text(to)
+            words = self._named(text if isinstance(text, str) else text(to))
             post = Post(key=_key(day, kind, key), to=to, text=words, style="notice")
             entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
             (queued,) = await self._store.append([entry])

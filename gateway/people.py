@@ -40,10 +40,11 @@ class People:
         leave: Callable[[Address], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         title: Callable[[Address], str] = lambda _: "",
+        named: Callable[[str], str] = str,
     ) -> None:
         """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`.
 
-        `title`: what a room calls itself. Empty: that is not known.
+        `title`: what a room calls itself. Empty: that is not known. `named` puts the titles of places into a text.
         """
         self._store = store
         self.roster = Roster(store, clock)
@@ -64,7 +65,7 @@ class People:
             reach=reaching(channels),
             title=title,
         )
-        self.owners = Owners(store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn)
+        self.owners = Owners(store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn, named=named)
         self.stats = LimitStats()
         self.limits = Limits(policies.most(live.settings), clock, self.policy, tell=self.owners.tell, stats=self.stats)
         self.offers = Offers(self.policy, channels)

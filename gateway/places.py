@@ -14,6 +14,7 @@ from gateway.events import Address, ConversationId, Message, RoomId
 from gateway.records import MESSAGES, AudienceKnown, Noted, Seq, is_inner
 from gateway.scopes import PUBLIC, Sight, is_trusted, is_wide, space_scope
 from gateway.store import Appended, Entry, Reader
+from gateway.titles import Titles
 
 _KEPT: Final = 10_000
 
@@ -34,11 +35,14 @@ class Places:
         *,
         told: Callable[[Address], str | None] = lambda _: None,
         space: Callable[[Address], RoomId | None] = lambda _: None,
+        titles: Titles | None = None,
     ) -> None:
         """`told`: the scope of a place as its platform says just now; None: it does not.
 
-        `space`: what its room is part of; None: nothing, or that is not known.
+        `space`: what its room is part of; None: nothing, or that is not known. `titles`: what places are called;
+        None: as the log has it.
         """
+        self.titles = titles or Titles(reader)
         self._reader = reader
         self._bindings = bindings
         self._told = told

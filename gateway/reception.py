@@ -128,6 +128,7 @@ def _rules(parts: Parts) -> Rules:
         answers=parts.answers,
         ours=_called(parts.channels),
         redact=parts.redact,
+        named=parts.titles.named if parts.titles is not None else str,
     )
     return Rules(
         access=parts.who,

@@ -123,6 +123,7 @@ class Thinking:
             recall=shared.live.settings.recall,
             hands=self.hands.at,
             guidance=body.guidance,
+            reach=body.guidance.reach,
             afford=lambda _agent, request: self._affords(request),
             truncated=lambda: shared.compacted(agent_id, "tool_result_truncated", None),
             who=shared.who,

@@ -6,7 +6,7 @@ a restart, too. All of it is untrusted: it is cleaned, bounded and put on one li
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -30,6 +30,7 @@ from gateway.records import OPERATOR, is_inner
 from gateway.redaction import Redact, Redactor
 from gateway.safety.marks import unhidden
 from gateway.store import Reader
+from gateway.tools.consent import code
 
 T = TypeVar("T")
 
@@ -46,6 +47,9 @@ _TOLD: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
     "me",
 )
 """Names whose change is told to the model. That a person is called otherwise stands on their next line."""
+_LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
+_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
+"""In code, and not behind or in front of a title already."""
 _NUMBER: Final = re.compile(r"-?\d+")
 _NOTHING: Final = PlaceNames()
 _CONSOLE: Final = Address(channel=OPERATOR, room=RoomId(WHO))
@@ -61,9 +65,14 @@ class Titles:
         *,
         names: Callable[[Address], PlaceNames | None] = lambda _: None,
         platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
+        is_channel: Callable[[ChannelName], bool] = lambda _: True,
         redact: Redact | None = None,
     ) -> None:
-        """`names`: what a channel has been told, not cleaned. `redact` is given each name before it is shown."""
+        """`names`: what a channel has been told, not cleaned. `redact` is given each name before it is shown.
+
+        `is_channel`: whether there is a channel of that name.
+        """
+        self._is_channel = is_channel
         self._reader, self._names, self._platform = reader, names, platform
         self._redact = redact or Redactor()
         self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
@@ -169,15 +178,46 @@ class Titles:
         shown = title.replace('"', "'")
         return f'"{shown}" ({conversation})'
 
-    def find(self, written: str, among: Collection[Address]) -> list[Address]:
-        """The places that somebody may mean who writes a title as it is shown, or only a room's own name."""
-        wanted = _folded(written)
-        return [at for at in among if wanted and wanted in map(_folded, self._titles(at))]
+    def named(self, text: str) -> str:
+        """A text for people, in which each address that stands in code has its title in front.
+
+        Where the title says no more than the address, or stands there already, nothing changes.
+        """
+        return _ADDRESS.sub(self._named, text)
+
+    def _named(self, found: re.Match[str]) -> str:
+        conversation = found[1]
+        try:
+            at = Address.parse(conversation)
+        except ValueError:
+            return found[0]
+        if is_inner(at.conversation) or not self._is_channel(at.channel):
+            return found[0]
+        title = self.title(conversation)
+        if title == at.room:
+            return found[0]
+        shown = code(title, 2 * NAME_CHARS) if self._is_named(at) else title
+        return f"{shown} ({found[0]})"
+
+    def meant(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
+        """The places that somebody may mean: an address, a label, or a title as it is shown.
+
+        An address is taken as it is written. Titles are looked up among the places that are known, and `more`.
+        """
+        stripped = written.strip()
+        labelled = _LABELLED.search(stripped)
+        for one in (labelled[1] if labelled else "", stripped):
+            try:
+                return [Address.parse(one)]
+            except ValueError:
+                continue
+        wanted, known = _folded(stripped), [Address.parse(one) for one in self._known]
+        return [at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_folded, self._titles(at))]
 
     def _titles(self, at: Address) -> list[str]:
         names, conversation = self.names(at), at.conversation
         own = names.thread if at.thread is not None else names.room or names.person
-        return [self.title(conversation), self.label(conversation), own or "", names.handle or ""]
+        return [self.title(conversation), own or "", names.handle or ""]
 
     def _is_named(self, at: Address) -> bool:
         known = bool(self.names(at).person or self.room(at))

@@ -56,10 +56,12 @@ class Desk:
         answers: Mapping[str, Handler] = HANDLERS,
         ours: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
         redact: Redact = str,
+        named: Callable[[str], str] = str,
     ) -> None:
         """`said`: what the operator says of commands by now.
 
-        `redact` is given every answer, and what is written down of administration.
+        `redact` is given every answer, and what is written down of administration. `named` puts the titles of places
+        into answers.
 
         `answers`: what answers, by `name` or `name sub`, as `handlers.complete` wants it. `ours`: as for `parse.read`.
         """
@@ -70,6 +72,7 @@ class Desk:
         self._answers = answers
         self._ours = ours
         self._redact = redact
+        self._named = named
         self._audit = Audit(access_policy, redact)
 
     async def command(self, message: Message, listen: Listen) -> Command | None:
@@ -127,7 +130,7 @@ class Desk:
         post = Post(
             key=answer_key(command),
             to=to,
-            text=self._redact(answer.text),
+            text=self._named(self._redact(answer.text)),
             reply_to=MessageId(command.id) if to == command.at else None,
             style="message" if to == command.at else "notice",
             private=private,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from gateway.events import Address, ChannelName, RoomId
+from gateway.titles import Titles
 from gateway.tools.consent import PLACE_CHARS, code
 
 
@@ -10,12 +11,24 @@ class NoRoom(Exception):
     """Nothing is called so; in words, for people."""
 
 
-def find(written: str, here: ChannelName, channels: Collection[ChannelName], known: Sequence[Address]) -> Address:
+def find(
+    written: str,
+    here: ChannelName,
+    channels: Collection[ChannelName],
+    known: Sequence[Address],
+    titles: Titles | None = None,
+) -> Address:
     """The place that is written as `channel/room`, as `channel/room/thread`, or as a room of `here`. Raises `NoRoom`.
 
-    A room that is `known` is meant in any case of its letters, if that leaves one.
+    A room that is `known` is meant in any case of its letters, or by its title, if that leaves one.
     """
     wanted = written.strip().strip("`")
+    called = [] if titles is None else [at for at in titles.meant(wanted, known) if at in known]
+    if len(called) > 1:
+        told = ", ".join(code(at.conversation, PLACE_CHARS) for at in called)
+        raise NoRoom(f"Several rooms are called {code(written, PLACE_CHARS)}: {told}. Write which.")
+    if called:
+        return called[0]
     try:
         at = _read(wanted, here, channels)
     except ValueError:

@@ -12,14 +12,21 @@ from gateway.store import Entry, OutboxPost, Store
 class Later:
     """Says it where the command was given."""
 
-    def __init__(self, store: Store, clock: Clock, post: Callable[[OutboxPost], None]) -> None:
-        """`post` is called with what is said, after it is durable."""
+    def __init__(
+        self, store: Store, clock: Clock, post: Callable[[OutboxPost], None], named: Callable[[str], str] = str
+    ) -> None:
+        """`post` is called with what is said, after it is durable. `named` puts the titles of places into it."""
+        self._named = named
         self._store, self._clock, self._post = store, clock, post
 
     async def tell(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
         """Say it as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
         post = Post(
-            key=key(command, "later"), to=command.at, text=words, reply_to=MessageId(command.id), private=private
+            key=key(command, "later"),
+            to=command.at,
+            text=self._named(words),
+            reply_to=MessageId(command.id),
+            private=private,
         )
         now, place = self._clock.now(), command.at.conversation
         entry = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)

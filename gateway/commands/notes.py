@@ -21,6 +21,7 @@ from gateway.redaction import Redact, Redactor
 from gateway.scopes import PUBLIC, Sight
 from gateway.standing import ADMINS
 from gateway.store import Appended, Reader, Stored
+from gateway.titles import Titles
 from gateway.tools.consent import code, visible
 
 logger = logging.getLogger("reverie.commands")
@@ -40,6 +41,10 @@ _PAGES: Final = 10
 
 class Homes(Scopes, Protocol):
     """Who knows places: `gateway.places.Places`."""
+
+    @property
+    def titles(self) -> Titles:
+        """What places are called."""
 
     async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
         """What a turn there may see."""

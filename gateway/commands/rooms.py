@@ -13,7 +13,9 @@ from gateway.commands.later import Later
 from gateway.commands.world import Answer, Ask, Handler, World
 from gateway.events import Address, ChannelName
 from gateway.records import CodeGiven, RoomOpened
+from gateway.roster.words import place
 from gateway.store import Appended, Reader
+from gateway.titles import Titles
 from gateway.tools.consent import PLACE_CHARS, code
 from gateway.travels import Travels, Way
 
@@ -45,8 +47,10 @@ class RoomCommands:
         channels: Collection[ChannelName],
         travels: Travels,
         later: Later,
+        titles: Titles | None = None,
     ) -> None:
-        """`channels`: all that there are."""
+        """`channels`: all that there are. `titles`: what places are called. None: only ids name rooms."""
+        self._titles = titles
         self._reader, self._clock, self._who, self._bindings = reader, clock, who, bindings
         self._channels, self._travels, self._later = channels, travels, later
 
@@ -112,7 +116,7 @@ class RoomCommands:
 
     async def _meant(self, written: str, ask: Ask) -> Address:
         """Raises `NoRoom`."""
-        return find(written, ask.command.at.channel, self._channels, await self.places())
+        return find(written, ask.command.at.channel, self._channels, await self.places(), self._titles)
 
     async def places(self) -> list[Address]:
         """Every room that is known by name, in the order of their names."""
@@ -148,8 +152,7 @@ class RoomCommands:
         inside = "stays out" if self._travels.stays_out(at) else _INSIDE[self._travels.inside(at)]
         agent = f"agent {code(bound.agent)}" if bound.agent else "nobody's"
         words = [room.how, inside, _LISTENS[bound.listen], agent, "private" if bound.private else ""]
-        title = f" ({code(room.about)})" if room.about else ""
-        return f"- {code(at.conversation, PLACE_CHARS)}{title}: {', '.join(filter(None, words))}"
+        return f"- {place(at.conversation, room.about)}: {', '.join(filter(None, words))}"
 
 
 _LISTENS: Mapping[Listen, str] = {

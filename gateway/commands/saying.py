@@ -57,7 +57,9 @@ class Saying:
     async def say(self, ask: Ask, world: World) -> Answer:
         """Say it there: what was said is a turn of that room, so the agent there knows of it."""
         try:
-            to = find(ask.given["room"], ask.command.at.channel, self._channels, await self._rooms())
+            to = find(
+                ask.given["room"], ask.command.at.channel, self._channels, await self._rooms(), self._places.titles
+            )
         except NoRoom as no:
             return Answer(text=str(no), ok=False)
         name, text = code(to.conversation, PLACE_CHARS), ask.given["text"].strip()

@@ -172,7 +172,7 @@ class Greeter:
         if to == place:
             text = words.opening(minted.code, prefix, quoted(sender.name, words.NAME_CHARS))
         else:
-            text = words.inviting(minted.code, prefix, quoted(room.room, words.NAME_CHARS))
+            text = words.inviting(minted.code, prefix, quoted(about or room.room, words.NAME_CHARS))
         given = CodeGiven(
             request=minted.request,
             what="room",

@@ -27,9 +27,10 @@ def named(person: str, name: str = "") -> str:
 
 
 def place(conversation: ConversationId | str, about: str = "") -> str:
-    """A room, by id and by what it calls itself."""
+    """A room, by what it calls itself and by id."""
     shown = code(conversation, ID_CHARS)
-    return f"{shown} ({code(about, NAME_CHARS)})" if about.strip() else shown
+    told = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
+    return f"{code(about, NAME_CHARS)} ({shown})" if told else shown
 
 
 def sure(person: str, platforms: Mapping[ChannelName, str]) -> str:

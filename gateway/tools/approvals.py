@@ -64,7 +64,7 @@ class Approvals:
         self._store = store
         self._clock = clock
         self._timeout_s = config.timeout
-        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix)
+        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.named)
         self.room = Address.parse(config.room) if config.room else None
         """Where all approvals are asked for. None: where the turn is."""
         self._places = places

@@ -7,7 +7,7 @@ one line, with each character that nobody would see, or that turns or ends somet
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -121,14 +121,22 @@ def code(text: str, most: int = NAME_CHARS) -> str:
 
 
 def notice(
-    asked: ApprovalAsked, *, askers: Sequence[Asker], rule: str, covers: str, place: str, prefix: str, span: str
+    asked: ApprovalAsked,
+    *,
+    askers: Sequence[Asker],
+    rule: str,
+    covers: str,
+    place: str,
+    prefix: str,
+    span: str,
+    named: Callable[[str], str] = str,
 ) -> str:
     """What is posted where it is asked for, in Markdown: all of what is to be run.
 
     `covers`: what a word that holds for longer covers, as `covering` says it. `place`: where the turn is; empty: in the
-    same room.
+    same room. `named` puts titles of places into a text.
     """
-    where = f" in {code(place, PLACE_CHARS)}" if place else ""
+    where = f" in {named(code(place, PLACE_CHARS))}" if place else ""
     why = _MARKUP.sub("?", rule)
     approve, deny = f"{prefix}approve {asked.approval}", f"{prefix}deny {asked.approval}"
     return (

@@ -79,7 +79,11 @@ class Notices:
         timeout_s: Callable[[], float],
         post: Callable[[OutboxPost], None],
         prefix: Mapping[ChannelName, str],
+        *,
+        named: Callable[[str], str] = str,
     ) -> None:
+        """`named` puts the titles of places into a text."""
+        self._named = named
         self._store = store
         self._clock = clock
         self._timeout_s = timeout_s
@@ -118,6 +122,7 @@ class Notices:
                 rule=wanted.rule,
                 covers=consent.covering(shape.least, wanted.needs, foreign=shape.foreign),
                 place=wanted.at.conversation if one.room != wanted.at else "",
+                named=self._named,
                 prefix=self._prefix[one.room.channel],
                 span=span(timeout_s),
             )

@@ -18,10 +18,11 @@ from gateway.hands import Given, Whereabouts
 from gateway.hearing import Hearing, Standing
 from gateway.hits import harmless
 from gateway.media import Attached
+from gateway.places import Places
 from gateway.records import MESSAGES, Seq, is_inner
 from gateway.standing import RANKS
 from gateway.store import Reader, Stored
-from gateway.tools.messages import Messages, Ours, Scopes
+from gateway.tools.messages import Messages, Ours
 
 UNKNOWN_PLACE: Final = (
     "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
@@ -52,7 +53,7 @@ class Reading:
         self,
         *,
         reader: Reader,
-        places: Scopes,
+        places: Places,
         bindings: Bindings,
         who: access.Policy,
         channels: Mapping[ChannelName, Channel],
@@ -71,7 +72,8 @@ class Reading:
         """Carry out `read_room`. Raises Refused and StoreError."""
         at = await self._place(asked.address, where)
         lines, more = await self._lines(at, _before(asked.before), asked.count, where)
-        place = at.conversation
+        await self._places.titles.load([at.conversation])
+        place = self._places.titles.label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_handle(lines[0][0])}" if more else ""
@@ -83,6 +85,7 @@ class Reading:
     async def who(self, asked: Who, where: Whereabouts) -> Given:
         """Carry out `who`. Raises Refused and StoreError."""
         at = await self._place(asked.address, where)
+        await self._places.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)
         if isinstance(channel, CanList):
@@ -102,17 +105,22 @@ class Reading:
             if is_inner(where.at.conversation):
                 raise Refused("You are by yourself here: name the place by its address.")
             return where.at
-        try:
-            at = Address.parse((address or "").strip())
-        except ValueError:
-            raise Refused(UNKNOWN_PLACE) from None
+        titles = self._places.titles
+        found = [at for at in titles.meant(address or "", [where.at]) if await self._visible(at, where)]
+        if not found:
+            raise Refused(UNKNOWN_PLACE)
+        if len(found) > 1:
+            named = ", ".join(titles.label(at.conversation) for at in found)
+            raise Refused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+        return found[0]
+
+    async def _visible(self, at: Address, where: Whereabouts) -> bool:
+        """Whether that place may be told of in this turn."""
         if at == where.at and not is_inner(at.conversation):
-            return at
+            return True
         bound = self._bindings.of(at)
         mine = at.channel in self._channels and bound.agent == where.agent and bound.listen != "off"
-        if not mine or not where.sight.sees(await self._places.scope(at.conversation)):
-            raise Refused(UNKNOWN_PLACE)
-        return at
+        return mine and where.sight.sees(await self._places.scope(at.conversation))
 
     async def _lines(
         self, at: Address, before: int | None, count: int, where: Whereabouts
@@ -151,7 +159,8 @@ class Reading:
     def _listed(self, at: Address, found: People) -> str:
         people = sorted(((self._role(at, one), one) for one in found.people), key=lambda pair: -RANKS.index(pair[0]))
         total = f" of {found.total}" if found.total is not None else ""
-        head = f"{at.conversation}, {len(people)}{total} people. {flat(found.note, 300)}".rstrip()
+        place = self._places.titles.label(at.conversation)
+        head = f"{place}, {len(people)}{total} people. {flat(found.note, 300)}".rstrip()
         return "\n".join([head, *(_person(role, one) for role, one in people)])
 
     async def _spoke(self, at: Address, where: Whereabouts) -> str:
@@ -168,7 +177,8 @@ class Reading:
             f"{_person(self._role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
             for sender, last in list(spoke.values())[:MOST_PEOPLE]
         ]
-        head = f"{at.conversation}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        place = self._places.titles.label(at.conversation)
+        head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
         return "\n".join([head, *lines])
 
     def _role(self, at: Address, sender: Sender) -> str:

@@ -44,8 +44,8 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(tmp_path: Path) ->
             "- `there/#wants`: waits to be approved, in it, listens to nothing, nobody's",
             "- `far`: any room is open.",
         ]
-        assert lines[3].startswith("- `there/#late` (`tea ")
-        assert lines[3].endswith("): approved, in it, listens to nothing, nobody's")
+        assert lines[3].startswith("- `tea ")
+        assert lines[3].endswith(" (`there/#late`): approved, in it, listens to nothing, nobody's")
         assert lines[3].count("`") == 4, "what a room calls itself ends no code"
 
 

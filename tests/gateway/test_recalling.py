@@ -18,7 +18,8 @@ from gateway.prefetch import Prefetch
 from gateway.recalled import HEADER, Recalled
 from gateway.recalling import DEADLINE_S, ELSEWHERE, Recalling
 from gateway.records import Folded, Judged, Noted, Rewound, Seq, TurnEnded, key_of
-from gateway.store import Entry
+from gateway.store import Entry, Store
+from gateway.titles import Titles
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.store.kit import NOW, turn
@@ -419,7 +420,7 @@ async def test_without_what_takes_too_long(tmp_path: Path) -> None:
         async def nothing(_: str) -> Sequence[Written]:
             return ()
 
-        recalling = Recalling(kit.store, _Anywhere(), never, nothing, kit.clock)
+        recalling = Recalling(kit.store, _Anywhere(kit.store), never, nothing, kit.clock)
         asking = asyncio.create_task(recalled(kit, "harbour", recalling=recalling))
         await waiting.wait()
         kit.clock.advance(DEADLINE_S * 0.99)
@@ -474,6 +475,9 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
 
 
 class _Anywhere:
+    def __init__(self, store: Store) -> None:
+        self.titles = Titles(store)
+
     async def scope(self, conversation: str, seq: Seq | None = None) -> str:
         del seq
         return conversation
@@ -491,4 +495,4 @@ def _with(kit: Papers, prefetch: Prefetch) -> Recalling:
         return ()
 
     memory: Callable[[str], Awaitable[str]] = text
-    return Recalling(kit.store, _Anywhere(), memory, none, kit.clock, prefetch)
+    return Recalling(kit.store, _Anywhere(kit.store), memory, none, kit.clock, prefetch)

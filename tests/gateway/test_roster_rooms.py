@@ -88,9 +88,9 @@ async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its
         assert isinstance(given, CodeGiven)
         assert (given.about, given.person, given.room) == ("Cats `and` dogs", "telegram.main:666", GROUP)
         answer = await it.ask(TG, OWNER, "room approve", code=code(post))
-        assert "`telegram.main/-100` (`Cats \\u0060and\\u0060 dogs`)" in answer.text
+        assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`)" in answer.text
         listed = (await it.ask(TG, OWNER, "room list")).text
-        assert "`telegram.main/-100` (`Cats \\u0060and\\u0060 dogs`), approved by `telegram.main:1`" in listed
+        assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`), approved by `telegram.main:1`" in listed
         assert "`irc.libera/#lobby`, by the configuration" in listed
 
 

@@ -130,7 +130,7 @@ def test_another_private_place_or_one_that_is_not_ours_is_not_told(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "address", ["#room", "nowhere/#room", "tg.test/", "tg.test/nobody", "agent/reverie", "/", "x" * 500]
+    "address", ["#elsewhere", "nowhere/#room", "tg.test/", "tg.test/nobody", "agent/reverie", "/", "x" * 500]
 )
 def test_an_address_of_no_place_of_ours_is_refused_the_same(tmp_path: Path, address: str) -> None:
     @story
