@@ -9,6 +9,7 @@ from agent.brief import Brief
 from agent.models.base import End, Image, Model, Request, Said, ToolCall, ToolResult, ToolSpec
 from agent.outcome import Progress
 from agent.prompt import assemble
+from agent.prompts import prompt
 from agent.steps import CALL_TOKENS, repeated, tokens
 from agent.telling import Telling
 from agent.tools.rest import TOOLS
@@ -71,6 +72,7 @@ class Asked:
         self._key = key
         self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.refused)
         self._hints: tuple[str, ...] = ()
+        self._answers_first = False
         self._directive = self._asked_for = ""
         self._pictures: dict[str, Image] = {}
         self._shortened = 0
@@ -96,6 +98,10 @@ class Asked:
         """Say something to the model behind all that is worth caching. It leaves with this turn."""
         self._hints = (*self._hints, hint)
         self._ask(self.request.conversation)
+
+    def answer_first(self) -> None:
+        """Say from the next request on that somebody waits for an answer, and not that nobody does."""
+        self._answers_first = True
 
     def remind(self, directive: str, asked_for: str) -> None:
         """Say with the next request how to go about it, and what was asked for in this turn: the model's own words."""
@@ -156,7 +162,12 @@ class Asked:
         self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
 
     def _ask(self, conversation: tuple[Said, ...]) -> None:
-        now = "\n".join([said for said in (self._told.now, *self._hints, self._directive) if said])
+        now = self._told.now
+        if self._answers_first:
+            for by_itself in ("working", "own"):
+                now = now.replace(prompt(by_itself), "").strip()
+            now = f"{prompt('answer_first')}\n{now}".strip()
+        now = "\n".join([said for said in (now, *self._hints, self._directive) if said])
         aside = "\n".join([said for said in (self._told.aside, self._asked_for) if said])
         request = replace(self._told, conversation=conversation, aside=aside, now=now)
         self._estimate = self._window.asked(request)

@@ -29,6 +29,8 @@ class Carrying:
         self._call = call
         self._repeats = repeats
         self._results: dict[str, ToolResult] = {}
+        self.idle = set[str]()
+        """Ids of the calls that changed nothing: they were refused, failed, or were made before."""
 
     def results(self) -> list[ToolResult]:
         """Of each call, in their order."""
@@ -67,6 +69,10 @@ class Carrying:
             else:
                 result = await self._call(inner)
             self._repeats.brought(call, result)
+            if result.error:
+                self.idle.add(call.id)
+        else:
+            self.idle.add(call.id)
         self._results[call.id] = result
 
 

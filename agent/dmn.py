@@ -7,6 +7,7 @@ Rules:
   3. A tick with nothing pending starts nothing. Only what somebody said, what attention called normal, and what the
      agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
+  5. Where somebody has just spoken to the agent a tick starts nothing: their line begins the turn, which is theirs.
 
 Theory of operation. Somebody speaks to the agent: Engaged, and a turn starts at once or as soon as a
 lane is free. A turn that used tools leads to Working and goes on at the next tick, one that did not winds
@@ -215,6 +216,8 @@ def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> Stat
     spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
     running, chats = (tuple(other for other in places if other != place) for places in (state.running, state.chats))
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
+    if signal.addressed:  # it was counted as the agent's own when it began
+        state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
     fixed = state.mode in STILL
     goes_on = False
     if isinstance(signal, TurnFailed):
@@ -245,8 +248,8 @@ def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
     calmer = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
     if held(state, policy, signal.at):
         return calmer, ends
-    due = wanted(state, policy)
-    if due:
+    if waits := wanted(state, policy):
+        due = tuple(place for place in waits if place not in signal.arriving)
         state, starts = _start(state, due, policy)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):

@@ -22,7 +22,7 @@ class Outcome:
     yielded: bool = False
     """The agent wants to rest; it may have replied too."""
     used_tools: bool = False
-    """It worked on a task (`ToolSpec.task`), or was told to stop using tools."""
+    """It worked on a task (`ToolSpec.task`): a call that was refused, failed or was made before is no work."""
     broke: bool = False
     """What it would have asked for next could not be afforded."""
     model: str = ""

@@ -175,6 +175,8 @@ class TurnEnded:
     left: int = 0
     """Highest urgency still unread there: what came while the turn ran."""
     direct: bool = False
+    addressed: bool = False
+    """It began by itself, and somebody spoke to the agent in it: so it was not one of the agent's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,8 @@ class TurnFailed:
     cost_usd: float = 0.0
     left: int = 0
     direct: bool = False
+    addressed: bool = False
+    """As in `TurnEnded`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +200,8 @@ class Tick:
     at: datetime
     material_tokens: int = 0
     """Written down since the last dream."""
+    arriving: tuple[ConversationId, ...] = ()
+    """Here somebody has just spoken to the agent, which is noticed in a moment: that begins the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,10 @@ MAX_UNREADABLE = 2
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
 NO_MORE = "Not carried out: there were too many tool calls in this turn."
+UNANSWERED = (
+    "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to be posted, or call "
+    "stay_silent.)"
+)
 BROKE = "dmn.daily_cost_usd"
 
 
@@ -74,6 +78,7 @@ async def take_turn(
     evidence: Keeping | None = None,
     shorten: Shorten = cannot,
     fits: Fits = FITS,
+    spoken_to: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Carry one turn through and say how it ended.
 
@@ -84,6 +89,7 @@ async def take_turn(
     much of what tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the
     conversation has become too long in the middle of the turn: then it goes on behind that brief, with less of its
     older results. `fits`: what is known of its requests' sizes. Pictures from tools are left out once they are refused.
+    `spoken_to`: whether `news` has told what somebody said to the agent: that is to be answered before it rests.
 
     Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
     window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
@@ -92,7 +98,7 @@ async def take_turn(
     """
     progress = progress or Progress()
     asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence), fits=fits)
-    turn = _Turn(asked, tools, max_tool_rounds)
+    turn = _Turn(asked, tools, max_tool_rounds, spoken_to)
     known = (*ENDINGS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
     while afford(asked.request):
         try:
@@ -114,11 +120,12 @@ async def take_turn(
 class _Turn:
     """One turn under way."""
 
-    def __init__(self, asked: Asked, tools: Tools, max_rounds: int) -> None:
+    def __init__(self, asked: Asked, tools: Tools, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
         self._asked = asked
         self._progress = asked.progress
         self._tools = tools
         self._max_rounds = max_rounds
+        self._spoken_to = spoken_to
         self._rounds = 0
         self._nudged = False
         self._unreadable = 0
@@ -134,15 +141,20 @@ class _Turn:
         if answer.problems and not answer.calls:
             return self._unread(answer)
         ended = _ended(answer)
+        unanswered = ended is not None and ended.outcome == "yielded" and self._spoken_to()
         if answer.calls and (ended is None or ended.outcome != "failed"):
             await self._use(answer)
-            return ended or await self._go_on(news)
-        if ended is None and self._nudged:
+            if not unanswered:
+                return ended or await self._go_on(news)
+        if ended is not None and not unanswered:
+            return ended
+        if self._nudged:
             return Outcome(outcome="failed", reason="the model answered with nothing, twice")
-        if ended is None:
-            self._nudged = True
-            self._asked.hint(NUDGE)
-        return ended
+        self._nudged = True
+        self._asked.hint(UNANSWERED if unanswered else NUDGE)
+        if unanswered:
+            await self._asked.go_on("")
+        return None
 
     def _unread(self, answer: Answer) -> Outcome | None:
         """What was to be a call cannot be read: it is asked for again, and not posted as words."""
@@ -158,9 +170,10 @@ class _Turn:
             return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
         enough = self._rounds >= self._max_rounds
         self._asked.remind(ENOUGH if enough else prompt("synthesise"), asked_for(self._called, self._repeats.count))
-        await self._asked.go_on(whole(await news(self._asked.left())))
-        if enough:
-            self._progress.done = replace(self._progress.done, used_tools=True)
+        heard = whole(await news(self._asked.left()))
+        if self._spoken_to():
+            self._asked.answer_first()
+        await self._asked.go_on(heard)
         return None
 
     async def _use(self, answer: Answer) -> None:
@@ -185,7 +198,8 @@ class _Turn:
                 text="" if posted or not text.strip() else text,
                 calls=tuple([self._written(call, told.get(call.id)) for call in answer.calls]),
             )
-            self._progress.used(step, worked=any(self._works(meant(call).name) for call in calls))
+            worked = any(self._works(meant(call).name) for call in calls if call.id not in carrying.idle)
+            self._progress.used(step, worked=worked)
 
     def _works(self, name: str) -> bool:
         return name in self._specs and self._specs[name].task

@@ -44,7 +44,7 @@ async def behind(reader: Reader, who: access.Policy, turns: Sequence[PastTurn], 
         if not continuing and ended.outcome != "interrupted":
             break
         found.append(ended)
-        continuing = ended.cause == "continued"
+        continuing = ended.continued or ended.cause == "continued"
     return await _behind(reader, who, found[::-1])
 
 

@@ -81,6 +81,8 @@ class Asking:
         """What making room for it has cost."""
         self._behind = Behind()
         self._trace = Trace()
+        self._spoken_to = False
+        """Somebody has said something to the agent since the turn began."""
 
     def settled(self, outcome: Outcome) -> Outcome:
         """The same with what making room for it has cost."""
@@ -241,6 +243,10 @@ class Asking:
             if self.begun.inner or not self._lane.news():
                 return ""
             heard, asking = await self._fresh.news(self._budget(setting), room)
+            if asking:  # then it is theirs, whatever began it
+                self._spoken_to = True
+                self.begun = replace(self.begun, autonomous=False)
+                where = replace(where, autonomous=False)
             now = self._whose(replace(where, askers=(*where.askers, *asking)))
             if now != where:  # whoever speaks in its middle asks, too
                 where = now
@@ -266,6 +272,7 @@ class Asking:
                 where.turn, self._conversation, means.context(), means.folds.usable(), means.truncated
             ),
             shorten=shorten,
+            spoken_to=lambda: self._spoken_to,
             fits=Fits(scale=self.seen.scale if self.seen is not None else 1.0, refused=self._told.refused),
         )
 

@@ -51,6 +51,7 @@ class Writing:
             senders=dealt.told.senders,
             steps=outcome.steps,
             cause=begun.cause,
+            continued=begun.continuing,
             looked=dealt.looked,
             prompt_tokens=outcome.prompt_tokens,
             prompt_estimate=outcome.prompt_estimate,

@@ -118,7 +118,9 @@ class Loop:
 
     def tick(self) -> None:
         """Look now, and not only when the timer comes: something was to happen at this time."""
-        self.send(Tick(at=self._clock.now(), material_tokens=self._turns.material_tokens()))
+        wanted = dmn.wanted(self._state, self.policy)
+        arriving = tuple([place for place in wanted if self._waits(place)])
+        self.send(Tick(at=self._clock.now(), material_tokens=self._turns.material_tokens(), arriving=arriving))
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and do what it says. Returns at once."""
@@ -179,7 +181,7 @@ class Loop:
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
             report = await self._turns.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
-        await self._over(place, report, autonomous=autonomous)
+        await self._over(place, report, addressed=autonomous and not report.autonomous)
 
     async def _dream(self, lane: Lane) -> None:
         try:
@@ -189,9 +191,9 @@ class Loop:
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.agent)
             report = Report(failed=True)
-        await self._over(self.policy.inner, report, autonomous=True)
+        await self._over(self.policy.inner, replace(report, autonomous=True))
 
-    async def _over(self, place: ConversationId, report: Report, *, autonomous: bool) -> None:
+    async def _over(self, place: ConversationId, report: Report, *, addressed: bool = False) -> None:
         left = await self._left(place)
         if report.interrupted and not is_inner(place):  # what it has heard is owed an answer, if nothing newer is there
             left = URGENT
@@ -203,7 +205,13 @@ class Loop:
         signal: Signal
         if report.failed:
             signal = TurnFailed(
-                at=now, conversation=place, autonomous=autonomous, cost_usd=report.cost_usd, left=left, direct=direct
+                at=now,
+                conversation=place,
+                autonomous=report.autonomous,
+                cost_usd=report.cost_usd,
+                left=left,
+                direct=direct,
+                addressed=addressed,
             )
         else:
             signal = TurnEnded(
@@ -212,10 +220,11 @@ class Loop:
                 used_tools=report.used_tools,
                 yielded=report.yielded,
                 interrupted=report.interrupted,
-                autonomous=autonomous,
+                autonomous=report.autonomous,
                 cost_usd=report.cost_usd,
                 left=left,
                 direct=direct,
+                addressed=addressed,
             )
         self.send(signal)
         self._turns.settled(place)

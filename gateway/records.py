@@ -152,6 +152,8 @@ class TurnEnded:
     steps: tuple[Step, ...] = ()
     """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
     cause: Cause = "addressed"
+    continued: bool = False
+    """It went on with what the turn before it had begun, also if somebody spoke to the agent then."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     """Of the inner conversation: where it looked, and up to which entry. What was unread there wakes nobody again."""
     within: TurnId | None = None

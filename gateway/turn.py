@@ -35,6 +35,11 @@ class Begun:
         return is_inner(self.place.conversation)
 
     @property
+    def spoken_to(self) -> bool:
+        """Somebody's unread words were said to the agent; a reminder's are nobody's."""
+        return any(one.message.kind != "room" and not (one.topic or one.happened) for one in self.standing)
+
+    @property
     def cause(self) -> Cause:
         """Why it is taken."""
         if self.tidies:

@@ -113,7 +113,8 @@ class Turns:
             deleted = begun.unread.messages and not lane.left_off
             return await self._let_go(begun) if deleted else Report(autonomous=autonomous)
         with self._onlookers.turn(begun, self._agent_id) as running:
-            return _report(await self._carry(asking, lane, running), autonomous=autonomous)
+            outcome = await self._carry(asking, lane, running)
+            return _report(outcome, autonomous=asking.begun.autonomous)
 
     async def _carry(self, asking: Asking, lane: Lane, running: Running) -> Outcome:
         sign = None if asking.begun.inner else self._signs.begin(asking.begun.place)
@@ -148,7 +149,10 @@ class Turns:
             self._digest = await self._digests.gather()
             return replace(begun, digest=self._digest)
         unread = await self._store.unread(conversation, most=MOST_LINES)
-        return replace(begun, unread=unread, standing=await self._hearing.standing(unread))
+        begun = replace(begun, unread=unread, standing=await self._hearing.standing(unread))
+        if autonomous and begun.spoken_to and await self.left(conversation) > AMBIENT:
+            return replace(begun, autonomous=False)  # whatever began it, somebody waits for an answer
+        return begun
 
     async def _owed(self, asking: Asking) -> bool:
         """Whether anybody still waits for an answer: also whoever was interrupted before it."""

@@ -9,7 +9,7 @@ from agent.carrying import CUT_OFF
 from agent.models.base import Text, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
-from agent.turn import BROKE, ENOUGH, NO_MORE, take_turn
+from agent.turn import BROKE, ENOUGH, NO_MORE, UNANSWERED, take_turn
 from gateway.events import Called
 from tests.agent.turn_kit import Drawer, Played, Say, brief
 
@@ -93,9 +93,9 @@ def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -
     assert (ended.outcome, ended.used_tools, len(ended.steps)) == ("replied", worked, 1)
 
 
-def test_who_is_told_that_it_is_enough_has_worked() -> None:
+def test_who_is_told_that_it_is_enough_has_not_worked_for_that() -> None:
     ended, model = run(Say(calls=(JOT,)), Say(calls=(JOT,)), max_tool_rounds=2)
-    assert (ended.outcome, ended.used_tools, len(model.requests)) == ("replied", True, 3)
+    assert (ended.outcome, ended.used_tools, len(model.requests)) == ("replied", False, 3)
     assert [request.now for request in model.requests] == ["", prompt("synthesise"), ENOUGH]
 
 
@@ -107,6 +107,30 @@ def test_who_does_not_stop_fails() -> None:
     assert ended.steps[2].calls == (Called(id="l_3", name="look_up", arguments="{}", result=NO_MORE, error=True),)
     ended, _ = run(Say(calls=(LOOK,)), Say(text="Bye.", calls=(LOOK, YIELD)), max_tool_rounds=1)
     assert (ended.outcome, ended.text) == ("replied", "Bye.")
+
+
+def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to() -> None:
+    async def story() -> None:
+        async def news(_: int) -> str:
+            return "[x] bob (guest): two plus two?"
+
+        model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(text="Four."))
+        heard = brief(now=f"{prompt('working')}\nBe quick.")
+        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        assert (ended.outcome, ended.text) == ("replied", "Four.")
+        first, second, third = [request.now for request in model.requests]
+        assert first == heard.now
+        assert second == f"{prompt('answer_first')}\nBe quick.\n{prompt('synthesise')}"
+        assert UNANSWERED in third
+        assert model.requests[2].conversation == model.requests[1].conversation
+        model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(calls=(YIELD,)))
+        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        assert (ended.outcome, ended.reason) == ("failed", "the model answered with nothing, twice")
+        model = Played(Say(calls=(LOOK,)), Say(calls=(("s", "stay_silent"),)))
+        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        assert ended.outcome == "silent"
+
+    asyncio.run(story())
 
 
 def test_an_answer_without_anything_is_asked_for_once_more() -> None:

@@ -140,7 +140,7 @@ def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
 
 
 def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path) -> None:
-    """A normal line of a direct chat is dealt with there, by a turn that nobody asked for."""
+    """A normal line of a direct chat is dealt with there, and is an addressed one whatever began its turn."""
 
     @story
     async def told() -> None:
@@ -152,7 +152,7 @@ def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path
             await gateway.console.say("an outage", sender="bob", room="lobby")
             await ended(gateway, 1)
         (own,) = await ended(gateway, 1, place="console/ann")
-        assert (own.autonomous, own.cause, own.text) == (True, "noticed", "noted")
+        assert (own.autonomous, own.cause, own.text) == (False, "addressed", "noted")
         inner_requests = [one for one in gateway.scripted.requests if one.place == inner("reverie")]
         assert inner_requests
         assert "4711" not in repr(inner_requests)

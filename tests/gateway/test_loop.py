@@ -41,7 +41,7 @@ class Ending:
                 await lane.run(asyncio.Event().wait())
             except Interrupted:
                 return Report(interrupted=True, autonomous=autonomous)
-        return Report(failed=False, used_tools=False, yielded=False)
+        return Report(failed=False, used_tools=False, yielded=False, autonomous=autonomous)
 
     async def dream(self, lane: Lane) -> Report:
         raise AssertionError(lane)

@@ -139,3 +139,18 @@ def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
         assert bool(ended.text) == (cause != "noticed")
 
     at_desk(tmp_path, story, Say(refused=True, text="I"))
+
+
+def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        async def meanwhile() -> None:
+            await desk.say("ann", "two plus two?")
+            desk.lane.steer()
+
+        desk.drawer.meanwhile = meanwhile
+        report = await desk.take(autonomous=True, continuing=True)
+        (ended,) = await desk.ended()
+        assert (ended.cause, ended.autonomous, ended.continued, ended.text) == ("addressed", False, True, "Four.")
+        assert (report.autonomous, desk.afford) == (False, 999)
+
+    at_desk(tmp_path, story, Say(calls=(("a", "look_up"),)), Say(calls=(("b", "yield_to_user"),)), Say(text="Four."))
