@@ -60,7 +60,10 @@ class BashConfig(Section):
     """The shell, and what runs in the background."""
 
     sandbox: Literal["bubblewrap", "off"] = "bubblewrap"
-    """bubblewrap: without it nothing runs. off: commands run as the gateway's own user, and see what it sees."""
+    """bubblewrap: without it nothing runs. off: commands run as the gateway's own user, and see what it sees.
+
+    Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are given to that user.
+    """
     network: bool = False
     """Whether commands reach it."""
     timeout: Duration = 60.0

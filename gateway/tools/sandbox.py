@@ -3,6 +3,8 @@
 Inside there is the system (`/usr`, read-only), an `/etc` of our making, the agent's files at `/workspace`, skills at
 `/skills`, and a `/tmp` that is gone afterwards; own processes, own users without any capability, and no network unless
 the operator says so. Nothing else of the machine has a name there. See bwrap(1).
+
+A gateway that runs as root sets the sandbox up as root, without a user namespace, and the command runs as `nobody`.
 """
 
 from collections.abc import Iterator
@@ -23,6 +25,20 @@ KEEPERS: Final = 2
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
 """Inside. Outside it is the gateway's own user: so what is made in /workspace is the gateway's."""
+NOBODY: Final = 65534
+"""User and group of commands where the gateway runs as root, inside and outside."""
+_AS_NOBODY: Final = (
+    *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--inh-caps=-all"),
+    *("--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
+)
+"""setpriv(1), of util-linux."""
+_UNSHARED_BY_ROOT: Final = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+"""No user namespace: root of the machine stands outside of it, whatever the command is called inside."""
+_CAPABILITIES_OF_ROOT: Final = tuple(
+    word for one in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH") for word in ("--cap-add", f"CAP_{one}")
+)
+"""What setpriv needs, and to enter /workspace; all are given up before the command begins."""
+_FILTER_FD: Final = 3
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
     "/etc/alternatives",
@@ -63,27 +79,34 @@ class Box:
     """Directories that it must not see even where they are below `/usr`."""
 
 
-def boxed(command: str, box: Box, config: BashConfig, *, bwrap: str, strict: bool) -> tuple[str, ...]:
+def boxed(
+    command: str, box: Box, config: BashConfig, *, bwrap: str, strict: bool, filter_file: str, root: bool
+) -> tuple[str, ...]:
     """Return the program and its arguments that run a command in the sandbox.
 
-    `strict`: forbid new user namespaces inside, as bubblewrap can since 0.8.
+    `strict`: forbid new user namespaces inside, as bubblewrap can since 0.8. `filter_file`: as
+    `seccomp.filter_file` gives it. `root`: the gateway runs as root.
     """
     return (
         *limited(config),
-        bwrap,
-        *("--unshare-all", "--unshare-user", *(("--disable-userns",) if strict else ())),
+        # The file is opened here, as the descriptor that bubblewrap reads it from.
+        *("/bin/sh", "-c", f'exec "$@" {_FILTER_FD}<"$0"', filter_file),
+        *(bwrap, "--seccomp", str(_FILTER_FD)),
+        *(_UNSHARED_BY_ROOT if root else ("--unshare-all", "--unshare-user")),
+        *(("--disable-userns",) if strict and not root else ()),
         *(("--share-net",) if config.network else ()),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--uid", _UID, "--gid", _UID, "--hostname", "sandbox", "--clearenv"),
+        *(_CAPABILITIES_OF_ROOT if root else ("--uid", _UID, "--gid", _UID)),
+        *("--hostname", "sandbox", "--clearenv"),
         *(word for name, value in variables(HOME).items() for word in ("--setenv", name, value)),
         *_mounts(box, config),
-        *("--chdir", HOME, "--", "/bin/bash", "-c", command),
+        *("--chdir", HOME, "--", *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command),
     )
 
 
-def bare(command: str, config: BashConfig) -> tuple[str, ...]:
+def bare(command: str, config: BashConfig, *, root: bool) -> tuple[str, ...]:
     """Return the same without a sandbox: only what a command takes is bounded."""
-    return (*limited(config), "/bin/bash", "-c", command)
+    return (*limited(config), *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command)
 
 
 def limited(config: BashConfig) -> tuple[str, ...]:
@@ -114,6 +137,12 @@ def scratch_bytes(config: BashConfig) -> int:
 def _mounts(box: Box, config: BashConfig) -> Iterator[str]:
     for path in _SYSTEM:
         yield from ("--ro-bind-try", path, path)
+    for path in (
+        "/etc",
+        "/etc/ssl",
+        *((SKILLS,) if box.skills else ()),
+    ):  # made by the way they would be closed to `nobody`
+        yield from ("--perms", "0755", "--dir", path)
     for path in (*_ETC, *(("/etc/resolv.conf",) if config.network else ())):
         yield from ("--ro-bind-try", path, path)
     for name in _MADE:
@@ -124,8 +153,8 @@ def _mounts(box: Box, config: BashConfig) -> Iterator[str]:
             yield from ("--size", "4096", "--tmpfs", str(hidden), "--remount-ro", str(hidden))
     yield from ("--proc", "/proc", "--dev", "/dev")
     # Each file system in memory has a size; those that need not be written are not.
-    yield from ("--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - its own
-    yield from ("--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - its own
+    yield from ("--perms", "1777", "--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - its own
+    yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - its own
     yield from ("--bind", str(box.root), HOME)
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
         yield from ("--ro-bind-try", str(skill), f"{SKILLS}/{name}")

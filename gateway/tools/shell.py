@@ -5,7 +5,9 @@ does: that is all that the gateway's own user may, also to read the configuratio
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -24,7 +26,8 @@ from gateway.tools.jobs import Finished, Job, Jobs
 from gateway.tools.limits import Limits
 from gateway.tools.output import Ended, Kept
 from gateway.tools.permits import ADMINS, Permit
-from gateway.tools.sandbox import KEEPERS, PATH, Box, bare, boxed, variables
+from gateway.tools.sandbox import KEEPERS, NOBODY, PATH, Box, bare, boxed, variables
+from gateway.tools.seccomp import LIBRARY, filter_file
 
 logger = logging.getLogger("reverie.tools.shell")
 
@@ -155,8 +158,11 @@ class Shell:
             root = self._root.resolve()
         except OSError as error:
             raise Refused(f"The directory of your files cannot be used ({error.strerror}).") from None
+        if os.geteuid() == 0:
+            await asyncio.to_thread(_give_away, root)
         if config.sandbox == "off":
-            return Command(argv=bare(command, config), env=variables(str(root)), folder=root)
+            argv = bare(command, config, root=os.geteuid() == 0)
+            return Command(argv=argv, env=variables(str(root)), folder=root)
         async with self._trying:
             if self._strict is None:
                 self._trouble, self._strict = await self._try(root, config)
@@ -174,13 +180,25 @@ class Shell:
             hidden=tuple(dict.fromkeys(path.resolve() for path in self._hidden if path.is_dir())),
         )
         # bwrap's own environment can be read inside, in /proc/1/environ.
-        argv = boxed(command, box, config, bwrap=_bwrap() or "bwrap", strict=strict)
+        argv = boxed(
+            command,
+            box,
+            config,
+            bwrap=_bwrap() or "bwrap",
+            strict=strict,
+            filter_file=filter_file(),
+            root=os.geteuid() == 0,
+        )
         return Command(argv=argv, env={"PATH": PATH}, folder=root, keepers=KEEPERS)
 
     async def _try(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
         """Return why no sandbox works, or whether the strict one does. What does not work is tried anew each time."""
         if _bwrap() is None:
             return "bubblewrap (bwrap) is not installed", None
+        try:
+            filter_file()
+        except OSError as error:
+            return f"no seccomp filter can be built: {error}; {LIBRARY} has to be installed", None
         reason = ""
         for strict in (True, False):
             kept = Kept(config.output_bytes)
@@ -198,6 +216,18 @@ class Shell:
 def _runner(command: Command, config: BashConfig, time_s: float) -> Callable[[Kept], Awaitable[Ended]]:
     limits = Limits.of(config, time_s)
     return lambda kept: carry_out(command, limits, kept)
+
+
+def _give_away(root: Path) -> None:
+    """Let commands of a gateway that runs as root, which run as `nobody`, write what root has made in there.
+
+    Links are not followed, and what another user owns stays theirs.
+    """
+    for _, _, files, folder in os.fwalk(root, follow_symlinks=False):
+        for name in (".", *files):
+            with contextlib.suppress(FileNotFoundError):  # a command that runs beside this one has removed it
+                if os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid == 0:
+                    os.chown(name, NOBODY, NOBODY, dir_fd=folder, follow_symlinks=False)
 
 
 def _bwrap() -> str | None:

@@ -81,6 +81,9 @@ class Desk:
 async def desk(
     tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
 ) -> AsyncIterator[Desk]:
+    if os.geteuid() == 0 and mode == "off":  # commands run as `nobody`, who has to get there
+        for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+            folder.chmod(folder.stat().st_mode | 0o011)
     made = Desk(
         tmp_path / "files", BashConfig.model_validate({"sandbox": mode, **settings}), skills=skills, hidden=hidden
     )

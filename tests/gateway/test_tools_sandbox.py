@@ -1,6 +1,7 @@
 """What a command sees of the machine, and what it can do to it: next to nothing."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,28 +17,36 @@ import pytest
 from gateway.settings_tools import BashConfig
 from gateway.tools import sandbox
 from gateway.tools.sandbox import Box, boxed
+from gateway.tools.seccomp import filter_file
 from tests.channels.kit import story
 from tests.gateway.shell_kit import desk
 
 BWRAP = shutil.which("bwrap")
+ROOT = os.geteuid() == 0
+"""Commands of a gateway that runs as root run as `nobody`."""
 BOX = "bubblewrap"
 pytestmark = pytest.mark.boxed
 
 
+said = partial(boxed, filter_file="/filter", root=False)
+
+
 def test_the_sandbox_is_said_in_its_programs_words() -> None:
     """As a whole, so that nothing is let in by the way."""
-    argv = boxed("echo 'a b'", Box(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True)
+    argv = said("echo 'a b'", Box(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True)
     at = argv.index("/usr/bin/bwrap")
-    assert argv[at : at + 14] == (
-        *("/usr/bin/bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
-        *("--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
+    assert argv[at : at + 16] == (
+        *("/usr/bin/bwrap", "--seccomp", "3", "--unshare-all", "--unshare-user", "--disable-userns"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000"),
+        *("--hostname", "sandbox"),
     )
+    assert argv[at - 3 : at] == ("-c", 'exec "$@" 3<"$0"', "/filter")
     assert argv[-6:] == ("--chdir", "/workspace", "--", "/bin/bash", "-c", "echo 'a b'")
     writable = [argv[n + 1 : n + 3] for n, word in enumerate(argv) if word in ("--bind", "--dev-bind")]
     assert writable == [("/data/files", "/workspace")]
     assert "--share-net" not in argv
     assert "/etc/resolv.conf" not in argv
-    networked = boxed("x", Box(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
+    networked = said("x", Box(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
     assert {"--share-net", "/etc/resolv.conf"} <= {*networked}
     assert "--disable-userns" not in networked
 
@@ -50,8 +60,10 @@ async def test_it_has_few_things_and_names_that_are_made_up(tmp_path: Path) -> N
                 for path in sorted(["bin", "dev", "etc", "lib", "proc", "sbin", "tmp", "usr", "workspace", *libs()])
             ),
             "/workspace",
-            "uid=1000(agent) gid=1000(agent) groups=1000(agent)",
-            "agent",
+            "uid=65534(nobody) gid=65534(nogroup) groups=65534(nogroup)"
+            if ROOT
+            else "uid=1000(agent) gid=1000(agent) groups=1000(agent)",
+            "nobody" if ROOT else "agent",
             "sandbox",
         ]
         etc = set((await it.bash("ls /etc")).split("\n")[1:-1])
@@ -176,7 +188,7 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
 
 def test_what_is_hidden_is_hidden_below_the_system_too() -> None:
     box = Box(root=Path("/r"), hidden=(Path("/usr/local/share"), Path("/srv"), Path("/usr")))
-    argv = boxed("ls /usr/local/share | wc -l", box, BashConfig(), bwrap="bwrap", strict=True)
+    argv = said("ls /usr/local/share | wc -l", box, BashConfig(), bwrap="bwrap", strict=True)
     assert [argv[n + 1] for n, word in enumerate(argv) if word == "--tmpfs"] == ["/usr/local/share", "/dev/shm", "/tmp"]
 
 
@@ -208,7 +220,10 @@ def test_it_works_for_whoever_is_not_root(monkeypatch: pytest.MonkeyPatch) -> No
         command = (
             "id -un; echo words > file; ls -l file; ls / /root; unshare -Ur true; (echo 1 > /proc/sys/kernel/panic)"
         )
-        argv = boxed(command, Box(root=root), BashConfig(), bwrap=BWRAP, strict=True)
+        shutil.copy(filter_file(), folder / "filter")
+        (folder / "filter").chmod(0o644)
+        at = str(folder / "filter")
+        argv = boxed(command, Box(root=root), BashConfig(), bwrap=BWRAP, strict=True, filter_file=at, root=False)
         done = subprocess.run(
             [*other, *argv],
             env={"PATH": sandbox.PATH},
@@ -283,3 +298,67 @@ async def test_many_at_once_try_it_once(tmp_path: Path) -> None:
     async with desk(tmp_path, BOX) as it:
         told = await asyncio.gather(*(it.bash(f"echo {n}") for n in range(8)))
         assert told == [f"[exit status 0]\n{n}\n" for n in range(8)]
+
+
+SYSTEM_CALLS = """/usr/bin/python3 -c '
+import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in (("io_uring_setup", 425), ("userfaultfd", 323), ("add_key", 248), ("keyctl", 250), ("bpf", 321)):
+    given = libc.syscall(number, 0, 0, 0, 0, 0)
+    print(name, given if given >= 0 else errno.errorcode[ctypes.get_errno()])
+for family in (40, 38, 17):
+    try:
+        print(family, socket.socket(family, socket.SOCK_STREAM))
+    except OSError as error:
+        print(family, errno.errorcode[error.errno])
+'"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are those of x86_64")
+@story
+async def test_system_calls_that_reach_the_kernel_around_the_sandbox_are_not_there(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX, network=True) as it:
+        told = await it.bash(SYSTEM_CALLS)
+        assert {line.split()[1] for line in told.splitlines()[1:]} == {"ENOSYS"}, told
+        assert len(told.splitlines()) == 9
+
+
+@story
+async def test_what_programs_need_works_in_it(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        told = await it.bash(
+            "set -e; git init -q x; cd x; echo 1 > f; git add f; git -c user.name=a -c user.email=a@b commit -qm x; "
+            "chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t -C d; seq 9 | sort -r | xargs -P4 -n1 true; "
+            "/usr/bin/python3 -c 'import threading, subprocess, sqlite3, asyncio; asyncio.run(asyncio.sleep(0)); "
+            't = threading.Thread(target=print); t.start(); t.join(); subprocess.run(["true"], check=True); '
+            'sqlite3.connect("a.db").execute("create table t(x)")\'; stat -c %a f d/g'
+        )
+        assert told == "[exit status 0]\n\n755\n755\n"
+
+
+@story
+async def test_no_file_becomes_somebody_elses_program(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        await it.bash(
+            "cp /usr/bin/id a; chmod 4755 a; cp a b; chmod g+s b; install -m 6755 a c; mkdir d; chmod 2777 d; "
+            """/usr/bin/python3 -c 'import os; os.close(os.open("e", os.O_CREAT | os.O_WRONLY, 0o4755))'; """
+            """/usr/bin/python3 -c 'import os; os.mknod("f", 0o104755)'; touch g; exit 0"""
+        )
+        made = {path.name: path.stat() for path in (tmp_path / "files").iterdir()}
+        assert {"a", "b", "d", "g"} <= set(made)
+        assert not [name for name, found in made.items() if found.st_mode & 0o6000]
+        if ROOT:
+            assert {found.st_uid for found in made.values()} == {sandbox.NOBODY}, "nothing is root's"
+
+
+SESSION_KEYRING = "import ctypes; print(ctypes.CDLL(None).syscall(250, 0, -3, 0))"  # keyctl(KEYCTL_GET_KEYRING_ID)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number is that of x86_64")
+@story
+async def test_a_command_has_a_key_ring_of_its_own_without_a_sandbox_too(tmp_path: Path) -> None:
+    ours = ctypes.CDLL(None).syscall(250, 0, -3, 0)
+    async with desk(tmp_path, "off") as it:
+        theirs = (await it.bash(f"/usr/bin/python3 -c '{SESSION_KEYRING}'")).split()[-1]
+        assert int(theirs) > 0
+        assert int(theirs) != ours
