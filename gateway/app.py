@@ -350,6 +350,7 @@ class _Gateway:
                 spawn=self.spawn,
                 directory=self.equipment.live.directory,
                 redact=self.redact,
+                tell=self.people.owners.tell,
                 used=self.onlookers.used,
             )
         )

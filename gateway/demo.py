@@ -92,7 +92,7 @@ def _without_key() -> dict[str, object]:
 
 
 def _provider(kind: str, key: str, base_url: str | None) -> dict[str, object]:
-    return {"kind": kind, "api_key": key} | ({"base_url": base_url} if base_url else {})
+    return {"kind": kind, "api_key": key, **({"base_url": base_url} if base_url else {})}
 
 
 def _say(text: str) -> None:

@@ -39,5 +39,7 @@ class Ground:
     """Of the configuration files. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
     """Given all that tools bring."""
+    tell: Callable[[str, str], None] = lambda _key, _text: None
+    """Has owners told something: as `Owners.tell`."""
     used: Used = lambda _turn, _tool: None
     """Told of each call, when it begins and when it has ended."""

@@ -480,6 +480,20 @@ class ApprovalRevoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolApproved:
+    """Models may be told of a tool of an MCP server as it is described here, and in no other way."""
+
+    server: str
+    tool: str
+    """By the name that models are told."""
+    definition: str
+    """Its description and the schema of its arguments: untrusted."""
+    by: str
+    """Who approved it. Empty: it was in the first list of a server that the operator configured."""
+    kind: Literal["mcp_tool_approved"] = "mcp_tool_approved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused:
     """The agent wanted to use a tool that it may not use there, or not for whoever asked."""
 
@@ -740,6 +754,7 @@ Fact = (
     | ThresholdSet
     | RuleSet
     | ModelChosen
+    | McpToolApproved
     | Limited
     | Audited
 )

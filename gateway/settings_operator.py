@@ -157,6 +157,17 @@ class StoreConfig(Section):
     """One file, made at the first start; what agents keep lies beside it."""
 
 
+MIN_TOKEN_CHARS = 16
+"""Of the operator's token: fewer could be guessed."""
+
+
+def _long_token(token: SecretStr) -> SecretStr:
+    """Raises ValueError for one that could be guessed."""
+    if len(token.get_secret_value()) < MIN_TOKEN_CHARS:
+        raise ValueError(f"at least {MIN_TOKEN_CHARS} characters are needed: `openssl rand -hex 32` makes a good one")
+    return token
+
+
 class OpsConfig(Section):
     """The operator's HTTP server."""
 
@@ -164,7 +175,7 @@ class OpsConfig(Section):
     """Other addresses than those of this machine need a proxy with TLS in front."""
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
-    token: Annotated[SecretStr, Field(min_length=1)] | None = None
-    """Whoever bears it sees and steers everything. None: only health and metrics are served."""
+    token: Annotated[SecretStr, AfterValidator(_long_token)] | None = None
+    """At least 16 characters: whoever bears it sees and steers everything. None: only health and metrics are served."""
     hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
     """Other names under which the server is asked for, e.g. behind a proxy. Requests for any other host are refused."""

@@ -29,6 +29,7 @@ from gateway.tools.files import FileHands
 from gateway.tools.gate import Gate
 from gateway.tools.jobs import Job
 from gateway.tools.late import MOST_SHARE, Fitting, fitted
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.mcp.server import ServerState
 from gateway.tools.mcp.servers import McpServers
 from gateway.tools.permits import Permit, ruled
@@ -67,10 +68,13 @@ class Tooling:
         )
         store.hear(self.approvals.wrote)
         self.stats = ToolStats(lambda: len(self.approvals.open))
-        self.deciding = Deciding(self.approvals, store, clock, ground.prefix)
+        self._definitions = Definitions(store, clock, ground.spawn, ground.tell)
+        self.deciding = Deciding(self.approvals, self._definitions, store, clock, ground.prefix)
         self._gate = Gate(said, store, clock, self.approvals, who=ground.who)
         self._web = WebHands(said.web, clock)
-        self._mcp = McpServers(said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep)
+        self._mcp = McpServers(
+            said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep, definitions=self._definitions
+        )
         self._shells: dict[str, Shell] = {}
         self._families: dict[str, str] = {}
         """Of each tool, by name. Those of servers have none."""
@@ -213,6 +217,7 @@ class Tooling:
         """Take up what an earlier process left, and start what takes long. Call once, before the first turn."""
         await self.approvals.recover()
         await self._ground.outfiles.sweep()
+        await self._definitions.begin()
         self._mcp.start()
 
     async def end_jobs(self, theirs: Callable[[Job], bool]) -> None:

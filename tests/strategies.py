@@ -160,6 +160,7 @@ identities = st.builds(records.IdentityLinked)
 thresholds = st.builds(records.ThresholdSet)
 rules = st.builds(records.RuleSet)
 models_chosen = st.builds(records.ModelChosen)
+mcp_tools_approved = st.builds(records.McpToolApproved)
 limited = st.builds(records.Limited)
 audited = st.builds(records.Audited, at=st.none() | addresses)
 
@@ -201,6 +202,7 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     thresholds,
     rules,
     models_chosen,
+    mcp_tools_approved,
     limited,
     audited,
 )

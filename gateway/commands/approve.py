@@ -67,4 +67,7 @@ async def _listed(deciding: Deciding, approver: Approver) -> str:
         for one, lasting in (await deciding.granted(approver)).items()
     ]
     lines = ["Waiting here:", *waiting] if waiting else ["Nothing waits for an approval here."]
+    if approver.everywhere in consent.APPROVERS:
+        for one in deciding.definitions.waiting():
+            lines += ["", one.describe(), f"`approve {one.code}` turns it on."]
     return "\n".join([*lines, *(["", "Approved for more than a call:", *granted] if granted else [])])

@@ -9,6 +9,7 @@ from gateway.records import (
     CodeOver,
     Fact,
     IdentityLinked,
+    McpToolApproved,
     ModelChosen,
     RoleGiven,
     RoomOpened,
@@ -51,5 +52,7 @@ def holding(fact: Fact) -> Holding | None:  # noqa: C901 - one case per kind
             return Holding(fact.kind, fact.at.conversation, holds=True)
         case ModelChosen():
             return Holding(fact.kind, fact.agent, holds=bool(fact.model))
+        case McpToolApproved():
+            return Holding(fact.kind, f"{fact.server}\n{fact.tool}", holds=True)
         case _:
             return None

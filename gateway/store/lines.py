@@ -42,6 +42,7 @@ from gateway.records import (
     IdentityLinked,
     Judged,
     Limited,
+    McpToolApproved,
     ModelChosen,
     Noted,
     PartEnded,
@@ -191,7 +192,15 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             return f"{fact.agent} {fact.what}, by {fact.by}"
         case DmnSaved():
             return f"{fact.agent} {_mind(fact.state)}".lstrip()
-        case ApprovalAsked() | ApprovalEnded() | ApprovalRevoked() | ToolRefused() | ToolBegun() | Acted():
+        case (
+            ApprovalAsked()
+            | ApprovalEnded()
+            | ApprovalRevoked()
+            | McpToolApproved()
+            | ToolRefused()
+            | ToolBegun()
+            | Acted()
+        ):
             return _of_tools(fact)
         case Forgotten():
             return f"note {fact.note} is to be forgotten, by {fact.by}"
@@ -251,7 +260,7 @@ def _of_people(  # noqa: C901 - one case per kind
 
 
 def _of_tools(
-    fact: ApprovalAsked | ApprovalEnded | ApprovalRevoked | ToolRefused | ToolBegun | Acted,
+    fact: ApprovalAsked | ApprovalEnded | ApprovalRevoked | McpToolApproved | ToolRefused | ToolBegun | Acted,
 ) -> str:
     match fact:
         case ApprovalAsked():
@@ -260,6 +269,10 @@ def _of_tools(
             return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
         case ApprovalRevoked():
             return f"{fact.tool} of {fact.agent} is approved no more, by {fact.by}"
+        case McpToolApproved():
+            return (
+                f"{fact.tool} of the MCP server {fact.server} may be used as described, by {fact.by or 'configuration'}"
+            )
         case ToolRefused():
             return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
         case ToolBegun():

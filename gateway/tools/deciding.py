@@ -15,6 +15,7 @@ from gateway.tools import consent, grants
 from gateway.tools.approvals import Approvals
 from gateway.tools.consent import Approver
 from gateway.tools.grants import Grant
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.notices import Open, ended_key, key_of
 
 DELIVERY_S: Final = 2.0
@@ -33,9 +34,18 @@ class Waiting:
 class Deciding:
     """For all agents and admins."""
 
-    def __init__(self, approvals: Approvals, reader: Reader, clock: Clock, prefix: Mapping[ChannelName, str]) -> None:
+    def __init__(
+        self,
+        approvals: Approvals,
+        definitions: Definitions,
+        reader: Reader,
+        clock: Clock,
+        prefix: Mapping[ChannelName, str],
+    ) -> None:
         """`prefix`: of commands, as `commands.World` has it."""
         self._approvals = approvals
+        self.definitions = definitions
+        """Of MCP tools: those that wait are approved by the same command."""
         self._reader = reader
         self._clock = clock
         self._prefix = prefix
@@ -58,7 +68,8 @@ class Deciding:
         """Somebody says a word on the approval of that name. It holds once it is written down and settled."""
         found = next((one for one in self._approvals.open if one.asked and one.asked.approval == name), None)
         if found is None:
-            return Change(words=await self._over(approver, name))
+            change = self.definitions.approve(approver, name) if verdict != "denied" else None
+            return change or Change(words=await self._over(approver, name))
         if not self._may(approver, found.room):
             return Change(words=_unknown(name))
         if verdict != "denied" and not await _shown(found):

@@ -32,6 +32,7 @@ from gateway.tools.approvals import Approvals
 from gateway.tools.deciding import Deciding
 from gateway.tools.dispatch import Hands
 from gateway.tools.gate import Gate
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.permits import ADMINS, MEMBERS, Permit
 from tests.gateway.rewinds_kit import Views, rewinds
 
@@ -109,7 +110,8 @@ class House:
             who=who,
             prefix=prefix,
         )
-        self.deciding = Deciding(self.approvals, store, clock, prefix)
+        definitions = Definitions(store, clock, self._spawn, lambda _key, _text: None)
+        self.deciding = Deciding(self.approvals, definitions, store, clock, prefix)
         self.who: access.Policy = who
         store.hear(self.approvals.wrote)
         self._gate = Gate(settings.tools, store, clock, self.approvals, who=who)

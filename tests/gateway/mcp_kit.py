@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gateway.scopes import PUBLIC, Sight
 from gateway.settings_tools import McpServer
 from gateway.tools.dispatch import Hands
 from gateway.tools.mcp.hands import Keep
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.mcp.servers import McpServers
 from tests.servers.ports import free_port
 from tests.store.kit import place
@@ -105,6 +106,7 @@ async def town(
     *,
     clock: Clock | None = None,
     keep: Keep | None = None,
+    definitions: Callable[[asyncio.TaskGroup], Awaitable[Definitions]] | None = None,
     wait_s: float = 30,
 ) -> AsyncIterator[Town]:
     """Start them, and see that nothing is left of them."""
@@ -116,7 +118,13 @@ async def town(
     async with asyncio.TaskGroup() as group:
         town = Town(mark)
         made = town.servers = McpServers(
-            config, clock or SystemClock(), group.create_task, town.changed, keep=keep, chance=lambda: 0.0
+            config,
+            clock or SystemClock(),
+            group.create_task,
+            town.changed,
+            keep=keep,
+            definitions=await definitions(group) if definitions is not None else None,
+            chance=lambda: 0.0,
         )
         made.start()
         try:

@@ -72,17 +72,22 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
         assert not api.violations
 
 
+def began(folder: Path) -> list[Path]:
+    """The file of that name among the agent's."""
+    return [*folder.rglob("files/began")]
+
+
 @story
 async def test_a_turn_that_has_begun_ends_with_what_it_began_with(tmp_path: Path) -> None:
     async with ModelApi() as api:
-        ran = json.dumps({"command": f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done"})
+        ran = json.dumps({"command": "touch began; while [ ! -e go ]; do sleep 0.01; done"})
         api.then(Answer(text="Let me see.", calls=(("c1", "bash", ran),)), Answer(text="Done."))
         async with serving(configured(tmp_path, api, tools={"bash": {"sandbox": "off"}})) as gate:
             await gate.console.say("work", sender="ann")
-            await gate.until((tmp_path / "began").exists)
+            await gate.until(lambda: began(tmp_path) != [])
             await chosen(gate, "other")
             assert gate.gateway.minds.toolbox(gate.at).doing != []  # what runs there is still told
-            (tmp_path / "go").touch()
+            began(tmp_path)[0].with_name("go").touch()
             await gate.screen.until(1)
             await gate.console.say("and now?", sender="ann")
             await gate.screen.until(2)

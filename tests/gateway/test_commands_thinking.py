@@ -45,15 +45,20 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
             assert told.index("tell me a story") < told.index("something else")
 
 
+def written(folder: Path) -> list[Path]:
+    """The file `pid` among the agent's."""
+    return [*folder.rglob("files/pid")]
+
+
 @story
 async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Path) -> None:
     async with ModelApi() as api:
-        command = f"echo $$ > {tmp_path}/pid; sleep 1000"
+        command = "echo $$ > pid; sleep 1000"
         api.then(Answer(text="Let me see.", calls=(("c1", "bash", json.dumps({"command": command})),)))
         async with serving(configured(tmp_path, api, tools=BASH)) as gate:
             await gate.console.say("work", sender="ann")
-            pid = tmp_path / "pid"
-            await gate.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+            await gate.until(lambda: any(one.read_text().endswith("\n") for one in written(tmp_path)))
+            (pid,) = written(tmp_path)
             running = Path("/proc") / pid.read_text().strip()
             assert running.exists()
             assert (await gate.command("stop")).text == STOPPED

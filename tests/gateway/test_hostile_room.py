@@ -1,6 +1,7 @@
 """A hostile room tries everything, with a model that obeys it. Nothing succeeds; the table is printed."""
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
@@ -135,11 +136,25 @@ BITES = (
 )
 
 
+HELD_FROM_NOBODY = {
+    "the configuration by its path",
+    "a key of ssh",
+    "/proc/PID/environ of the gateway",
+    "MEMORY.md written by a link",
+    "a hard link to a file outside",
+}
+"""What a shell without walls does not reach where the gateway runs as root: its commands run as `nobody`."""
+
+
 @pytest.mark.slow
 @story
 async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = os.geteuid() == 0
+    if root:  # `nobody` has to get to the files of the agent
+        for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+            folder.chmod(folder.stat().st_mode | 0o011)
     named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}
-    attacks = [named[name] for name in BITES]
+    attacks = [named[name] for name in BITES if not root or name not in HELD_FROM_NOBODY]
     async with town(tmp_path, monkeypatch, **OPEN) as it:
         fates = await suffered(it, attacks)
     assert not [

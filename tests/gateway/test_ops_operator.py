@@ -83,6 +83,7 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
         ({"channels": {"console": {"platform": "console"}}}, "channels.console", "console.local"),
         ({"access": {"roles": {"member": ["console:operator"]}}}, "access.roles.member[0]", "leave this out"),
         ({"ops": {"token": ""}}, "ops.token", ""),
+        ({"ops": {"token": "fifteen-letters"}}, "ops.token", "at least 16 characters"),
         ({"ops": {"hosts": ["http://x"]}}, "ops.hosts", ""),
     ],
 )
@@ -170,20 +171,20 @@ async def tool_runs(gateway: Operated) -> None:
             await asyncio.sleep(0.02)
 
 
-def alive(file: Path) -> bool:
+def alive(folder: Path) -> bool:
+    """Whether what wrote its number into a file `pid` among the agent's files is there."""
     try:
-        os.kill(int(file.read_text()), 0)
-    except (ProcessLookupError, ValueError, FileNotFoundError):
+        os.kill(int(next(folder.rglob("files/pid")).read_text()), 0)
+    except (ProcessLookupError, ValueError, StopIteration):
         return False
     return True
 
 
 @pytest.mark.parametrize("way", ["http", "socket"])
 def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: Path, way: str) -> None:
-    pid = tmp_path / "pid"
     script = Script(
         rules=(
-            Rule(match="work", calls=command(f"sleep 300 & echo $! > {pid}; wait")),
+            Rule(match="work", calls=command("sleep 300 & echo $! > pid; wait")),
             Rule(match="ended it", reply="Then I leave that."),
             Rule(match=".", reply="What?"),
         )
@@ -194,7 +195,7 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
             async with asyncio.timeout(30):
-                while not alive(pid):
+                while not alive(tmp_path):
                     await asyncio.sleep(0.02)
             (running,) = (await gateway.get("/api/status"))["activity"]
             assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
@@ -208,7 +209,7 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
             await told.until(lambda told: told.named("post"))
             assert time.monotonic() - began < 10
             assert told.named("post")[0]["text"].startswith("Then I leave that.")
-            assert not alive(pid)
+            assert not alive(tmp_path)
             ended = told.named("tool")[-1]
             assert (ended["state"], ended["error"]) == ("ended", True)
             assert ended["result"].startswith("The operator ended it")

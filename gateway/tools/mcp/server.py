@@ -18,6 +18,7 @@ from gateway.settings_tools import McpServer
 from gateway.tools.mcp.answers import Answer
 from gateway.tools.mcp.errors import Lost, Slow, Unheard
 from gateway.tools.mcp.offers import MAX_TOOLS, Offered, taken
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.mcp.veil import Veil
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ class Server:
         *,
         chance: Callable[[], float],
         told: Changed,
+        definitions: Definitions | None = None,
     ) -> None:
-        """`servers`: the names of all. `told` is called with each list of tools that is another than before."""
+        """`servers`: the names of all. `told` is called with each list of tools that is another than before.
+
+        `definitions`: which tools may be used. None: all of them.
+        """
         self.name = name
         self.config = config
         self.veil = Veil(_secrets(config))
@@ -77,6 +82,9 @@ class Server:
         self._clock = clock
         self._chance = chance
         self._told = told
+        self._definitions = definitions
+        self._listed: Tools = {}
+        """What it offers, approved or not."""
         self._state: Literal["starting", "up", "down", "off"] = "starting"
         self._why = ""
         self._left = 0
@@ -178,10 +186,15 @@ class Server:
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
     def _offered(self, offered: Sequence[Offered]) -> None:
-        tools, left = taken(self.name, offered, self.config.tools, self._servers)
+        self._listed, left = taken(self.name, offered, self.config.tools, self._servers)
         if left != self._left and left:
             logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
         self._left = left
+        self.admit()
+
+    def admit(self) -> None:
+        """Have those tools used that may be by now."""
+        tools = self._listed if self._definitions is None else self._definitions.admit(self.name, self._listed)
         came = tuple(name for name, told in tools.items() if self.tools.get(name) != told)
         went = tuple(name for name, told in self.tools.items() if tools.get(name) != told)
         self.tools = tools

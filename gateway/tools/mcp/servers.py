@@ -10,6 +10,7 @@ from gateway.clock import Clock
 from gateway.hands import Hand
 from gateway.settings_tools import McpServer
 from gateway.tools.mcp.hands import Keep, hand
+from gateway.tools.mcp.review import Definitions
 from gateway.tools.mcp.server import Changed, Server, ServerState
 
 MAX_GONE: Final = 256
@@ -27,17 +28,23 @@ class McpServers:
         changed: Changed,
         *,
         keep: Keep | None = None,
+        definitions: Definitions | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only."""
+        """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only.
+
+        `definitions`: which tools may be used. None: all of them.
+        """
         self._clock = clock
         self._spawn = spawn
         self._changed = changed
         self._keep = keep
         self._servers = {
-            name: Server(name, one, config.keys(), clock, chance=chance, told=self._listed)
+            name: Server(name, one, config.keys(), clock, chance=chance, told=self._listed, definitions=definitions)
             for name, one in sorted(config.items())
         }
+        if definitions is not None:
+            definitions.approved = self._approved
         self._known: dict[str, dict[str, Hand]] = {name: {} for name in self._servers}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -69,6 +76,10 @@ class McpServers:
     async def aclose(self) -> None:
         """End all of them. Nothing of theirs is left behind."""
         await end(*self._tasks)
+
+    def _approved(self, name: str) -> None:
+        if name in self._servers:
+            self._servers[name].admit()
 
     def _listed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
         server, known = self._servers[name], self._known[name]

@@ -1,0 +1,152 @@
+"""Definitions of MCP tools that models may be told: those of a server's first list, and those that an admin approved.
+
+What a server says of a tool stands in every request, as the operator's words do. So a tool that is described in another
+way than when it was approved, or that a known server offers for the first time, stays off until an admin has seen what
+it says, and approved just that.
+"""
+
+import asyncio
+import difflib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agent.models.base import ToolSpec
+from gateway.changes import Change, Made
+from gateway.clock import Clock
+from gateway.records import McpToolApproved
+from gateway.store import Appended, Entry, Store
+from gateway.tools.consent import Approver, visible
+
+logger = logging.getLogger("reverie.mcp")
+
+CODE_CHARS: Final = 8
+"""Of a definition's digest: what an admin types who has seen it."""
+ADMINS: Final = ("admin", "owner")
+
+Tools = Mapping[str, tuple[str, ToolSpec]]
+"""By the name that models are told: the server's own name, and what models are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A definition that an admin has to see."""
+
+    server: str
+    tool: str
+    """As models are told it."""
+    definition: str
+    approved: str
+    """The definition that was approved before. Empty: the tool is new."""
+
+    @property
+    def code(self) -> str:
+        """Names just this definition of this tool."""
+        return hashlib.sha256(f"{self.server}\n{self.tool}\n{self.definition}".encode()).hexdigest()[:CODE_CHARS]
+
+    def describe(self) -> str:
+        """The whole difference, in Markdown, for who decides."""
+        before, now = (self.approved.split("\n") if self.approved else []), self.definition.split("\n")
+        lines = list(difflib.unified_diff(before, now, lineterm="", n=len(now) + len(before)))[3:]
+        changed = (
+            "describes its tool `{}` in another way than when it was approved" if before else "has a new tool `{}`"
+        )
+        return "\n".join(
+            [
+                f"The MCP server `{self.server}` {changed.format(self.tool)}. It is off until an admin approves it.",
+                "",
+                "```",
+                *(visible(line) for line in lines),
+                "```",
+            ]
+        )
+
+
+class Definitions:
+    """Of all servers. `begin` it before the first server starts."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        """`tell`: as `Owners.tell`."""
+        self._store = store
+        self._clock = clock
+        self._spawn = spawn
+        self._tell = tell
+        self._approved: dict[str, dict[str, str]] = {}
+        """Definitions by server and tool."""
+        self._waiting: dict[tuple[str, str], Waiting] = {}
+        self.approved: Callable[[str], None] = lambda _: None
+        """Called with the name of a server when one more of its tools may be used."""
+
+    async def begin(self) -> None:
+        """Learn from the log what was approved."""
+        for one in await self._store.holds("mcp_tool_approved"):
+            if isinstance(one.fact, McpToolApproved):
+                self._approved.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
+
+    def admit(self, server: str, tools: Tools) -> dict[str, tuple[str, ToolSpec]]:
+        """Those of a server's tools that may be used. All of the first list that it ever sends are."""
+        approved = self._approved.setdefault(server, {})
+        first = not approved
+        for key in [key for key in self._waiting if key[0] == server]:
+            del self._waiting[key]
+        admitted, new = {}, list[McpToolApproved]()
+        for name, (own, spec) in tools.items():
+            definition = render_definition(spec)
+            if first:
+                approved[name] = definition
+                new.append(McpToolApproved(server=server, tool=name, definition=definition, by=""))
+            if approved.get(name) == definition:
+                admitted[name] = own, spec
+            else:
+                self._hold(Waiting(server=server, tool=name, definition=definition, approved=approved.get(name, "")))
+        if new:
+            self._spawn(self._write(new))
+        return admitted
+
+    def waiting(self) -> list[Waiting]:
+        """Definitions that an admin has to see, by server and tool."""
+        return [one for _, one in sorted(self._waiting.items())]
+
+    def approve(self, approver: Approver, code: str) -> Change | None:
+        """An admin has seen the definition of that code. Models are told of it once this is written down and settled.
+
+        None: no definition that waits has this code.
+        """
+        found = next((one for one in self._waiting.values() if one.code == code), None)
+        if found is None:
+            return None
+        if approver.everywhere not in ADMINS:
+            return Change(words="A tool of an MCP server is used everywhere: an admin everywhere has to approve it.")
+        fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
+
+        def settle(asked: Appended | None) -> None:
+            if asked is not None and asked.fresh:
+                self._approved[found.server][found.tool] = found.definition
+                self.approved(found.server)
+
+        return Change(
+            words=f"Approved: `{found.tool}` may be used as it is described now.", facts=(Made(fact),), settle=settle
+        )
+
+    def _hold(self, one: Waiting) -> None:
+        self._waiting[one.server, one.tool] = one
+        logger.warning("MCP server %s: %s is off, its definition is not approved (%s)", one.server, one.tool, one.code)
+        self._tell(f"mcp:{one.code}", f"{one.describe()}\n\n`/approve {one.code}` turns it on.")
+
+    async def _write(self, facts: list[McpToolApproved]) -> None:
+        now = self._clock.now()
+        await self._store.append([Entry(fact=fact, at=now) for fact in facts])
+
+
+def render_definition(spec: ToolSpec) -> str:
+    """What models are told of a tool, a line for each value."""
+    return f"{spec.description}\n{json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)}"
