@@ -374,7 +374,7 @@ class CanEdit(Protocol):
 
 
 @runtime_checkable
-class CanDrop(Protocol):
+class HasDropped(Protocol):
     """Lets go of what it hears if nobody takes it for long, because its platform tells nothing twice."""
 
     @property

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from agent.models.base import Model
 from agent.signals import Level, State
-from channels.base import CanComplete, CanDrop, Channel, Emit
+from channels.base import CanComplete, Channel, Emit, HasDropped
 from gateway import access, policies
 from gateway.acting import Rooms
 from gateway.adapters import Unavailable, check_adapters, make_channel
@@ -591,7 +591,7 @@ class _Gateway:
 
     def _outage(self, outage: Outage | None) -> None:
         """The log cannot be written, or it can again. Nothing is taken in meanwhile, and nothing is said."""
-        dropped = {name: one.dropped for name, one in self.channels.items() if isinstance(one, CanDrop)}
+        dropped = {name: one.dropped for name, one in self.channels.items() if isinstance(one, HasDropped)}
         if outage is not None:
             logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
             self.stats.problem("store", f"the log cannot be written: {outage.reason}", outage.since)

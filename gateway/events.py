@@ -254,6 +254,8 @@ class Link:
     up: bool
     reason: str
     sent: Time
+    says: bool = False
+    """Not up, but only deaf: what is to be said may be tried all the same."""
     kind: Literal["link"] = "link"
 
 

@@ -38,7 +38,7 @@ class Doors:
     arrived: Callable[[Arrival], None]
     """Something is due."""
     link: Callable[[ChannelName, bool], None]
-    """A channel came up (True) or went down."""
+    """What is to be said on a channel may be tried from now on (True), or has to wait."""
     post: Callable[[OutboxPost], None]
     """An answer is to be delivered."""
     join: Callable[[Address], None]
@@ -158,7 +158,7 @@ class Intake:
         if isinstance(event, Link):
             reason = f": {event.reason}" if event.reason else ""
             logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
-            self._doors.link(event.channel, event.up)
+            self._doors.link(event.channel, event.up or event.says)
         if judged.fate == "refused":
             logger.info("refused %s: %s", judged.type, judged.rule)
             return

@@ -21,7 +21,7 @@ from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, U
 from channels.payload import string, whole
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import View
-from channels.telegram.transport import CLOSED, NOT_SENT, Flooded, Request, UpdatesRequest
+from channels.telegram.transport import CLOSED, NOT_SENT, Astray, Flooded, Request, UpdatesRequest
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL = 16
@@ -79,10 +79,14 @@ class Api:
         except Exception as error:  # noqa: BLE001 - no answer, however odd, may end more than the call
             raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
 
+    async def known(self) -> object:
+        """What getMe tells. Raises TelegramError: InvalidToken if Telegram does not know our token."""
+        # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
+        return await self.read(self.bot.request.post(f"{self.bot.base_url}/getMe"))
+
     async def me(self, view: View) -> View:
         """`view` with who we are. Raises TelegramError."""
-        # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
-        answer = await self.read(self.bot.request.post(f"{self.bot.base_url}/getMe"))
+        answer = await self.known()
         me = answer if isinstance(answer, dict) else {}
         if (number := whole(me, "id")) is None:
             raise TelegramError("the answer to getMe cannot be read: no id")
@@ -139,6 +143,8 @@ class Api:
                 return Denied(REFUSED)
             case Forbidden() | BadRequest() | ChatMigrated():
                 return Rejected(said)
+            case Astray():
+                return Unreachable(said)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT):
                 return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
             case NetworkError() if isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED:

@@ -86,7 +86,8 @@ class TelegramChannel:
         )
         self._ways: tuple[Outgoing, Extras, Acts] | None = None
         """Set while something can be sent."""
-        self._up: bool | None = None
+        self._up: tuple[bool, bool] | None = None
+        """Whether it hears, or at least can say something."""
 
     @property
     def name(self) -> ChannelName:
@@ -163,12 +164,14 @@ class TelegramChannel:
     async def run(self, emit: Emit) -> None:
         self._up = None
         self._inbound.begin()
+        self._inbound.numbers.begin(self._clock.now())
 
-        async def link(up: bool, reason: str) -> None:
-            if self._up is not up:
-                self._up = up
+        async def link(up: bool, reason: str, *, says: bool = False) -> None:
+            if self._up != (up, says):
+                self._up = (up, says)
                 now = self._clock.now()
-                await emit([Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)])
+                link = Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now, says=says)
+                await emit([link])
 
         try:
             api = Api(self._config)
@@ -199,7 +202,9 @@ class TelegramChannel:
                 await trouble.met(error)
                 continue
             self._inbound.view = view
-            outgoing = Outgoing(api, self._clock, self._pace, self._inbound.chat, self._inbound.move)
+            outgoing = Outgoing(
+                api, self._clock, self._pace, self._inbound.chat, self._inbound.move, numbers=self._inbound.numbers
+            )
             extras = Extras(api, self._clock, outgoing, self._config.preview)
             self._ways = (outgoing, extras, Acts(api, self._clock, outgoing, view.me))
             trouble.greeted(f"connected to {self._config.base_url} as @{view.username}")

@@ -84,6 +84,7 @@ class Extras:
             number = _number(at, chat, shown)
             await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_PREVIEW)
             return shown
+        self._outgoing.numbers.lost(chat)  # until it is known which one it is
         sent = await bot.send_message(
             chat,
             last.text,
@@ -92,6 +93,7 @@ class Extras:
             message_thread_id=thread(at),
             link_preview_options=NO_PREVIEW,
         )
+        self._outgoing.numbers.said(chat, sent.message_id)
         return named(sent.message_id, str(chat), at.room)
 
     async def unpreview(self, at: Address, shown: MessageId) -> None:

@@ -5,6 +5,9 @@ also one that was a group before. To us it is the same place still, so what is s
 chat, too: else it would be taken for what the group said under the same number.
 """
 
+from collections import deque
+from datetime import datetime
+
 from gateway.events import MessageId
 
 _LAST = 2**31
@@ -20,3 +23,56 @@ def number_of(message: MessageId, chat: str, room: str) -> int | None:
     where, _, number = message.rpartition(":")
     fine = (where or room) == chat and number.isascii() and number.isdigit() and len(number) <= len(str(_LAST))
     return int(number) if fine and 0 < int(number) < _LAST else None
+
+
+class Numbers:
+    """The newest message ids that are known, for finding out what became of a message of ours.
+
+    Supergroups and channels count by themselves; all other chats of an account share one sequence
+    (core.telegram.org/api/updates#message-related-event-sequences).
+    """
+
+    def __init__(self) -> None:
+        self._since: datetime | None = None
+        self._newest: dict[int, int] = {}
+        self._ours: dict[int, deque[int]] = {}
+
+    def begin(self, now: datetime) -> None:
+        """What is older may have messages of an earlier process of ours behind it, which nobody knows of here."""
+        self._since = now
+        self._newest.clear()
+        self._ours.clear()
+
+    def heard(self, chat: int, number: int, sent_s: int) -> None:
+        """Telegram told us of this message, which was sent at that time (Unix)."""
+        if self._since is not None and sent_s >= int(self._since.timestamp()):
+            self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
+
+    def said(self, chat: int, number: int) -> None:
+        """This one is ours."""
+        self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
+        self._ours.setdefault(_sequence(chat), deque(maxlen=200)).append(number)
+
+    def lost(self, chat: int) -> None:
+        """There may be one of ours that nobody knows of."""
+        self._newest.pop(_sequence(chat), None)
+
+    def newest(self, chat: int) -> int | None:
+        """None: it is not known."""
+        return self._newest.get(_sequence(chat))
+
+    def ours(self, chat: int) -> tuple[int, ...]:
+        """Lately."""
+        return tuple(self._ours.get(_sequence(chat), ()))
+
+
+def counts_alone(chat: int) -> bool:
+    """Whether the chat has a sequence of its own."""
+    return chat < _GROUPS
+
+
+_GROUPS = -(10**12)
+
+
+def _sequence(chat: int) -> int:
+    return chat if counts_alone(chat) else 0

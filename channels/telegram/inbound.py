@@ -9,6 +9,7 @@ from datetime import datetime
 from channels.base import Audience
 from channels.payload import Json, obj, raw, whole
 from channels.telegram.cursor import Cursor
+from channels.telegram.ids import Numbers
 from channels.telegram.people import View
 from channels.telegram.ranks import CHANGES, Ranks
 from channels.telegram.service import Titles
@@ -61,6 +62,7 @@ class Inbound:
         self.ranks = ranks or Ranks(frozenset())
         self.durable = self.view.cursor
         """What is certainly written down: to be set by whoever emits."""
+        self.numbers = Numbers()
         self._titles = Titles()
         self._public: OrderedDict[str, bool] = OrderedDict()
         """Chat, as Telegram names it now -> whether anybody can read it, as its newest update said."""
@@ -116,6 +118,7 @@ class Inbound:
             if change := moved(update):
                 self.move(*change)
             self.ranks.learn(update)
+            self._count(update)
             self._titles.learn(update, self.view)
             self._learn(update)
             if not albums[index]:
@@ -129,6 +132,12 @@ class Inbound:
             self.view = replace(self.view, cursor=cursor)
         buttons = tuple(press for update in updates[:count] if (press := button(update)))
         return Taken(batch=tuple(batch), buttons=buttons, cursor=cursor, count=count)
+
+    def _count(self, update: Json) -> None:
+        message = obj(update, "message") or obj(update, "channel_post")
+        chat, number, sent_s = whole(obj(message, "chat"), "id"), whole(message, "message_id"), whole(message, "date")
+        if chat is not None and number is not None and sent_s is not None:
+            self.numbers.heard(chat, number, sent_s)
 
     def _whole(self, updates: Sequence[Json], albums: Sequence[str]) -> int:
         """How many updates stand before the first album that may still grow; no album is cut in two."""

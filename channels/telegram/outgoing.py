@@ -1,22 +1,26 @@
 """What we say: paced by chat, in order, and never twice."""
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from telegram import InputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
-from telegram.error import BadRequest, ChatMigrated
+from telegram.error import BadRequest, ChatMigrated, TelegramError
 
-from channels.base import Going, Part, RateLimited, Rejected, SendError, unrecorded
+from channels.backoff import Backoff
+from channels.base import Denied, Going, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable, unrecorded
 from channels.telegram.calls import Api
-from channels.telegram.ids import named, number_of
+from channels.telegram.ids import Numbers, counts_alone, named, number_of
 from channels.telegram.pace import Pace
 from channels.telegram.render import Span, Text, parse
+from channels.telegram.transport import Flooded, ServerError
 from channels.text import content_type, file_name
 from gateway.clock import Clock
 from gateway.events import Address, MessageId, Receipt
 
+_LOG = logging.getLogger("reverie.telegram")
 NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 FILE_BYTES: Final = 50_000_000
 """core.telegram.org/bots/api#sending-files: 50 MB."""
@@ -28,6 +32,13 @@ _PATIENCE_S = 60.0
 """A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
 
 
+_TRIED_S = 120.0
+"""How long a server that has just failed is asked whether it is back, before nothing is known of a message."""
+_SETTLED_S = 3.0
+"""After that, so long for what it had begun."""
+_GAP, _SHARED_GAP, _MOST_PROBED = 3, 10, 40
+"""So many ids without a message end a search, where a chat counts alone or with others; and so many are looked at."""
+
 T = TypeVar("T")
 
 
@@ -35,10 +46,20 @@ class Outgoing:
     """The way out of one account."""
 
     def __init__(
-        self, api: Api, clock: Clock, pace: Pace, chat: Callable[[str], str], moved: Callable[[str, str], None]
+        self,
+        api: Api,
+        clock: Clock,
+        pace: Pace,
+        chat: Callable[[str], str],
+        moved: Callable[[str, str], None],
+        *,
+        numbers: Numbers,
     ) -> None:
         """`chat` tells where a room is now; `moved(old, new)` is told where it turned out to be."""
         self._api, self._clock, self.pace, self._chat, self._moved = api, clock, pace, chat, moved
+        self.numbers = numbers
+        self._settling = asyncio.Lock()
+        """Chats may share their ids, so what became of one message is found out after the other."""
         self._lanes: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def chat(self, at: Address) -> int:
@@ -50,7 +71,10 @@ class Outgoing:
 
     async def send(self, part: Part, going: Going) -> Receipt:
         """As `Channel.send`."""
-        return Receipt(ids=(await self.paced(part.to, lambda: self._hand_over(part), going),))
+        try:
+            return Receipt(ids=(await self.paced(part.to, lambda: self._hand_over(part), going),))
+        except Denied as error:  # whether we are really refused is found out by whoever polls
+            raise Unreachable(error.reason) from None
 
     async def paced(self, at: Address, hand_over: Callable[[], Awaitable[T]], going: Going = unrecorded) -> T:
         """What `hand_over` gives, once it is a message's turn there. Raises `SendError`, and what `going` raises."""
@@ -88,7 +112,7 @@ class Outgoing:
             chat, room = self.chat(part.to), part.to.room
             reply = number_of(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
-                return named(await self._call(part, chat, text, reply), str(chat), room)
+                return named(await self._sent(chat, lambda: self._call(part, chat, text, reply)), str(chat), room)  # noqa: B023
             # Each of these says that the message was surely not sent.
             except ChatMigrated as error:
                 self.moved(chat, error)
@@ -101,6 +125,75 @@ class Outgoing:
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
+
+    async def _sent(self, chat: int, call: Callable[[], Awaitable[int]]) -> int:
+        """The id of what `call` sends, also where the server fails after it has sent it."""
+        newest = self.numbers.newest(chat)
+        try:
+            number = await call()
+        except ServerError as error:
+            number = await self._settle(chat, newest, error)
+        except Exception as error:
+            if isinstance(self._api.verdict(error), Uncertain):
+                self.numbers.lost(chat)
+            raise
+        self.numbers.said(chat, number)
+        return number
+
+    async def _settle(self, chat: int, newest: int | None, error: ServerError) -> int:
+        """The id of the message, if it was sent all the same. Raises Unreachable if not, `error` if nobody knows."""
+        try:
+            async with self._settling:
+                if newest is not None and await self._back():
+                    await self._clock.sleep(_SETTLED_S)
+                    if (number := await self._find(chat, newest)) is not None:
+                        _LOG.info("a message that the server answered with %s was sent all the same", error)
+                        return number
+                    raise Unreachable(f"not sent: {self._api.clean(error)}")
+        except TelegramError as failed:
+            _LOG.info("nobody knows what became of a message: %s", self._api.clean(failed))
+        self.numbers.lost(chat)
+        if error.page:  # what stands in front of the servers had none that answered
+            raise Unreachable(f"no Bot API server has answered: {self._api.clean(error)}") from None
+        raise error
+
+    async def _back(self) -> bool:
+        """Whether the server answers again before long."""
+        backoff, until_s = Backoff(10.0), self._clock.monotonic() + _TRIED_S
+        while self._clock.monotonic() < until_s:
+            try:
+                await self._api.known()
+            except TelegramError as error:
+                wait_s = error.retry_after_s if isinstance(error, Flooded) else backoff.next_s(0.0, 0.5)
+                await self._clock.sleep(wait_s)
+            else:
+                return True
+        return False
+
+    async def _find(self, chat: int, newest: int) -> int | None:
+        """A message of ours behind `newest` that nobody knows of. None: there is none. Raises TelegramError."""
+        number, last = newest, newest
+        gap = _GAP if counts_alone(chat) else _SHARED_GAP
+        while number < max(last, self.numbers.newest(chat) or 0) + gap:
+            number += 1
+            if number > newest + _MOST_PROBED:
+                raise TelegramError("too much was said since")
+            if number in self.numbers.ours(chat):
+                last = number
+                continue
+            try:
+                await self._api.read(self._api.bot.edit_message_reply_markup(chat, number))
+            except BadRequest as error:
+                said = str(error).casefold().replace("_", " ")
+                if "not modified" in said:
+                    return number
+                if "can't be edited" in said:
+                    last = number
+                elif "not found" not in said and "id invalid" not in said:
+                    raise
+            else:
+                return number
+        return None
 
     async def _call(self, part: Part, chat: int, text: Text, reply: int | None) -> int:
         bot, marks = self._api.bot, entities(text.spans)

@@ -32,6 +32,19 @@ class Flooded(TelegramError):
         self.retry_after_s = retry_after_s
 
 
+class ServerError(NetworkError):
+    """5xx: the request was answered, and may have been carried out."""
+
+    def __init__(self, said: str, *, page: bool) -> None:
+        super().__init__(said)
+        self.page = page
+        """It was not answered by a Bot API server but by what stands in front of it."""
+
+
+class Astray(NetworkError):
+    """401 or 404, and not from a Bot API server: none has seen the request."""
+
+
 class Request(HTTPXRequest):
     """One pool of connections."""
 
@@ -87,7 +100,7 @@ def refusal(code: int, answer: Json) -> TelegramError:
         return ChatMigrated(chat)
     match code:
         case 401 | 404 if answer.get("ok") is not False:
-            return NetworkError(f"HTTP {code}, and not from a Bot API server")
+            return Astray(f"HTTP {code}, and not from a Bot API server")
         case 401 | 404:
             return InvalidToken(said)
         case 403:
@@ -97,7 +110,7 @@ def refusal(code: int, answer: Json) -> TelegramError:
         case 429:
             return Flooded(_retry_after_s(parameters))
         case _:
-            return BadRequest(said) if code < _THEIR_FAULT else NetworkError(said)
+            return BadRequest(said) if code < _THEIR_FAULT else ServerError(said, page=answer.get("ok") is not False)
 
 
 def _retry_after_s(parameters: Json) -> float:

@@ -1,28 +1,35 @@
-"""What to do while Telegram cannot be asked: say so once, wait longer each time, and stop if we are refused."""
+"""What to do while Telegram cannot be asked: say so once, wait longer each time, and stop if we are surely refused."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
-from telegram.error import InvalidToken
+from telegram.error import InvalidToken, NetworkError, TelegramError
 
 from channels.backoff import Backoff
 from channels.base import Denied
 from channels.telegram.calls import REFUSED, Api
-from channels.telegram.transport import Flooded
+from channels.telegram.transport import NOT_SENT, Flooded
 from gateway.clock import Clock
 
 _LOG = logging.getLogger("reverie.telegram")
-_MOST_S = 60.0
+_MOST_S = 10.0
+_LONG_FLOOD_S = 60.0
+_CONFIRM_S = (0.0, 10.0, 20.0, 40.0, 80.0)
+"""Before each further question whether our token is known: a proxy, or a server that restarts, also says 401 or 404."""
+
+
+class LinkChanged(Protocol):
+    """Tells of changes only."""
+
+    async def __call__(self, up: bool, reason: str, /, *, says: bool = False) -> None:
+        """As `events.Link`."""
 
 
 class Trouble:
     """The link's state, and the back-off."""
 
-    def __init__(
-        self, api: Api, clock: Clock, random: Callable[[], float], link: Callable[[bool, str], Awaitable[None]]
-    ) -> None:
-        """`link(up, reason)` tells of changes only."""
+    def __init__(self, api: Api, clock: Clock, random: Callable[[], float], link: LinkChanged) -> None:
         self._api, self._clock, self._random, self._link = api, clock, random, link
         self._backoff = Backoff(_MOST_S)
         self._welcome = ""
@@ -47,17 +54,42 @@ class Trouble:
         raise Denied(reason) from None
 
     async def met(self, error: Exception, reason: str = "") -> None:
-        """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a refused token."""
+        """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a token that is surely refused.
+
+        What is to be said does not wait for that, unless Telegram cannot be reached at all.
+        """
         if isinstance(error, InvalidToken):
-            await self.hopeless(REFUSED)
+            await self._confirm(error)
         if isinstance(error, Flooded):
-            if error.retry_after_s > _MOST_S:
-                await self._link(False, str(error))
+            if error.retry_after_s > _LONG_FLOOD_S:
+                await self._link(False, str(error), says=self._greeted)
             _LOG.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
             await self._clock.sleep(error.retry_after_s)
             return
         said = reason or self._api.clean(error) or "no answer in time"
-        await self._link(False, said)
+        away = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT)
+        await self._link(False, said, says=self._greeted and not away)
         delay_s = self._backoff.next_s(0.0, self._random())
         _LOG.warning("no updates from Telegram: %s; asking again in %.1f s", said, delay_s)
         await self._clock.sleep(delay_s)
+
+    @property
+    def _greeted(self) -> bool:
+        return bool(self._welcome)
+
+    async def _confirm(self, error: InvalidToken) -> None:
+        """Return once Telegram says that it knows us. Raises Denied once it has said often enough that it does not."""
+        refusals, said = 1, self._api.clean(error)
+        while refusals <= len(_CONFIRM_S):
+            await self._clock.sleep(_CONFIRM_S[refusals - 1])
+            try:
+                await self._api.known()
+            except InvalidToken:
+                refusals += 1
+                _LOG.warning("Telegram may refuse our token (%s); asking again to be sure", said)
+                await self._link(False, f"Telegram may refuse our token ({said})", says=self._greeted)
+            except (TelegramError, TimeoutError):  # that says nothing of the token
+                await self._clock.sleep(self._backoff.next_s(0.0, self._random()))
+            else:
+                return
+        await self.hopeless(REFUSED)

@@ -33,17 +33,24 @@ class Hurried:
     """A clock on which everything happens `times` as fast: waits of minutes without waiting for them."""
 
     def __init__(self, times: float) -> None:
-        self._times = times
+        self.times = times
         self._start, self._start_s = datetime.now(UTC), time.monotonic()
 
     def monotonic(self) -> float:
-        return (time.monotonic() - self._start_s) * self._times
+        return (time.monotonic() - self._start_s) * self.times
 
     def now(self) -> datetime:
         return self._start + timedelta(seconds=self.monotonic())
 
     async def sleep(self, delay_s: float) -> None:
-        await asyncio.sleep(max(0.0, delay_s) / self._times)
+        await asyncio.sleep(max(0.0, delay_s) / self.times)
+
+
+class Hasty(Hurried):
+    """Waits are short, but the time is the server's."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
 
 class Running(Run[DiscordChannel]):

@@ -5,13 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from telegram.error import BadRequest, ChatMigrated, NetworkError, TelegramError
+from telegram.error import BadRequest, ChatMigrated, TelegramError
 
-from channels.base import CommandSpec, Denied, RateLimited, Rejected, SendError, Uncertain
-from channels.telegram.transport import Flooded, refusal
+from channels.base import CommandSpec, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.telegram.transport import Astray, Flooded, ServerError, refusal
 from gateway.clock import ManualClock
 from gateway.events import Command, Link, Message
-from tests.channels.telegram_kit import at, running, story
+from tests.channels.telegram_kit import Hasty, at, running, story
 from tests.servers.bot_api import BAD_GATEWAY, BotApi
 
 COMMANDS = (CommandSpec(name="why", summary="Say why"),)
@@ -88,9 +88,9 @@ REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
     "a refusal with odd parameters": (400, body(parameters="odd"), Rejected),
     "a proxy's refusal": (403, BAD_GATEWAY, Rejected),
     "a redirection": (301, BAD_GATEWAY, Rejected),
-    "a token or method that is not known": (404, body(), Denied),
-    "a proxy that does not know us": (404, BAD_GATEWAY, Uncertain),
-    "a failure with odd parameters": (500, body(parameters=[1]), Uncertain),
+    "a token or method that is not known": (404, body(), Unreachable),
+    "a proxy that does not know us": (404, BAD_GATEWAY, Unreachable),
+    "a failure with odd parameters": (500, body(parameters=[1]), Unreachable),
     "a page in place of an answer": (200, BAD_GATEWAY, Uncertain),
     "nothing in particular": (200, b'{"ok":true}', Uncertain),
     "a message without an id": (200, b'{"ok":true,"result":{}}', Uncertain),
@@ -101,10 +101,11 @@ REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
 @story
 async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
     status, answer, error = REFUSED[what]
-    async with BotApi() as api, running(api) as run:
+    async with BotApi() as api, running(api, Hasty(100)) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")
+        await run.message()
         api.faults.say("sendMessage", answer, status=status)
         with pytest.raises(error) as told:
             await run.tell("x", at(ann))
@@ -118,8 +119,8 @@ async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
         (400, {"ok": False, "parameters": {"migrate_to_chat_id": -100}}, ChatMigrated),
         (429, {"ok": False}, Flooded),
         (420, {}, BadRequest),
-        (404, {}, NetworkError),
-        (503, {"parameters": {"retry_after": 1}}, NetworkError),
+        (404, {}, Astray),
+        (503, {"parameters": {"retry_after": 1}}, ServerError),
     ],
 )
 def test_what_is_no_success_is_named(code: int, answer: dict[str, Any], error: type[TelegramError]) -> None:

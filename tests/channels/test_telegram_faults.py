@@ -10,7 +10,7 @@ import pytest
 from channels.base import Denied
 from gateway.clock import ManualClock
 from gateway.events import Link, Message
-from tests.channels.telegram_kit import running, story
+from tests.channels.telegram_kit import at, running, story
 from tests.servers.bot_api import BAD_GATEWAY, BotApi
 from tests.servers.bot_api_http import post
 from tests.servers.ports import free_port
@@ -95,7 +95,7 @@ async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
                 await run.until_advancing(clock, lambda seen=seen: len(api.asked("getUpdates")) > seen)  # type: ignore[misc]
                 times_s.append(clock.monotonic())
             gaps_s = [after - before for before, after in pairwise(times_s)]
-            assert gaps_s[-1] == pytest.approx(60, abs=2)
+            assert gaps_s[-1] == pytest.approx(10, abs=1)
             assert sorted(gaps_s) == pytest.approx(gaps_s, abs=1)
             assert run.links[-1] is False
 
@@ -156,16 +156,52 @@ async def test_a_webhook_in_the_way_is_taken_down_without_losing_updates() -> No
 @story
 async def test_a_refused_token_ends_it_with_a_reason_that_does_not_tell_it() -> None:
     async with BotApi() as api:
-        async with running(api, token="7000000001:wrong-but-secret") as run:
+        clock = ManualClock()
+        async with running(api, clock, token="7000000001:wrong-but-secret") as run:
+            await run.until_advancing(clock, run.task.done)
+            assert clock.monotonic() > 120, "it is asked for minutes whether that is so"
             with pytest.raises(Denied) as refused:
                 await run.task
             assert "secret" not in refused.value.reason + "".join(link.reason for link in run.all(Link))
         api.private_says(api.person("Ann"), "hi")
-        async with running(api) as run:
-            await run.message()
-            api.faults.fail("getUpdates", 401, times=None)
+        async with running(api, clock) as run:
+            await run.until_advancing(clock, lambda: bool(run.messages))
+            api.faults.fail("*", 401, times=None)
+            await run.until_advancing(clock, run.task.done)
             with pytest.raises(Denied):
                 await run.task
+
+
+@pytest.mark.parametrize("code", [401, 404])
+@story
+async def test_one_refusal_ends_nothing_and_what_is_to_be_said_is_said_meanwhile(code: int) -> None:
+    async with BotApi() as api:
+        ann, clock = api.person("Ann"), ManualClock()
+        async with running(api, clock) as run:
+            await run.up()
+            api.private_says(ann, "one")
+            await run.until_advancing(clock, lambda: len(run.messages) == 1)
+            asked = len(api.asked("getMe"))
+            api.faults.fail("getUpdates", code, times=6)
+            await run.until_advancing(clock, lambda: run.links[-1] is False)
+            assert run.all(Link)[-1].says
+            await run.tell("said meanwhile", at(ann))
+            assert api.said(ann) == ["said meanwhile"]
+            api.private_says(ann, "two")
+            await run.until_advancing(clock, lambda: len(run.messages) == 2)
+            assert len(api.asked("getMe")) == asked + 6
+            assert run.links == [True, False, True]
+
+
+@story
+async def test_a_server_that_cannot_be_reached_is_not_sent_to() -> None:
+    async with BotApi() as api:
+        clock = ManualClock()
+        async with running(api, clock) as run:
+            await run.up()
+            await api.stop()
+            await run.until_advancing(clock, lambda: run.links[-1] is False and not run.all(Link)[-1].says)
+            await api.start()
 
 
 @story

@@ -1,15 +1,16 @@
 """What goes wrong on the way out to Telegram: each error says what is known, and nothing is said twice."""
 
+import asyncio
 import logging
 
 import pytest
 
-from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.clock import ManualClock
 from gateway.events import Link, Message, Receipt
-from tests.channels.telegram_kit import at, running, story
+from tests.channels.telegram_kit import Hasty, at, running, story
 from tests.channels.test_telegram_faults import NEAR_NO_TIME, POLLS, Break
-from tests.servers.bot_api import BAD_GATEWAY, BotApi
+from tests.servers.bot_api import BAD_GATEWAY, BotApi, Chat, Person
 
 ODD = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
 SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
@@ -17,11 +18,14 @@ SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "400": (lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"), Rejected, 0),
     "403": (lambda api: api.faults.fail("sendMessage", 403, "Forbidden: bot was blocked by the user"), Rejected, 0),
     "413 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=413), Rejected, 0),
-    "401": (lambda api: api.faults.fail("sendMessage", 401), Denied, 0),
-    "404 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=404), Uncertain, 0),
-    "500": (lambda api: api.faults.fail("sendMessage", 500), Uncertain, 0),
-    "500 after": (lambda api: api.faults.fail("sendMessage", 500, after=True), Uncertain, 1),
-    "502 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502, after=True), Uncertain, 1),
+    "401": (lambda api: api.faults.fail("sendMessage", 401), Unreachable, 0),
+    "404 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=404), Unreachable, 0),
+    "500": (lambda api: api.faults.fail("sendMessage", 500), Unreachable, 0),
+    "500 after": (lambda api: api.faults.fail("sendMessage", 500, after=True), None, 1),
+    "502 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502), Unreachable, 0),
+    "502 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502, after=True), None, 1),
+    "504 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504), Unreachable, 0),
+    "504 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504, after=True), None, 1),
     "no JSON": (lambda api: api.faults.say("sendMessage", b"{nope", after=True), Uncertain, 1),
     "half a result": (lambda api: api.faults.say("sendMessage", b'{"ok":true}', after=True), Uncertain, 1),
     "dropped before": (lambda api: api.faults.drop("sendMessage"), Uncertain, 0),
@@ -39,7 +43,7 @@ SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
 @story
 async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str) -> None:
     fault, expected, shown = SENDS[what]
-    async with BotApi() as api, running(api, **NEAR_NO_TIME) as run:
+    async with BotApi() as api, running(api, Hasty(100), **NEAR_NO_TIME) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")
@@ -68,6 +72,43 @@ async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str) -
         assert gone == ["gone"]
         assert len(api.said(ann)) == shown
         assert len(api.asked("sendMessage")) == 1, "never tried again by itself"
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("group", [False, True])
+@story
+async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(after: bool, group: bool) -> None:
+    """Before and after it others speak, there and elsewhere; and the server stays away for a while."""
+    async with BotApi() as api, running(api, Hasty(100), rooms=["*"], preview="off") as run:
+        await run.up()
+        ann, ben = api.person("Ann"), api.person("Ben")
+        room: Chat | Person = api.group("Team") if group else ann
+
+        async def heard() -> None:
+            before = len(run.messages)
+            if group:
+                api.mentions(room, ann, "in the group")
+            else:
+                api.private_says(ann, "in private")
+            api.private_says(ben, "elsewhere")
+            await run.until(lambda: len(run.messages) == before + 2)
+
+        await heard()
+        await run.tell("the first", at(room))
+        await heard()
+        api.faults.say(
+            "sendMessage", BAD_GATEWAY, status=502, after=after, where=lambda call: call["text"] == "the second"
+        )
+        api.faults.say("getMe", BAD_GATEWAY, status=502, times=3)
+        sending = asyncio.create_task(run.tell("the second", at(room)))
+        await api.until(lambda: len(api.asked("getMe")) > 1)
+        await heard()
+        try:
+            await sending
+        except Unreachable:
+            assert not after
+            await run.tell("the second", at(room))
+        assert api.said(room) == ["the first", "the second"]
 
 
 @story
@@ -126,7 +167,7 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
             POLLS[name](api)
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            for fault, _, _ in (SENDS[name] for name in ("400", "401", "500", "no JSON", "dropped after", "429")):
+            for fault, _, _ in (SENDS[name] for name in ("400", "401", "no JSON", "dropped after", "429")):
                 fault(api)
                 with pytest.raises(SendError) as told:
                     await run.tell("hello", at(ann))

@@ -45,7 +45,7 @@ async def test_a_token_that_is_taken_back_ends_the_channel_in_plain_words(hook: 
             await run.until_advancing(clock, run.task.done)
             with pytest.raises(Denied, match="BotFather"):
                 run.task.result()
-            assert run.links == [True, False]
+            assert run.links == [True, False, False]
 
 
 BREAKS: dict[str, Callable[[BotApi], object]] = {

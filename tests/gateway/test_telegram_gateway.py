@@ -85,8 +85,6 @@ async def test_the_default_pace_stays_below_the_flood_limits(tmp_path: Path) -> 
 SENDS: dict[str, tuple[str, dict[str, Any], int]] = {
     "dropped before": ("drop", {}, 0),
     "dropped after": ("drop", {"after": True}, 1),
-    "500 after": ("500", {"after": True}, 1),
-    "502 before": ("502", {}, 0),
     "silent": ("stall", {"after": True}, 1),
 }
 
@@ -104,10 +102,6 @@ async def test_a_reply_without_an_answer_is_uncertain_and_never_sent_again(what:
                     it.api.faults.drop("sendMessage", **more)
                 case "stall":
                     it.api.faults.stall("sendMessage", **more)
-                case "502":
-                    it.api.faults.say("sendMessage", BAD_GATEWAY, status=502, kind="text/html")
-                case _:
-                    it.api.faults.fail("sendMessage", 500, **more)
             broken = it.say(ann)
             await it.api.called("sendMessage", 2)
             await it.calm()
@@ -122,6 +116,27 @@ async def test_a_reply_without_an_answer_is_uncertain_and_never_sent_again(what:
         (part,) = [part for part in await it.facts(PartEnded) if part.state == "uncertain"]
         assert part.reason
         assert it.api.token not in part.reason
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("page", [False, True])
+@story
+async def test_a_reply_that_met_a_failing_server_is_there_once(page: bool, after: bool, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        (ann,) = people(it, 1)
+        async with it.inside():
+            await it.answered(it.say(ann))
+            if page:
+                it.api.faults.say("sendMessage", BAD_GATEWAY, status=502, kind="text/html", after=after)
+            else:
+                it.api.faults.fail("sendMessage", 500, after=after)
+            broken = it.say(ann)
+            await it.answered(broken)
+            await it.answered(it.say(ann))
+            await it.calm()
+        fair(await it.verdict())
+        assert it.heard(broken) == 1
+        assert [delivery.state for delivery in await it.facts(Delivery)] == ["sent"] * 3
 
 
 @story

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from channels.base import Channel
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
-from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, RoomId
+from tests.channels.discord_faults_kit import Hasty
 from tests.channels.kits.base import COMMANDS, Kit, Where
 from tests.servers.bot_api import BotApi, Chat, units
 
@@ -31,6 +31,7 @@ class TelegramKit(Kit):
         self.name = ChannelName("telegram.test")
         self.nowhere = RoomId("-100999")
         self.api = BotApi()
+        self.clock = Hasty(1)
         self.people = {name: self.api.person(name) for name in ("alice", "bob")}
         self.rooms = {name: self.api.group(name) for name in ("room", "other")}
 
@@ -49,7 +50,7 @@ class TelegramKit(Kit):
                 "flood": {"per_chat_s": 0, "group_per_min": 1000, "overall_per_s": 1000},
             }
         )
-        return TelegramChannel(self.name, config, SystemClock(), cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
+        return TelegramChannel(self.name, config, self.clock, cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(str(self.rooms[where].id)))
@@ -143,6 +144,7 @@ class TelegramKit(Kit):
 
     async def bad_login(self) -> None:
         self.api.token = "7000000001:another"
+        self.clock.times = 200.0  # it is asked for minutes whether that is so
 
     async def cut(self) -> None:
         await self.away()
