@@ -287,6 +287,14 @@ class HasNick(Protocol):
 
 
 @runtime_checkable
+class KnowsPeople(Protocol):
+    """Sends what is for one person only while they are known to be there: else `send` raises `Away`."""
+
+    async def seen(self, at: Address) -> None:
+        """Return once that person may be there again, or once it is not known any more who comes."""
+
+
+@runtime_checkable
 class CanWhisper(Protocol):
     """Writes to people who share no room with it."""
 
@@ -422,6 +430,7 @@ class CanList(Protocol):
 # +-- Denied        stop, tell the operator
 # +-- Unreachable   surely not sent; try again when the link is up
 # +-- RateLimited   surely not sent; wait
+# +-- Away          surely not sent; wait until the person is seen
 # +-- Rejected      surely not sent; tell the agent
 # +-- Uncertain     not known; record, resend only where repeats are dropped
 
@@ -448,6 +457,10 @@ class RateLimited(SendError):
     def __init__(self, reason: str, *, retry_after_s: float) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+
+
+class Away(SendError):
+    """Surely not sent: it is for one person, who is not known to be there. Try again once seen (`KnowsPeople`)."""
 
 
 class Rejected(SendError):

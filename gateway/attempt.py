@@ -102,7 +102,9 @@ class Attempt:
                     since_s=self.since_s(part, result),
                     resend_s=self.resend_s,
                 )
-                logger.warning("post %s part %d is %s: %s", key, part.index, found.state, found.reason)
+                known = found.state == "waiting" and part.reason == found.reason
+                level = logging.DEBUG if known else logging.WARNING
+                logger.log(level, "post %s part %d is %s: %s", key, part.index, found.state, found.reason)
                 ended.append(
                     PartEnded(
                         post=key,

@@ -7,13 +7,15 @@ Within a conversation posts go out in order; conversations do not wait for each 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import Channel, Rejected
+from channels.base import Away, Channel, KnowsPeople, Rejected
+from channels.tasks import within
 from gateway import retry
 from gateway.attempt import Attempt, bug
 from gateway.clock import Clock
@@ -65,6 +67,8 @@ class Outbox:
         """Set while it is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
+        self._away: set[ConversationId] = set()
+        """Where the next post is for somebody who is not there: nothing is under way."""
         self._flying: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
         """What is handed over just now."""
         self._stopping = False
@@ -103,7 +107,7 @@ class Outbox:
 
     async def said(self, place: ConversationId, grace_s: float) -> None:
         """Return once nothing waits to be said there, or after `grace_s` seconds of real time."""
-        if worker := self._workers.get(place):
+        if (worker := self._workers.get(place)) and place not in self._away:
             await asyncio.wait({worker}, timeout=grace_s)
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
@@ -111,7 +115,8 @@ class Outbox:
 
         Returns once what was begun has ended, or after `grace_s` more.
         """
-        working = [task for place, task in self._workers.items() if Address.parse(place).channel == channel]
+        named = {place for place in self._workers if Address.parse(place).channel == channel}
+        working = [self._workers[place] for place in named - self._away]
         if working and self._link(channel).is_set():
             await asyncio.wait(working, timeout=grace_s)
         self.link(channel, up=False)
@@ -120,8 +125,8 @@ class Outbox:
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
-        if self._workers:
-            await asyncio.wait(self._workers.values(), timeout=grace_s)
+        if working := self._working():
+            await asyncio.wait(working, timeout=grace_s)
         self._stopping = True
         for event in self._links.values():
             event.set()  # whoever waits for a link wakes, and sees that we stop
@@ -129,9 +134,9 @@ class Outbox:
     async def close(self) -> None:
         """End all work. Call after the channels have ended: their sends then say what became of them."""
         workers = list(self._workers.values())
-        if workers:
+        if working := self._working():
             # An attempt that is over still has to be written down; one that is not stays `sending`.
-            await asyncio.wait(workers, timeout=SETTLE_S)
+            await asyncio.wait(working, timeout=SETTLE_S)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -149,13 +154,14 @@ class Outbox:
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
-        attempt, cutter = Attempt(post, self._clock, self._record), None
+        attempt, cutter, away = Attempt(post, self._clock, self._record), None, False
         while not parts or retry.window(parts, 1):
             channel = await self._ready(item)
             if channel is None:
                 return
             if retry.unsaid(parts) and self._age_s(item) >= retry.MAX_AGE_S:
-                await self._record(post, [self._delivery(post, "failed", "the link was down for too long")])
+                reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
+                await self._record(post, [self._delivery(post, "failed", reason)])
                 return
             if not parts or (attempt.cut and channel is not cutter):  # another one may cut it in another way
                 try:
@@ -171,17 +177,39 @@ class Outbox:
             able = channel.capabilities
             attempt.resend_s = able.resend_s
             window = retry.window(parts, able.window, resend_s=able.resend_s)
-            ended, wait_s = attempt.judge(window, await self._send(channel, post, attempt, window), self._age_s(item))
+            results = await self._send(channel, post, attempt, window)
+            ended, wait_s = attempt.judge(window, results, self._age_s(item))
+            away = any(isinstance(one, Away) for one in results)
+            news = [end for end in ended if attempt.tells(end) or (away and parts[end.part].reason != end.reason)]
             for end in ended:
                 parts[end.part] = retry.after(replace(parts[end.part], first_at=attempt.first(parts[end.part])), end)
             finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
-            await self._record(post, [*filter(attempt.tells, ended), *finished])
+            await self._record(post, [*news, *finished])
             if finished:
                 return
-            if wait_s:
+            if away:
+                await self._until_seen(channel, post, wait_s)
+            elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the word on the whole.
         await self._record(post, [self._delivery(post, *retry.sum_up(parts))])
+
+    async def _until_seen(self, channel: Channel, post: Post, most_s: float) -> None:
+        """Return once whoever the post is for may be there, or after `most_s`."""
+        place = post.to.conversation
+        self._away.add(place)
+        try:
+            if isinstance(channel, KnowsPeople):
+                with contextlib.suppress(TimeoutError):
+                    await within(self._clock, most_s, channel.seen(post.to))
+            else:
+                await self._clock.sleep(most_s)
+        finally:
+            self._away.discard(place)
+
+    def _working(self) -> list[asyncio.Task[None]]:
+        """What may soon be said."""
+        return [task for place, task in self._workers.items() if place not in self._away]
 
     async def _ready(self, item: OutboxPost) -> Channel | None:
         """What the post goes to, once its link is up. None: we stop, or it is no longer to be waited for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from channels.base import RateLimited, SendError, Uncertain, Unreachable
+from channels.base import Away, RateLimited, SendError, Uncertain, Unreachable
 from gateway.records import PartEnded
 from gateway.store import OutboxPart
 
@@ -13,6 +13,8 @@ MAX_AGE_S = 24 * 3600.0
 """An answer to yesterday's question is worse than none; Telegram keeps updates for the same time."""
 FIRST_WAIT_S = 1.0
 MAX_WAIT_S = 60.0
+FIRST_AWAY_S, MAX_AWAY_S = 10.0, 300.0
+"""Until a person is looked for again of whom there was no sign: they may be about to log in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,10 @@ def verdict(
     wait_s = min(FIRST_WAIT_S * 2.0 ** min(max(attempts, 1) - 1, 10), MAX_WAIT_S)
     if isinstance(error, RateLimited):
         wait_s = error.retry_after_s
+    if isinstance(error, Away):
+        wait_s = min(FIRST_AWAY_S * wait_s, MAX_AWAY_S)
     match error:
-        case Uncertain() | RateLimited() | Unreachable():
+        case Uncertain() | RateLimited() | Unreachable() | Away():
             if since_s is not None and not (since_s >= 0.0 and resendable(since_s + wait_s, resend_s)):
                 return Verdict(state="uncertain", reason=error.reason)
             if age_s >= MAX_AGE_S:

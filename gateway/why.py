@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.events import Alarm, Delivery
 from gateway.fates import Fate, fates
-from gateway.records import Handled, Judged, Queued, Rewound, TurnEnded, is_inner
+from gateway.records import Handled, Judged, PartEnded, Queued, Rewound, TurnEnded, is_inner
 from gateway.store import Reader, Stored
 from gateway.store.lines import line, printable
 
@@ -201,6 +201,13 @@ async def _reply(reader: Reader, cause: Stored, word: str = "reply") -> list[str
 async def _delivered(reader: Reader, queued: Stored, fact: Queued, word: str) -> list[str]:
     ended = await reader.by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
     if ended is None or not isinstance(ended.fact, Delivery):
-        return [f"the {word} (entry {queued.seq}) is still to be delivered"]
+        return [f"the {word} (entry {queued.seq}) is still to be delivered{await _waits(reader, queued, fact)}"]
     reason = f": {ended.fact.reason}" if ended.fact.reason else ""
     return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
+
+
+async def _waits(reader: Reader, queued: Stored, fact: Queued) -> str:
+    """What a post waits for, as its newest attempt has it."""
+    parts = await reader.newest(_MOST, after=queued.seq, kinds=["part"], conversation=queued.conversation)
+    ended = [one.fact for one in parts if isinstance(one.fact, PartEnded) and one.fact.post == fact.post.key]
+    return f": {ended[-1].reason}" if ended and ended[-1].state == "waiting" else ""

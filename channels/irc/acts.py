@@ -5,11 +5,13 @@ from typing import Final
 
 from channels.base import People, Rejected
 from channels.irc.compose import reply_tags
+from channels.irc.identity import is_direct
+from channels.irc.parts import Direct
 from channels.irc.senders import id_of
 from channels.irc.session import Session
 from channels.irc.wire import line, tagged
 from channels.text import line as one_line
-from gateway.events import MessageId, Sender
+from gateway.events import MessageId, RoomId, Sender
 
 _MOST_ID_BYTES: Final = 500
 _MOST_REACTION_BYTES: Final = 64
@@ -19,7 +21,7 @@ _NOT_THERE: Final = ("(403)", "(442)")
 _ACCOUNTS: Final = "Who is logged in to services is known only as far as the server has told us."
 
 
-async def react(session: Session, target: str, message: MessageId, reaction: str, *, add: bool) -> None:
+async def react(session: Session, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool) -> None:
     """Put it there or take it off: https://ircv3.net/specs/client-tags/react. Raises SendError."""
     name, said = "draft/react" if add else "draft/unreact", one_line(reaction, len(reaction))
     if "message-tags" not in session.login.caps or not session.isupport.relays(name) or session.writing.unknown:
@@ -29,10 +31,10 @@ async def react(session: Session, target: str, message: MessageId, reaction: str
     about = reply_tags(message, session.login.caps, session.isupport)
     if not about or len(message.encode("utf-8", "replace")) > _MOST_ID_BYTES:
         raise Rejected(_NO_IDS)
-    await _do(session, "TAGMSG", target, about | {f"+{name}": said})
+    await _do(session, "TAGMSG", target, about | {f"+{name}": said}, chat=chat)
 
 
-async def delete(session: Session, target: str, message: MessageId) -> None:
+async def delete(session: Session, target: str, chat: RoomId, message: MessageId) -> None:
     """Take one of ours back: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
 
     Operators may take back what others said, so only what we know to be ours is asked for.
@@ -42,7 +44,7 @@ async def delete(session: Session, target: str, message: MessageId) -> None:
     if message not in session.memory.own:
         raise Rejected("that is not known to be a message of ours: only what was said since the start is")
     try:
-        await _do(session, "REDACT", target, {}, message)
+        await _do(session, "REDACT", target, {}, message, chat=chat)
     except Rejected as refused:
         if "UNKNOWN_MSGID" not in refused.reason:
             raise
@@ -86,6 +88,7 @@ async def _do(
     tags: Mapping[str, str],
     *middles: str,
     trailing: str | None = None,
+    chat: RoomId | None = None,
 ) -> None:
     """Say one line; return once the server has certainly taken it. Raises SendError."""
     if "," in target or target.startswith("$"):
@@ -94,7 +97,14 @@ async def _do(
         raw = tagged(line(command, target, *middles, trailing=trailing), tags)
     except ValueError as error:
         raise Rejected(f"that cannot be said to {target!r}") from error
-    await session.outgoing.send([raw], session.isupport.fold(target), alone=command)
+    direct = None
+    if chat is not None and is_direct(chat):
+        direct = Direct(
+            chat,
+            lambda _nick, text: (text,),
+            lambda nick, _text, _first: tagged(line(command, nick, *middles, trailing=trailing), tags),
+        )
+    await session.outgoing.send([raw], session.isupport.fold(target), alone=command, direct=direct)
 
 
 def people(session: Session, target: str, chat: str, most: int) -> People:

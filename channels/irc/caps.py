@@ -19,6 +19,7 @@ WANTED: Final = frozenset(
         "draft/message-redaction",
         "draft/multiline",
         "echo-message",
+        "extended-monitor",
         "extended-join",
         "invite-notify",
         "labeled-response",

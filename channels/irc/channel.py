@@ -104,7 +104,11 @@ class IrcChannel:
         """What is connected, and what a place is called there now."""
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
-        return self._session, self._session.moves.nick(at.room)
+        return self._session, self._session.identities.nick(at.room)
+
+    async def seen(self, at: Address) -> None:
+        if self._session is not None:
+            await self._session.seen(at.room)
 
     typing_every_s = EVERY_S
 
@@ -134,10 +138,10 @@ class IrcChannel:
         return None if known is None else "everybody" if known else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await acts.react(*self._there(at), message, reaction, add=add)
+        await acts.react(*self._there(at), at.room, message, reaction, add=add)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await acts.delete(*self._there(at), message)
+        await acts.delete(*self._there(at), at.room, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
         await acts.set_topic(*self._there(at), topic)

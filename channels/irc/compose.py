@@ -85,11 +85,14 @@ class Said:
 
 def singly(command: str, target: str, body: str, line_bytes: int, tags: dict[str, str]) -> Said:
     """Each line as a message of its own. Raises ValueError for a target that is none."""
-    # Usually one piece each: the room for text may have shrunk since the post was split.
-    shown = [one for one in body.split(LINE_BREAK) if one.strip()]
-    bodies = [piece for one in shown for piece in (cut(one, line_bytes) or split(one, line_bytes))]
-    lines = [line(command, target, trailing=piece) for piece in bodies]
+    lines = [line(command, target, trailing=piece) for piece in pieces(body, line_bytes)]
     return Said([tagged(raw, {} if number else tags) for number, raw in enumerate(lines)])
+
+
+def pieces(body: str, line_bytes: int) -> list[str]:
+    """The texts of its lines. Usually one each: the room for text may have shrunk since the post was split."""
+    shown = [one for one in body.split(LINE_BREAK) if one.strip()]
+    return [piece for one in shown for piece in (cut(one, line_bytes) or split(one, line_bytes))]
 
 
 def together(
@@ -97,8 +100,8 @@ def together(
 ) -> Said | None:
     """All lines as one message; None: they are one line, or do not fit. Raises ValueError like `singly`."""
     groups = [_exactly(one, line_bytes) for one in body.split(LINE_BREAK) if one.strip()]
-    pieces = [piece for group in groups for piece in group]
-    if len(pieces) < 2 or not limits.allow(pieces):  # noqa: PLR2004 - one line needs no batch
+    flat = [piece for group in groups for piece in group]
+    if len(flat) < 2 or not limits.allow(flat):  # noqa: PLR2004 - one line needs no batch
         return None
     lines = [tagged(line("BATCH", f"+{reference}", "draft/multiline", target), tags)]
     for group in groups:

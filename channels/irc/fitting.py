@@ -2,6 +2,7 @@
 
 from channels.irc.compose import gathered
 from channels.irc.config import IrcConfig
+from channels.irc.identity import is_direct
 from channels.irc.paging import pages_of, surely_bytes
 from channels.irc.senders import target_of
 from channels.irc.sending import calling_few
@@ -14,7 +15,9 @@ def split(post: Post, config: IrcConfig, session: Session | None) -> tuple[str, 
     cut, target = pages(post, config, session), target_of(post.to.room)
     page, limits = cut[min(post.page, len(cut)) - 1], session.multiline if session else None
     page = calling_few(session, target, page) if session else page
-    return gathered(page, body_bytes(target, config, session), limits) if limits else page
+    return (
+        gathered(page, body_bytes(target, config, session), limits) if limits and not is_direct(post.to.room) else page
+    )
 
 
 def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple[str, ...], ...]:
@@ -22,7 +25,8 @@ def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple
     target = target_of(post.to.room)
     surely = surely_bytes(config.nick, target)
     page_lines = 0 if post.style == "notice" else config.page_lines  # who approves must have seen all of it
-    return pages_of(post.text, surely, _line_bytes(target, config, session), page_lines)
+    most = body_bytes if is_direct(post.to.room) else _line_bytes  # what is for one person goes line by line
+    return pages_of(post.text, surely, most(target, config, session), page_lines)
 
 
 def _line_bytes(target: str, config: IrcConfig, session: Session | None) -> int:

@@ -8,24 +8,27 @@ server answers by label, each line is confirmed by its own answer instead, howev
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from channels.base import Going, SendError, Uncertain, Unreachable, unrecorded
+from channels.base import Away, Going, SendError, Uncertain, Unreachable, unrecorded
 from channels.irc import refusals
 from channels.irc.batches import Answered, Heard
 from channels.irc.bucket import Bucket
+from channels.irc.identity import State, absence
 from channels.irc.isupport import Isupport
 from channels.irc.labels import Labels
-from channels.irc.parts import Barrier, Item, finish
+from channels.irc.parts import NOBODY, Barrier, Direct, Item, finish
+from channels.irc.senders import target_of
 from channels.irc.window import Verdict, Window
 from channels.irc.wire import Line, line, tagged
 from gateway.clock import Clock
-from gateway.events import Receipt
+from gateway.events import Receipt, RoomId
 
 WINDOW = 4
 """Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
 _MOST_LINES = 64
 """The same for lines, so that answers to CTCP never pile up."""
+_MOST_AGAIN = 2
 
 
 class Outgoing:
@@ -47,7 +50,16 @@ class Outgoing:
         """The server agreed to answer by label. Set it as that changes; what is under way goes on as it began."""
         self._deaf_to_labels = False
         """It does not keep to that."""
-        self._tokens = itertools.count(1)
+        self.whom: Callable[[RoomId], tuple[str, State]] = lambda chat: (target_of(chat), "known")
+        """As `Identities.whom`."""
+        self.ask: Callable[[str], list[str]] = lambda _: []
+        """As `Identities.ask`."""
+        self.fold: Callable[[str], str] = str.lower
+        self._asked: dict[str, tuple[float, list[Item]]] = {}
+        """Folded nick -> since when WHOIS is to tell who has it, and what waits for that."""
+        self._behind: list[Item] = []
+        """What waits until it is known what became of lines to the same person under another nick."""
+        self._tokens, self._numbers = itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
         self._lost = ""
 
@@ -79,17 +91,26 @@ class Outgoing:
         self._wake.set()
 
     async def send(
-        self, lines: list[str], target: str, going: Going = unrecorded, *, whole: str = "", alone: str = ""
+        self,
+        lines: list[str],
+        target: str,
+        going: Going = unrecorded,
+        *,
+        whole: str = "",
+        alone: str = "",
+        direct: Direct | None = None,
     ) -> Receipt:
         """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
 
         `whole`: the lines are one multiline batch with this text. `alone`: it is this command, and no message: it
-        gets barriers of its own, so that its refusal is never taken for a message's. `going` is awaited when it is
-        the part's turn and the pace allows, before anything of it is written.
+        gets barriers of its own, so that its refusal is never taken for a message's. `direct`: it goes only while that
+        person is known to have a nick; else `Away` is raised. `going` is awaited when it is the part's turn and the
+        pace allows, before anything of it is written.
         """
         if self._lost:
             raise Unreachable(self._lost)
-        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone)
+        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone, direct)
+        item.texts, item.number = tuple(lines), next(self._numbers)
         assert item.done is not None
         self._waiting.append(item)
         self._wake.set()
@@ -108,6 +129,8 @@ class Outgoing:
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
                 continue  # who was first may have been cancelled meanwhile
+            if not barrier and not self._addressed(self._waiting[0]):
+                continue
             if not barrier and not self._waiting[0].gone:
                 await self._go(self._waiting[0])
                 continue  # the connection may be gone, or a barrier due, by now
@@ -116,6 +139,72 @@ class Outgoing:
                 self._write_ping()
             else:
                 self._write_next()
+
+    def _addressed(self, item: Item) -> bool:
+        """Whether it may be written now, to whoever it is for. Else it is put aside, or given up."""
+        if item.direct is None or not item.lines:
+            return True
+        nick, state = self.whom(item.direct.chat)
+        folded = self.fold(nick)
+        if state == "known":
+            if not self._elsewhere(item.direct.chat, folded):
+                item.nick, item.target = nick, folded
+                return True
+            self._behind.append(self._waiting.popleft())
+            if self._unconfirmed:
+                self._bucket.take()
+                self._write_ping()
+        elif state == "other":
+            self._waiting.popleft()
+            self._give_up(item, item.direct.chat)
+        elif folded in self._asked:
+            self._asked[folded][1].append(self._waiting.popleft())
+        elif self._window.addresses(folded):  # a refusal of these lines would be taken for an answer, or the reverse
+            self._bucket.take()
+            self._write_ping()
+        else:
+            self._asked[folded] = self._clock.monotonic(), [self._waiting.popleft()]
+            for raw in self.ask(nick):
+                self._bucket.take()
+                if not self._write(raw):
+                    self.close("the connection is lost")
+                    break
+        return False
+
+    def _elsewhere(self, chat: RoomId, folded: str) -> bool:
+        """Whether lines to the same person under another nick are not answered yet: they may have to go again."""
+        open_ = [*self._unconfirmed, *(item for ping in self._pings for item in ping.covers), *self._labels.owners()]
+        return any(one.direct is not None and one.direct.chat == chat and one.target != folded for one in open_)
+
+    def _give_up(self, item: Item, chat: RoomId) -> None:
+        """Nobody that we know of is the person who it is for."""
+        self._unlabelled.discard(item)
+        self._labels.forget(item)
+        if item.done is not None and not item.done.done():
+            cut_off = Uncertain(f"perhaps not all of it was said: {absence(chat)}")
+            item.done.set_exception(cut_off if item.written else Away(absence(chat)))
+
+    def _put_back(self, items: Iterable[Item]) -> None:
+        """They are the next ones, in their order."""
+        first = 1 if self._waiting and self._waiting[0].written else 0
+        for item in sorted(items, key=lambda one: one.number):
+            position = first
+            while position < len(self._waiting) and 0 < self._waiting[position].number < item.number:
+                position += 1
+            self._waiting.insert(position, item)
+        self._wake.set()
+
+    def told(self, nick: str) -> None:
+        """The server has answered WHOIS about this (folded) nick."""
+        _, items = self._asked.pop(nick, (0.0, []))
+        self._put_back(items)
+
+    def unanswered(self, before_s: float) -> bool:
+        """Go on with what waits for an answer to WHOIS since before; whether anything does."""
+        late = [nick for nick, (since_s, _) in self._asked.items() if since_s < before_s]
+        for nick in late:
+            self.told(nick)
+        return bool(late)
 
     async def _go(self, item: Item) -> None:
         """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
@@ -164,11 +253,11 @@ class Outgoing:
                     self._unlabelled.discard(item)
                     self._unconfirmed.append(item)
                 elif item.done is not None and (verdict := self._labels.written(item)):
-                    finish(item, verdict)
+                    self._finish(item, verdict)
 
     def _marked(self, item: Item) -> str:
         """The next line as it goes out, with a label if the server knows what to do with it; and remember it."""
-        raw = item.lines[0]
+        raw = self._made(item)
         if not item.target:
             return raw
         if item.written == 0 and item.done is not None and (self._deaf_to_labels or not self.labelled):
@@ -180,6 +269,30 @@ class Outgoing:
             self._window.wrote(item, item.target, item.whole or raw.partition(" :")[2])
             return raw
         return tagged(raw, {"label": self._labels.wrote(item, self._clock.monotonic())})
+
+    def _made(self, item: Item) -> str:
+        """Its next line."""
+        if item.direct is None:
+            return item.lines[0]
+        pieces = item.direct.fit(item.nick, item.lines[0])
+        if len(pieces) > 1:
+            item.lines.popleft()
+            item.lines.extendleft(reversed(pieces))
+        return item.direct.line(item.nick, item.lines[0], item.written == 0)
+
+    def _finish(self, item: Item, verdict: Verdict) -> None:
+        """Tell whoever waits for it, unless it goes again to the same person under the nick that they have now."""
+        refused = verdict.fate == "refused" and verdict.reason.endswith(NOBODY)
+        if item.direct is None or not refused or item.again >= _MOST_AGAIN or self.whom(item.direct.chat)[1] == "other":
+            finish(item, verdict)
+        else:
+            item.again, item.written, item.lines = item.again + 1, 0, deque(item.texts)
+            self._behind.append(item)
+
+    def _answered(self) -> None:
+        """Something that was written is answered."""
+        behind, self._behind = self._behind, []
+        self._put_back(behind)
 
     def oldest_ping_age_s(self) -> float:
         """How long the oldest unanswered barrier has been waiting; 0: none is."""
@@ -200,7 +313,8 @@ class Outgoing:
             if isinstance(heard, Heard):
                 self._labels.heard(heard.label, heard.line)
             if not (isinstance(heard, Heard) and not heard.whole) and (ended := self._labels.answered(heard.label)):
-                finish(*ended)
+                self._finish(*ended)
+                self._answered()
             return
         if isinstance(heard, Answered):
             return
@@ -224,7 +338,8 @@ class Outgoing:
             ping = self._pings.popleft()
             verdicts = ping.window.verdicts()
             for item in ping.covers:
-                finish(item, verdicts[item])
+                self._finish(item, verdicts[item])
+        self._answered()
 
     def close(self, reason: str) -> None:
         """The connection is gone: written parts are uncertain, waiting ones were surely not sent."""
@@ -232,7 +347,10 @@ class Outgoing:
         # Taken apart before anybody is told: whoever is told may look.
         items = [item for ping in self._pings for item in ping.covers] + self._unconfirmed + list(self._waiting)
         items += [item for item in self._labels.owners() if item not in items]
+        items += [*self._behind, *(item for _, waiting in self._asked.values() for item in waiting)]
         self._waiting.clear()
+        self._behind.clear()
+        self._asked.clear()
         self._pings.clear()
         self._unconfirmed, self._window, self._labels = [], Window(), Labels()
         for item in items:

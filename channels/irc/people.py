@@ -53,6 +53,11 @@ class People:
         nicks = self._rooms.get(isupport.fold(room))
         return None if nicks is None else frozenset(nicks)
 
+    def nicks_of(self, who: str) -> list[str]:
+        """Those of the people we see who are logged in to this account."""
+        found = [nick for nick, account in self._accounts.items() if account == who]
+        return [self.mask(nick).partition("!")[0] for nick in found]
+
     def mask(self, folded: str) -> str:
         """Of a folded nick, in its own spelling."""
         return self._masks.get(folded, folded)

@@ -1,7 +1,9 @@
 """One part of a post to the server, in the best form that it takes; and that one is being written."""
 
 from channels.base import Going, Part, Rejected, unrecorded
-from channels.irc.compose import reply_tags, singly, together
+from channels.irc.compose import pieces, reply_tags, singly, together
+from channels.irc.identity import is_direct
+from channels.irc.parts import Direct
 from channels.irc.session import Session
 from channels.irc.wire import line, tagged
 from gateway.events import Receipt, RoomId
@@ -9,7 +11,7 @@ from gateway.safety.mentions import without_nicks
 
 
 async def deliver(session: Session, target: str, part: Part, going: Going) -> Receipt:
-    """Return once the server has certainly taken it. Raises SendError."""
+    """Return once the server has certainly taken it. Raises SendError: `Away` if it is for somebody not there."""
     command = "NOTICE" if part.style == "notice" else "PRIVMSG"
     if "," in target or target.startswith("$"):
         raise Rejected(f"{target} is not one room or person")
@@ -23,6 +25,13 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
     except ValueError as error:
         raise Rejected(f"{target!r} is not a room or nick") from error
     session.writing.said(folded)  # who sees a message knows that we are not writing any more
+    if is_direct(part.to.room):
+        direct = Direct(
+            part.to.room,
+            lambda nick, text: pieces(text, session.body_bytes(nick)),
+            lambda nick, text, first: tagged(line(command, nick, trailing=text), tags if first else {}),
+        )
+        return await session.outgoing.send(pieces(part.body, limit), folded, going, direct=direct)
     if whole is not None:
         try:
             return await session.outgoing.send(whole.lines, folded, going, whole=whole.whole)
@@ -45,9 +54,9 @@ def calling_few(session: Session, target: str, lines: tuple[str, ...]) -> tuple[
 
 def show_typing(session: Session, room: RoomId, now_s: float, *, active: bool) -> None:
     """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
-    target = session.moves.nick(room)
+    target, state = session.whom(room) if is_direct(room) else (room, "known")
     folded = session.isupport.fold(target)
-    if "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
+    if state == "other" or "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
         return
     try:
         raw = tagged(line("TAGMSG", target), {"+typing": "active" if active else "done"})

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterable
 
@@ -13,11 +14,11 @@ from channels.irc.compose import LOCAL, Limits
 from channels.irc.config import IrcConfig
 from channels.irc.ctcp import Ctcps
 from channels.irc.history import PONG
+from channels.irc.identity import Identities, State
 from channels.irc.inbound import View
 from channels.irc.isupport import Isupport
 from channels.irc.mask import Mask
 from channels.irc.memory import NO_CURSOR, Memory
-from channels.irc.moves import Moves
 from channels.irc.outgoing import Outgoing
 from channels.irc.people import People, who
 from channels.irc.presence import Presence
@@ -30,10 +31,12 @@ from channels.irc.telling import Put, Telling
 from channels.irc.wire import Line, line, parse
 from channels.irc.writing import Writing
 from gateway.clock import Clock
-from gateway.events import ChannelName
+from gateway.events import ChannelName, RoomId
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.irc")
+_WHOIS_S = 15.0
+"""Longer than servers take to answer WHOIS."""
 _ADRIFT_S = 60.0
 """How long services may take to let us in again."""
 
@@ -59,7 +62,7 @@ class Session:
         self._secure_port = secure_port
         self.memory = memory
         self._telling = Telling(put, memory, lambda: LOCAL + new_id(clock.now()), config.history_age)
-        self._batches, self.people, self._splits, self.moves = Batches(), People(), Splits(), Moves()
+        self._batches, self.people, self._splits, self.identities = Batches(), People(), Splits(), Identities()
         self.openness = Openness()
         self._mask, self.writing, self._numbers = Mask(), Writing(), itertools.count(1)
         self.heard_s = self._adrift_s = clock.monotonic()
@@ -67,6 +70,10 @@ class Session:
         self.isupport = Isupport()
         self.nick = config.nick
         self.outgoing = Outgoing(clock, Bucket(config.flood.burst, config.flood.per_s, self.heard_s), write)
+        self.outgoing.whom = self.whom
+        self.outgoing.fold = lambda name: self.isupport.fold(name)  # noqa: PLW0108 - `isupport` changes
+        self.outgoing.ask = lambda nick: self.identities.ask(nick, self.isupport)
+        self._awaited: list[tuple[RoomId, asyncio.Future[None]]] = []
         self.presence = Presence(name, config, memory, self.outgoing.say, self.heard_s)
         self.ready = asyncio.Event()
         """Welcomed, and the server has said all it says on its own (end of MOTD)."""
@@ -82,6 +89,20 @@ class Session:
         """Say the first lines."""
         for raw in self.login.start():
             self._write(raw)
+
+    def whom(self, chat: RoomId) -> tuple[str, State]:
+        """As `Identities.whom`, at this moment."""
+        self.identities.accounts_told = "account-notify" in self.login.caps
+        return self.identities.whom(chat, self.people, self.isupport, self._clock.monotonic())
+
+    async def seen(self, chat: RoomId) -> None:
+        """Return once there is a sign of that person, or the connection has ended."""
+        sign: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.append((chat, sign))
+        try:
+            await sign
+        finally:
+            self._awaited.remove((chat, sign))
 
     @property
     def multiline(self) -> Limits | None:
@@ -104,6 +125,9 @@ class Session:
         """Nothing more will be heard: tell what was held back, and whoever waits for a room."""
         self._telling.flush(self._clock.now())
         self.presence.close()
+        for _, sign in self._awaited:
+            if not sign.done():
+                sign.set_result(None)
 
     def on_line(self, raw: str) -> None:
         """Handle one line. May raise on what nobody thought of: the connection logs that and goes on."""
@@ -178,11 +202,12 @@ class Session:
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self.people.feed(said, self.nick, self.isupport)
-        self.moves.feed(said, self.people, self.isupport)
+        self.identities.feed(said, self.people, self.isupport)
         if not quiet:
             self._telling.live(said, self._view(), now)
         if said.command != "JOIN":
             self.people.feed(said, self.nick, self.isupport)
+        self._identify(said)
         self._say(line("NAMES", room) for room in self.people.ranks.doubted())
         self._mask.feed(said, mine=mine)
         match said.command:
@@ -212,6 +237,17 @@ class Session:
         """Learn who may enter our rooms, as far as nothing else is to be said: nobody waits for it."""
         while (room := self.openness.wanted()) and self.outgoing.aside(line("MODE", room)):
             self.openness.asked(room)
+
+    def _identify(self, said: Line) -> None:
+        """Go on with what waits to know who has a nick, or for somebody to come back."""
+        if told := self.identities.answered(said, self.isupport, self.heard_s):
+            self.outgoing.told(told)
+        elif said.command == "421" and said.param(1).upper() == "WHOIS":
+            self.identities.deaf = True
+            self.outgoing.unanswered(math.inf)
+        for chat, sign in self._awaited:
+            if not sign.done() and self.identities.may_be_back(chat, said, self.isupport):
+                sign.set_result(None)
 
     def _ask_who(self, room: str) -> None:
         """Learn the accounts of who was there before us, if the server tells of changes but not with each line."""
@@ -256,6 +292,8 @@ class Session:
         self.presence.keep_up(self.nick, self.isupport, now_s)
         self._telling.keep_up(self._clock.now())
         self._ask_modes()
+        if self.outgoing.unanswered(now_s - _WHOIS_S):
+            self.identities.deaf = not self.identities.heard
         if self.login.adrift and now_s - self._adrift_s > _ADRIFT_S:
             self.end("the services logged us out and do not let us in again")
 

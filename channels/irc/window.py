@@ -55,6 +55,10 @@ class Window(Generic[Owner]):
         """One line went out."""
         self._lines.append(_Written(owner, target, text))
 
+    def addresses(self, target: str) -> bool:
+        """Whether a line to it is among them."""
+        return any(line.target == target for line in self._lines)
+
     def echo(self, target: str, text: str, msgid: str | None) -> None:
         """The server showed us a line of ours. A text that we did not write (a bouncer's other client) is ignored."""
         lines = [line for line in self._lines if line.target == target]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import Going, Rejected, Uncertain, Unreachable
+from channels.base import Away, Going, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.text import outward
 from gateway.clock import ManualClock, SystemClock
@@ -79,6 +79,8 @@ async def test_a_refusal_names_its_reason(options: Options) -> None:
         with pytest.raises(Rejected, match="Cannot send"):
             await run.channel.send(part("x"))
         with pytest.raises(Rejected, match="No such nick"):
+            await run.channel.send(part("x", room="nobody"))
+        with pytest.raises(Away, match="nobody is not there as a@h; it waits"):
             await run.channel.send(part("x", room="nobody!a@h"))
         for room in ("a b", "#a,#b", ":x"):
             with pytest.raises(Rejected):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.base import (
+    Away,
     Denied,
     Going,
     Part,
@@ -23,6 +24,7 @@ from gateway.events import Address, Post, PostKey, Receipt, RoomId
 from gateway.outbox import LOST_IN_CRASH
 from gateway.records import PartEnded, Queued, Sending
 from gateway.store import Entry, Store
+from gateway.why import why
 from tests.gateway.outbox_kit import NAME, Postman, office, play
 
 
@@ -284,3 +286,63 @@ def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> None:
 )
 def test_retry_policy(error: SendError, attempts: int, age_s: float, expected: retry.Verdict) -> None:
     assert retry.verdict(error, attempts=attempts, age_s=age_s) == expected
+
+
+class Doorman(Postman):
+    """Knows whether a person is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = False
+        self.sign = asyncio.Event()
+
+    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+        if not self.there and "!" in part.to.room:
+            self.attempts.append(part.key)
+            raise Away("boss is not there; it waits until that account is seen")
+        return await super().send(part, going)
+
+    async def seen(self, at: Address) -> None:
+        assert at.room == "boss!account:boss"
+        await self.sign.wait()
+
+
+def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        first = Doorman()
+        async with office(tmp_path, first) as work:
+            await work.post("secret", room="boss!account:boss")
+            await work.post("hello")
+            assert [one.state for one in await work.ended(1)] == ["sent"], "nobody else waits for it"
+            (queued, *_) = [entry for entry in await work.store.entries(kinds=["post"]) if "boss" in str(entry.fact)]
+            assert "still to be delivered: boss is not there; it waits" in str(await why(work.store, queued.seq))
+            await asyncio.wait_for(work.outbox.drain(60), 10)  # it is not waited for when we stop
+        assert first.sent == ["hello"]
+        again = Doorman()
+        async with office(tmp_path, again, later_s=3600) as work:
+            await work.store.settled()
+            again.there = True
+            again.sign.set()
+            assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
+            parts = [one.fact for one in await work.store.entries(kinds=["part"])]
+            assert [one.state for one in parts if isinstance(one, PartEnded)].count("waiting") == 2, "each start once"
+        assert again.sent == ["secret"]
+
+    play(story)
+
+
+def test_who_is_not_seen_for_a_day_is_not_told_any_more_and_that_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        postman = Doorman()
+        async with office(tmp_path, postman) as work:
+            await work.post("secret", room="boss!account:boss")
+            while not await work.store.entries(kinds=["delivery"]):
+                await work.store.settled()
+                work.clock.advance(100)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, work.clock.now() >= datetime(2026, 3, 2, tzinfo=UTC)) == ("failed", True)
+            assert "boss is not there" in delivery.reason
+        assert postman.sent == []
+        assert len(postman.attempts) < 400, "a look now and then, without a sign"
+
+    play(story)

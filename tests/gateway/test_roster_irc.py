@@ -52,6 +52,7 @@ async def test_an_invitation_of_a_stranger_waits_for_an_admin(tmp_path: Path) ->
     async with Ircd() as ircd:
         async with gateway(tmp_path, ircd):
             client = await ircd.joined("reverie", "#lobby")
+            ircd.people["zoe"] = "zoe!z@h", "zoe"
             client.send("@account=zoe :zoe!z@h INVITE reverie #office")
             asked = await ircd.received(NOTICE % "zoe")
             assert "#office" in asked[1]

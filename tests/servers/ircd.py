@@ -45,6 +45,8 @@ class Ircd:
         self.lines: list[str] = []
         self.rooms: dict[str, list[Client]] = {}
         self.topics: dict[str, str] = {}
+        self.people: dict[str, tuple[str, str]] = {}
+        """Folded nick -> mask and account, as they spoke last by `say`, and as WHOIS tells it."""
         self.said: dict[str, str] = {}
         """Message -> the nick of its author; without those that were taken back."""
         self.port = 0
@@ -125,6 +127,7 @@ class Ircd:
 
     async def say(self, target: str, text: str, by: str = "alice!a@host", **tags: str) -> None:
         """Somebody who is not connected says something, to a room's members or to the client of that nick."""
+        self.people[by.partition("!")[0].lower()] = by, tags.get("account", "")
         self.relay(target, f":{by} PRIVMSG {target} :{text}", tags)
         await self.changed()
 
@@ -213,10 +216,26 @@ class Ircd:
             case "MODE" if self.options.modes is not None and params[0].startswith("#"):
                 modes = self.options.modes.get(params[0])
                 client.numeric("324" if modes else "403", params[0], modes or ":No such channel")
+            case "WHOIS" if self.options.whois != "421":
+                self._whois(client, params[0])
             case "PONG":
                 pass
             case _:
                 client.numeric("421", command, ":Unknown command")
+
+    def _whois(self, client: Client, nick: str) -> None:
+        if self.options.whois:
+            return
+        found = next(((c.mask, c.account) for c in self.here() if c.nick.lower() == nick.lower()), None)
+        mask, account = self.people.get(nick.lower()) or found or ("", "")
+        if mask:
+            name, _, userhost = mask.partition("!")
+            client.numeric("311", name, *userhost.split("@"), "*", ":real")
+            if account:
+                client.numeric("330", name, account, ":is logged in as")
+        else:
+            client.numeric("401", nick, ":No such nick")
+        client.numeric("318", nick, ":End of /WHOIS list")
 
     def _talk(self, client: Client, command: str, params: list[str], tags: Mapping[str, str]) -> None:
         tags = {**tags, "account": client.account} if client.account else tags
@@ -237,7 +256,9 @@ class Ircd:
                 client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
-            elif not target.startswith("#") and not any(c.nick == target for c in self.here()):
+            elif not target.startswith("#") and not (
+                self.people.get(target) or any(c.nick == target for c in self.here())
+            ):
                 client.numeric("401", target, ":No such nick")
             elif command in {"PRIVMSG", "NOTICE"}:
                 self.relay(target, f":{client.mask} {command} {target} :{params[1]}", tags, client)

@@ -85,6 +85,8 @@ class Options:
     """Code of the FAIL that answers every multiline batch."""
     accounts: Mapping[str, str] = field(default_factory=dict)
     """Nick -> account, for WHO with WHOX fields."""
+    whois: Literal["", "421", "deaf"] = ""
+    """How every WHOIS is refused; empty: it is answered."""
     pong_token: bool = True
     """False: PONG without the token, as jaraco's server does."""
 

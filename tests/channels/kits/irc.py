@@ -261,6 +261,8 @@ class ScriptedIrcKit(IrcKit):
 
     async def known(self, account: str | None) -> None:
         self._account = {"account": account} if account else {}
+        for client in self.ircd.here():
+            client.account = account or "" if client.nick == "alice" else client.account
 
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         told = await super().seen(where, count)

@@ -1,0 +1,235 @@
+"""Who has a nick at this moment, as far as the server has told. Pure.
+
+A private answer goes to a person, never to a nick.
+
+A direct chat is named after who spoke: `nick!account:name`, or `nick!user@host` of somebody without an account. An
+answer may take minutes, and by then somebody else may have the nick. So a nick counts as that person only
+
+- while we see it in a room of ours, where the server tells of each QUIT, NICK and ACCOUNT, or
+- for a moment after the server has answered WHOIS about it, or
+- on a server that knows no WHOIS (421): while nothing has happened since they spoke to us there.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from channels.irc.isupport import Isupport
+from channels.irc.people import People
+from channels.irc.senders import target_of
+from channels.irc.wire import Line, line
+from gateway.events import RoomId
+
+_MOST: Final = 1_000
+_WATCHED: Final = 30
+"""Nicks that the server tells us of (https://ircv3.net/specs/extensions/monitor), besides our own."""
+_FRESH_S: Final = 2.0
+_FRESH_WATCHED_S: Final = 10.0
+"""For so long an answer to WHOIS counts; longer where the server tells us at once that the nick is gone."""
+_ACCOUNT: Final = "account:"
+State = Literal["known", "unknown", "other"]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the server said of a nick."""
+
+    userhost: str = ""
+    account: str = ""
+    until_s: float = 0.0
+
+
+def is_direct(room: str) -> bool:
+    """Whether it names a chat with one person, of whom more than the nick is known."""
+    return "!" in room and room[:1] not in "#&!+"
+
+
+class Identities:
+    """Of one connection. Fed with every line."""
+
+    def __init__(self) -> None:
+        self._now: OrderedDict[str, str] = OrderedDict()
+        """Direct chat -> nick, where that person was seen to take another one; the latest last."""
+        self._hosts: OrderedDict[str, str] = OrderedDict()
+        """Direct chat -> `user@host`, where that person was seen to get another one."""
+        self._spoke: OrderedDict[str, str] = OrderedDict()
+        """Account -> nick under which it was heard last."""
+        self._heard: OrderedDict[str, _Seen] = OrderedDict()
+        """Folded nick -> as whom it spoke last. Counts only where there is no WHOIS."""
+        self._whois: dict[str, _Seen] = {}
+        """Folded nick -> the answer so far."""
+        self._told: dict[str, _Seen] = {}
+        """Folded nick -> the last whole answer."""
+        self._watched: OrderedDict[str, None] = OrderedDict()
+        self.deaf = False
+        """The server knows no WHOIS."""
+        self.heard = False
+        """It has answered one."""
+        self.accounts_told = False
+        """The server tells of each login and logout (account-notify)."""
+
+    def feed(self, said: Line, people: People, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+        """Take in a line; `people` as they were before it."""
+        fold, nick = isupport.fold, isupport.fold(said.source.nick)
+        before = self._heard.get(nick, _Seen())
+        account = said.tags.get("account") or people.account(said.source.nick, isupport) or ""
+        if said.command == "NICK":
+            account = account or before.account
+        userhost = said.source.mask.partition("!")[2]
+        chats = [said.source.mask, *([f"{said.source.nick}!{_ACCOUNT}{account}"] if account else [])]
+        match said.command:
+            case "QUIT":
+                self._gone(nick)
+                self._now = OrderedDict((chat, now) for chat, now in self._now.items() if fold(now) != nick)
+            case "PRIVMSG":  # whoever speaks under that name is who is meant by it
+                for chat in chats:
+                    self._now.pop(chat, None)
+                    self._hosts.pop(chat, None)
+                self._gone(nick)  # it may be news
+                _keep(self._heard, nick, _Seen(userhost, account))
+                if account:
+                    _keep(self._spoke, account, said.source.nick)
+            case "NICK" if said.param(0) and said.source.user:
+                self._gone(nick)
+                self._gone(fold(said.param(0)))
+                self._moved(nick, said.param(0), chats, isupport)
+                if before.userhost:
+                    _keep(self._heard, fold(said.param(0)), before)
+            case "CHGHOST" if said.param(1):
+                self._gone(nick)
+                if people.rooms(said.source.nick, isupport):
+                    new = f"{said.param(0)}@{said.param(1)}"
+                    for chat in [
+                        c for c, host in self._hosts.items() if host == userhost and fold(target_of(c)) == nick
+                    ]:
+                        _keep(self._hosts, chat, new)
+                    _keep(self._hosts, said.source.mask, new)
+            case "ACCOUNT" | "JOIN":
+                self._told.pop(nick, None)
+                self._heard.pop(nick, None)
+            case "731":  # RPL_MONOFFLINE
+                for name in said.param(-1).split(","):
+                    self._gone(fold(name.partition("!")[0]))
+            case "401":
+                self._gone(fold(said.param(1)))
+
+    def answered(self, said: Line, isupport: Isupport, now_s: float) -> str:
+        """Take in a line that may be part of an answer to WHOIS; the folded nick that it is now whole about."""
+        nick = isupport.fold(said.param(1))
+        self.heard = self.heard or said.command == "318"
+        match said.command:
+            case "311":  # RPL_WHOISUSER
+                self._whois[nick] = _Seen(f"{said.param(2)}@{said.param(3)}", self._whois.get(nick, _Seen()).account)
+            case "330":  # RPL_WHOISACCOUNT
+                self._whois.setdefault(nick, _Seen()).account = said.param(2)
+            case "318":  # RPL_ENDOFWHOIS
+                seen = self._whois.pop(nick, _Seen())
+                seen.until_s = now_s + (_FRESH_WATCHED_S if nick in self._watched else _FRESH_S)
+                self._told[nick] = seen
+                return nick
+            case "401":  # not each server sends 318 behind it
+                self._told[nick] = _Seen(until_s=now_s + _FRESH_S)
+                return nick
+        return ""
+
+    def _gone(self, nick: str) -> None:
+        """What was told of it does not hold any more."""
+        self._heard.pop(nick, None)
+        self._told.pop(nick, None)
+        self._whois.pop(nick, None)
+
+    def _moved(self, nick: str, new: str, chats: Iterable[str], isupport: Isupport) -> None:
+        for chat, now in self._now.items():
+            if isupport.fold(now) == nick:
+                self._now[chat] = new
+        for chat in chats:
+            _keep(self._now, chat, new)
+
+    def nick(self, chat: str) -> str:
+        """Under which name they were seen last; a room's name is itself."""
+        return self._now.get(chat) or target_of(chat)
+
+    def whom(self, chat: RoomId, people: People, isupport: Isupport, now_s: float) -> tuple[str, State]:
+        """Whom to write to, and whether that is known to be the person. `unknown`: WHOIS would tell."""
+        account = chat.partition("!")[2].removeprefix(_ACCOUNT) if f"!{_ACCOUNT}" in chat else ""
+        userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
+        names = [self.nick(chat), target_of(chat)]
+        if account:  # many people may share a `user@host`, but not an account
+            names += [*people.nicks_of(account), *filter(None, [self._spoke.get(account)])]
+        ask = ""
+        for name in dict.fromkeys(names):
+            state = self._state(name, account, userhost, people, isupport, now_s)
+            if state == "known":
+                return name, "known"
+            ask = ask or (name if state == "unknown" else "")
+        return (ask, "unknown") if ask else (names[0], "other")
+
+    def _state(  # noqa: PLR0917 - a person is told from all of this
+        self, name: str, account: str, userhost: str, people: People, isupport: Isupport, now_s: float
+    ) -> State:
+        folded = isupport.fold(name)
+        if people.rooms(name, isupport):
+            mask = people.mask(folded).partition("!")[2]
+            here = people.account(name, isupport)
+            if account and here and self.accounts_told:
+                return "known" if here == account else "other"
+            if userhost and "@" in mask:
+                return "known" if _same_host(mask, userhost) else "other"
+        seen = self._heard.get(folded, _Seen()) if self.deaf else self._told.get(folded)
+        if self.deaf and seen is None:
+            return "other"
+        if seen is None or (not self.deaf and seen.until_s <= now_s):
+            return "unknown"
+        same = seen.account == account if account else _same_host(seen.userhost, userhost)
+        return "known" if same else "other"
+
+    def ask(self, nick: str, isupport: Isupport) -> list[str]:
+        """What to send to learn who has this nick."""
+        folded, lines = isupport.fold(nick), list[str]()
+        self._told.pop(folded, None)
+        if isupport.monitors > 1 and folded not in self._watched:
+            while len(self._watched) >= min(_WATCHED, isupport.monitors - 1):
+                lines.append(line("MONITOR", "-", self._watched.popitem(last=False)[0]))
+            self._watched[folded] = None
+            lines.append(line("MONITOR", "+", nick))
+        return [*lines, line("WHOIS", nick)]
+
+    def may_be_back(self, chat: RoomId, said: Line, isupport: Isupport) -> bool:
+        """Whether a line is a sign of that person, so that it is worth asking again."""
+        fold, (nick, _, who) = isupport.fold, chat.partition("!")
+        names = {fold(nick), fold(self.nick(chat))}
+        if said.command == "730":  # RPL_MONONLINE
+            return not names.isdisjoint(fold(one.partition("!")[0]) for one in said.param(-1).split(","))
+        account = who.removeprefix(_ACCOUNT) if who.startswith(_ACCOUNT) else ""
+        if said.command == "NICK" and fold(said.param(0)) in names:
+            return True
+        if not said.source.user or said.command in {"QUIT", "PART"}:
+            return False
+        logged_in = {"JOIN": said.param(1), "ACCOUNT": said.param(0)}.get(said.command)
+        tells = account in {said.tags.get("account"), logged_in} if account else said.source.mask.endswith(f"!{who}")
+        return tells or fold(said.source.nick) in names
+
+
+def absence(chat: RoomId) -> str:
+    """Why what is for that person waits, for people."""
+    nick, _, who = chat.partition("!")
+    if who.startswith(_ACCOUNT):
+        account = who.removeprefix(_ACCOUNT)
+        return f"{nick} is not there, or not logged in as {account}; it waits until that account is seen"
+    return f"{nick} is not there as {who}; it waits until they are seen"
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Whether two `user@host` are the same; hosts are compared as DNS does."""
+    user, _, host = one.partition("@")
+    as_user, _, as_host = other.partition("@")
+    return bool(host) and (user, host.lower()) == (as_user, as_host.lower())
+
+
+def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _MOST:
+        kept.popitem(last=False)
