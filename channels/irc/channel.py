@@ -26,7 +26,7 @@ from channels.irc.memory import Memory
 from channels.irc.outgoing import WINDOW
 from channels.irc.registration import Logins
 from channels.irc.render import FORMATTING
-from channels.irc.senders import alone_with, target_of
+from channels.irc.senders import alone_with
 from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.upkeep import beside, come_up, enter, watch
@@ -98,7 +98,7 @@ class IrcChannel:
         server, me = session.isupport.network or None, session.nick
         if session.isupport.is_room(at.room):
             return PlaceNames(room=at.room, server=server, me=me)
-        return PlaceNames(person=target_of(session.moves.nick(at.room)), server=server, me=me)
+        return PlaceNames(person=session.identities.nick(at.room), server=server, me=me)
 
     def _there(self, at: Address) -> tuple[Session, str]:
         """What is connected, and what a place is called there now."""
