@@ -18,9 +18,9 @@ from gateway.events import Address, ChannelName, ConversationId, Message, Post, 
 from gateway.fitting import Told
 from gateway.hands import Whereabouts
 from gateway.ids import new_id
+from gateway.labels import rank
 from gateway.places import Places
 from gateway.records import Handled, Queued, Seq, TurnEnded, TurnId, is_inner
-from gateway.scopes import PUBLIC
 from gateway.store import Entry, OutboxPost, Store
 
 MOST_PLACES = 20
@@ -81,7 +81,7 @@ class Acting:
         """Say something there. Raises Refused."""
         if not asked.text.strip():
             raise Refused("A message needs text.")
-        to = await self.reachable(asked.address, where)
+        to = await self.reachable(asked.address, where, approved=True)
         place = to.conversation
         door = self._doors.of(place)
         if door.locked():
@@ -112,6 +112,8 @@ class Acting:
                 senders=told.senders,
                 cause="digest",
                 within=where.turn,
+                foreign=where.trace.foreign,
+                least_role=where.trace.role,
             ),
             at=now,
             conversation=to.conversation,
@@ -143,16 +145,33 @@ class Acting:
             await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
         return "It is put away."
 
-    async def reachable(self, address: str, where: Whereabouts) -> Address:
-        """Another place, where the agent may act from here. Raises Refused."""
+    async def risk(self, asked: SendMessage, where: Whereabouts) -> str:
+        """Why an admin has to approve that something is said there, for people. Empty: nobody has to.
+
+        By itself the agent answers where it was shown that something is pending. What anybody else's words have it say
+        elsewhere, or what it was told in private, is for an admin to allow.
+        """
+        try:
+            to = await self.reachable(asked.address, where, approved=True)
+        except Refused:  # as its tool says then
+            return ""
+        return self._others_idea(to.conversation, where)
+
+    def _others_idea(self, place: ConversationId, where: Whereabouts) -> str:
+        seen = where.trace.label
+        trusted = not seen.foreign and rank(seen.role) >= rank("admin")
+        if trusted or (is_inner(where.at.conversation) and place in self._digests.told):
+            return ""
+        others = f"text from outside, by {seen.foreign}, is" if seen.foreign else f"words of a {seen.role} are"
+        return f"it is done in another place, and {others} in view here, whose idea it may be"
+
+    async def reachable(self, address: str, where: Whereabouts, *, approved: bool = False) -> Address:
+        """Another place, where the agent may act from here. Raises Refused. `approved`: `risk` was asked before."""
         if not is_inner(where.at.conversation) and not where.sight.everything:
             raise Refused("From here only an owner alone with you can have you speak elsewhere. Answer here instead.")
-        if where.trace.foreign and where.sight.scope != PUBLIC:  # it may be a page's idea to carry out what is private
-            raise Refused(
-                f"{where.trace.foreign} has brought text from outside into this turn, so nothing is said elsewhere in "
-                "it. Say here what you would post where: once you are asked to, you can."
-            )
         to = await self._meant(address)
+        if not approved and (why := self._others_idea(to.conversation, where)):
+            raise Refused(f"Nothing is changed there from here: {why}. Say here what you would do.")
         if to == where.at:
             raise Refused("You are there: what you write as your answer is posted.")
         if not self._lives(to):

@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway import access
-from gateway.events import Alarm, Membership, Message
+from gateway.events import Alarm, ConversationId, Membership, Message
 from gateway.hands import Asker, Whereabouts
 from gateway.hearing import addressed
+from gateway.labels import ANYBODY, CLEAN, rank
 from gateway.past import PastTurn
-from gateway.records import Fact, Reminded, Seq, TurnEnded
+from gateway.records import MESSAGES, Reminded, Seq, TurnEnded
 from gateway.store import Reader, Stored
-from gateway.tools.permits import weakest
+from gateway.tools.permits import standing, weakest
 
+MOST_MESSAGES: Final = 500
+"""Newest messages of a conversation that are looked through for a text."""
 MOST_TURNS: Final = 20
 """As many as go on in a row."""
-ANYBODY: Final = "guest"
-"""Of words that may be anybody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,6 @@ class Behind:
     askers: tuple[Asker, ...] = ()
     overheard: frozenset[str] = frozenset()
     reminded: frozenset[str] = frozenset()
-    foreign: str = ""
 
 
 async def behind(reader: Reader, who: access.Policy, turns: Sequence[PastTurn], *, continuing: bool) -> Behind:
@@ -58,12 +58,9 @@ async def _behind(reader: Reader, who: access.Policy, turns: Sequence[TurnEnded]
             reminded.add(roles[one.seq])
         elif isinstance(one.fact, Message) and addressed(one.fact) and not _elsewhere(one, turns):
             asking.append(_asker(who, one.fact))
-        else:
-            overheard.add(_role(who, one.fact))
-    foreign = next((ended.foreign for ended in turns if ended.foreign), "")
-    return Behind(
-        askers=apart(asking), overheard=frozenset(overheard), reminded=frozenset(reminded - {""}), foreign=foreign
-    )
+        elif isinstance(one.fact, Message | Membership):
+            overheard.add(access.role_of(who, one.fact.at, one.fact.sender))
+    return Behind(askers=apart(asking), overheard=frozenset(overheard), reminded=frozenset(reminded - {""}))
 
 
 async def reminders(reader: Reader, some: Sequence[Stored]) -> Mapping[Seq, str]:
@@ -89,9 +86,27 @@ def apart(askers: Sequence[Asker]) -> tuple[Asker, ...]:
 
 
 def least(where: Whereabouts) -> str:
-    """The least role of those whose idea it may be what a turn does. Empty: nobody asked, and it is the agent's own."""
+    """The least role of those whose idea it may be what a turn does. Empty: it is the agent's own, by itself.
+
+    Text from outside is anybody's.
+    """
+    label = where.trace.label
+    seen = [ANYBODY] if label.foreign else [label.role] if label != CLEAN else []
     heard = where.overheard if where.askers else ()
-    return weakest([*(asker.role for asker in where.askers), *heard, *where.reminded] or [""])
+    asking = [standing(asker.role, verified=asker.verified) for asker in where.askers]
+    return weakest([*asking, *heard, *where.reminded, *seen] or [""])
+
+
+async def wrote(reader: Reader, who: access.Policy, place: ConversationId, text: str) -> bool:
+    """As `gateway.hands.Whereabouts.wrote`: among the newest messages there. What was only carried does not count."""
+    since = await reader.fresh(place)
+    for one in await reader.newest(MOST_MESSAGES, after=since, kinds=MESSAGES, conversation=place):
+        said = one.fact
+        if isinstance(said, Message) and text in said.text and text not in said.carried:
+            role = access.role_of(who, said.at, said.sender)
+            if rank(role) >= rank("member") and access.decide(who, said).allowed:
+                return True
+    return False
 
 
 def _asker(who: access.Policy, said: Message) -> Asker:
@@ -105,12 +120,6 @@ def _asker(who: access.Policy, said: Message) -> Asker:
         ranks=sender.ranks,
         is_bot=sender.is_bot,
     )
-
-
-def _role(who: access.Policy, fact: Fact) -> str:
-    if isinstance(fact, Message | Membership):
-        return access.role_of(who, fact.at, fact.sender)
-    return ANYBODY
 
 
 def _elsewhere(one: Stored, turns: Sequence[TurnEnded]) -> bool:

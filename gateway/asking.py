@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import or_
 
 from agent.asked import Fits, request_of
 from agent.brief import Brief
@@ -11,13 +13,14 @@ from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
 from agent.turn import take_turn
 from gateway import access
-from gateway.askers import Behind, apart, behind
+from gateway.askers import Behind, apart, behind, wrote
 from gateway.briefing import Setting
 from gateway.events import Address
 from gateway.fitting import Told
 from gateway.folds import Due
 from gateway.fresh import Fresh
 from gateway.hands import Asker, Trace, Whereabouts
+from gateway.labels import UNKNOWN, Label
 from gateway.lane import Lane
 from gateway.means import Exchanged, Means
 from gateway.past import View
@@ -80,9 +83,10 @@ class Asking:
         self._room = Progress()
         """What making room for it has cost."""
         self._behind = Behind()
-        self._trace = Trace()
         self._spoken_to = False
         """Somebody has said something to the agent since the turn began."""
+        self._trace: Trace | None = None
+        """None: nothing was read yet."""
 
     def settled(self, outcome: Outcome) -> Outcome:
         """The same with what making room for it has cost."""
@@ -96,7 +100,8 @@ class Asking:
 
     def dealt(self, outcome: Outcome) -> Dealt:
         """What it has dealt with, if it ended like this."""
-        return self._fresh.dealt(outcome, replace(self._told.basis, foreign=self._trace.foreign))
+        label = self._trace.label if self._trace is not None else None
+        return self._fresh.dealt(outcome, replace(self._told.basis, label=label))
 
     async def run(self) -> Outcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
@@ -108,7 +113,7 @@ class Asking:
         where = self._at(setting)
         self._behind = await behind(means.store, means.who, seen.turns, continuing=begun.continuing)
         self._trace = where.trace
-        self._trace.foreign = self._behind.foreign
+        self._trace.see(seen.label | setting.label)
         self._told = await self._remind(seen, where, setting.binding.private)
         outcome, tries = Outcome(outcome="failed"), 0
         seeing = news = means.model.sees  # what was shown before, and what is new: that is left out first
@@ -135,13 +140,15 @@ class Asking:
         return outcome
 
     def _whose(self, where: Whereabouts) -> Whereabouts:
-        """The same with those whose idea it may be what the turn does. Alone with an owner nobody else is heard."""
+        """The same with those whose idea it may be what the turn does."""
         fresh, taken = self._fresh, self._behind
+        reminded = tuple(sorted({*taken.reminded, *fresh.reminded()}))
+        where.trace.see(reduce(or_, map(Label, reminded), fresh.label))
         now = replace(
             where,
             askers=apart([*taken.askers, *where.askers, *fresh.askers()]),
-            overheard=() if where.sight.everything else tuple(sorted({*taken.overheard, *fresh.overheard()})),
-            reminded=tuple(sorted({*taken.reminded, *fresh.reminded()})),
+            overheard=tuple(sorted({*taken.overheard, *fresh.overheard()})),
+            reminded=reminded,
         )
         self._lane.askers = now.askers
         return now
@@ -157,6 +164,8 @@ class Asking:
         if seen.tokens < WORTH_FOLDING:
             return f"What I see of it is small already: about {seen.tokens} tokens."
         setting = await means.briefing.setting(self.begun.place, self.begun.unread, seen.turns)
+        self._trace = Trace()
+        self._trace.see(seen.label | setting.label)
         await self._fold(setting, Told(), 0, asked=True)
         now = self.seen
         if now is seen:
@@ -201,19 +210,27 @@ class Asking:
                 request=request,
                 afford=self._affordable,
                 spent=self._room,
+                label=self._label,
             ),
         )
         self.seen = due.view
         self._told.folded(due)
         return await self._brief(setting, due.view, told, folded=due.folded)
 
+    def _label(self) -> Label:
+        """Of all that its requests held so far."""
+        return self._trace.label if self._trace is not None else UNKNOWN
+
     async def _brief(self, setting: Setting, seen: View, told: Told, *, folded: bool) -> Brief:
         means, mine = self._means, self._told
+        card, label = await means.briefing.card(self.begun.place, setting, folded=folded)
+        if self._trace is not None:
+            self._trace.see(label)
         return Brief(
             persona=setting.persona,
             skills=await means.skills(),
             binding=setting.binding,
-            card=await means.briefing.card(self.begun.place, setting, folded=folded),
+            card=card,
             history=await means.views.history(seen, seeing=mine.seeing),
             heard=told.heard,
             images=await means.media.load(told.media),
@@ -232,6 +249,7 @@ class Asking:
             at=self.begun.place,
             sight=setting.sight,
             autonomous=self.begun.autonomous,
+            wrote=partial(wrote, self._means.store, self._means.who, self._conversation),
         )
 
     async def _take(self, setting: Setting, brief: Brief, where: Whereabouts) -> Outcome:

@@ -13,6 +13,7 @@ from gateway import access
 from gateway.bindings import Bindings
 from gateway.cards import Cards
 from gateway.events import Address, Message
+from gateway.labels import CLEAN, Label
 from gateway.past import PastTurn
 from gateway.places import Places
 from gateway.records import is_inner
@@ -41,6 +42,8 @@ class Setting:
     """In place of the pinned one: of the inner conversation."""
     tools_tokens: int = 0
     """Of the tools, which stand in front of everything."""
+    label: Label = CLEAN
+    """Of whoever wrote what USER and MEMORY say."""
 
     @property
     def tokens(self) -> int:
@@ -122,8 +125,11 @@ class Briefing:
     def _trusted(self, message: Message) -> bool:
         return access.role_of(self._who, message.at, message.sender) == EVERYTHING
 
-    async def card(self, place: Address, setting: Setting, *, folded: bool) -> str:
-        """The card, which is pinned. `folded`: the view just lost its beginning, so a new card costs nothing more."""
+    async def card(self, place: Address, setting: Setting, *, folded: bool) -> tuple[str, Label]:
+        """The card, which is pinned, and whose words are in it.
+
+        `folded`: the view just lost its beginning, so a new card costs nothing more.
+        """
         if setting.card:
-            return setting.card
+            return setting.card, CLEAN
         return await self._cards.card(place, whom=setting.whom, last=setting.last, folded=folded)

@@ -16,10 +16,12 @@ from channels.base import Capabilities
 from gateway import access
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message
+from gateway.labels import ANYBODY, Label, label_of_card
 from gateway.records import MESSAGES, Carded
 from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, Store
 from gateway.titles import Titles
+from gateway.tools.permits import standing
 
 COLD = timedelta(hours=1)
 """After the last turn: the longest that a provider keeps a prefix nobody uses."""
@@ -61,24 +63,27 @@ class Cards:
         self._capabilities = capabilities
         self._who = who
         self._redact = redact or Redactor()
-        self._pinned: OrderedDict[ConversationId, str] = OrderedDict()
+        self._pinned: OrderedDict[ConversationId, Carded] = OrderedDict()
 
-    async def card(self, place: Address, *, whom: str | None, last: datetime | None, folded: bool) -> str:
-        """What the model is told about the place, durably pinned. `whom`: of a direct chat, who the other one is."""
+    async def card(self, place: Address, *, whom: str | None, last: datetime | None, folded: bool) -> tuple[str, Label]:
+        """What the model is told about the place, durably pinned, and whose words are in it.
+
+        `whom`: of a direct chat, who the other one is.
+        """
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.card(conversation)
         if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
-            written = self._redact(card(await self._place(place, whom)))
-            if written != pinned:
-                fact = Carded(text=written, reason=reason)
-                await self._store.append([Entry(fact=fact, at=now, conversation=conversation)])
-                pinned = written
+            about = await self._place(place, whom)
+            written, role = self._redact(card(about)), await self._least_role(place, about)
+            if pinned is None or (written, role) != (pinned.text, pinned.least_role):
+                pinned = Carded(text=written, reason=reason, least_role=role)
+                await self._store.append([Entry(fact=pinned, at=now, conversation=conversation)])
         assert pinned is not None
         self._pinned[conversation] = pinned
         self._pinned.move_to_end(conversation)
         if len(self._pinned) > REMEMBERED:
             self._pinned.popitem(last=False)
-        return pinned
+        return pinned.text, label_of_card(pinned)
 
     async def _place(self, place: Address, whom: str | None) -> Place:
         able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
@@ -110,6 +115,20 @@ class Cards:
         if changed is None or not access.decide(self._who, changed).allowed:  # who is not heard writes no cards either
             return ""
         return self._redact(changed.text or "")
+
+    async def _least_role(self, place: Address, about: Place) -> str:
+        """The lowest role of those who may have chosen words in the card: a topic, a thread's name.
+
+        Whoever administers a room on its platform names it, and the operator has let the agent act there.
+        """
+        if about.thread and about.thread != place.thread:
+            return ANYBODY
+        if not about.topic:
+            return "owner"
+        changed = await self._store.topic(place.conversation)
+        if changed is None or self._redact(changed.text or "") != about.topic:
+            return ANYBODY
+        return standing(access.role_of(self._who, changed.at, changed.sender), verified=changed.sender.verified)
 
     async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""

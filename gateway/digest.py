@@ -5,13 +5,15 @@ Text of other places never comes here, only that something waits: what is pendin
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final
 
-from gateway.askers import ANYBODY
 from gateway.clock import Clock
 from gateway.events import Address, Alarm, ConversationId, MessageId, SenderId
 from gateway.fitting import Told, tell
 from gateway.hearing import Hearing, Standing, answered
+from gateway.labels import CLEAN, Label
 from gateway.places import Places
 from gateway.records import LOW, URGENT, Handled, Seq, TurnId, inner, is_inner
 from gateway.store import Entry, Store, Unread
@@ -50,8 +52,8 @@ class Digest:
     upto: Seq = NOTHING
     """Of the inner conversation's own unread; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    roles: frozenset[str] = frozenset()
-    """Of those whose words it tells."""
+    label: Label = CLEAN
+    """Of everybody whose words it tells."""
 
 
 class Digests:
@@ -82,6 +84,8 @@ class Digests:
         """Places that are not public, where something waits: as of the last look."""
         self.shown: dict[ConversationId, Shown] = {}
         """By the newest digest, without what was dealt with since."""
+        self.told: frozenset[ConversationId] = frozenset()
+        """The rooms that the newest digest told of."""
 
     def forget(self, conversation: ConversationId) -> None:
         """What the newest digest told of that place does not hold any more."""
@@ -99,9 +103,9 @@ class Digests:
         self.shown = {}
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
-        omitted, roles = 0, set[str]()
+        omitted, label = 0, CLEAN
         if own.messages:
-            told, _, _ = await self._told(own)
+            told, _, label = await self._told(own)
             parts.append(f"## You\n{told.heard}")
             covers += told.covers
             senders += told.senders
@@ -121,7 +125,8 @@ class Digests:
             covers += shown.told.covers
             senders += shown.told.senders
             omitted += shown.omitted
-            roles |= whose
+            label |= whose
+        self.told = frozenset(self.shown)
         if not parts:
             return None
         more = len(pending) - len(self.shown)
@@ -137,7 +142,7 @@ class Digests:
             omitted=omitted,
             upto=own.upto,
             looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
-            roles=frozenset(roles),
+            label=label,
         )
 
     async def _put_away(self, place: ConversationId, upto: Seq) -> None:
@@ -156,16 +161,16 @@ class Digests:
         self._elsewhere = len(due) - len(public)
         return sorted(public, key=lambda one: -one[1])
 
-    async def _shown(self, unread: Unread) -> tuple[Shown, set[str]]:
-        told, standing, roles = await self._told(unread)
+    async def _shown(self, unread: Unread) -> tuple[Shown, Label]:
+        told, standing, label = await self._told(unread)
         omitted = unread.omitted + len(unread.messages) - len(told.covers)
-        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), roles
+        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), label
 
-    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], set[str]]:
+    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], Label]:
         standing = await self._hearing.standing(unread)
         lines = await self._hearing.tell(standing, sees=False)
-        roles = {ANYBODY if one.line.happened else one.line.role for one in lines}
-        return tell(lines, omitted=unread.omitted, plain=self._plain()), standing, roles
+        label = reduce(or_, [one.label for one in lines], CLEAN)
+        return tell(lines, omitted=unread.omitted, plain=self._plain()), standing, label
 
 
 def listed(places: list[Address], titles: Titles) -> str:

@@ -59,7 +59,8 @@ class Writing:
             nudged=basis.nudged,
             view=basis.view,
             weighed=basis.weighed,
-            foreign=basis.foreign,
+            foreign=basis.label.foreign if basis.label is not None else "",
+            least_role=basis.label.role if basis.label is not None else "",
         )
 
     async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:

@@ -104,6 +104,8 @@ class Attachment:
     """None: not told."""
     duration_s: float | None = None
     """Of sound and film. None: not told, or neither."""
+    recorded: bool = False
+    """The platform says that the sender recorded it as a voice message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,9 @@ class Message:
     attachments: tuple[Attachment, ...] = ()
     language: str | None = None
     """BCP 47, where the platform tells."""
+    carried: str = ""
+    """Of `text`, what the sender did not write but carries: a forwarded message, a quotation, an embed. Empty: it is
+    all the sender's own, as far as the platform tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,8 @@ class Edited:
     sent: Time
     direct: bool = False
     """It happened in a direct chat. The platform's own knowledge, as `Message.kind`."""
+    carried: str = ""
+    """As `Message.carried`."""
     kind: Literal["edited"] = "edited"
 
 

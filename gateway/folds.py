@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from agent import folding, view
 from agent.cache.outlook import Outlook
@@ -17,6 +19,7 @@ from gateway.clock import Clock
 from gateway.compacting import Compacting
 from gateway.events import Address, ConversationId
 from gateway.fitting import pictured
+from gateway.labels import Label, label_of_note
 from gateway.past import View
 from gateway.pressure import Pressed, Room, filled, room_of
 from gateway.records import Folded, Noted, Seq, Summarised, Weighed
@@ -88,7 +91,7 @@ class Folds:
             return Due(view=seen)
         situation = self._situation(conversation, seen, want, room)
         journal = await self._journal(conversation) if (pressed or leaves) and seen.turns else []
-        written = journal[-1].at if journal and pressed else None
+        written = journal[-1][0].at if journal and pressed else None
         decision = self._decide(seen, situation, written, want)
         made = None
         if decision.summarise:
@@ -101,7 +104,7 @@ class Folds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
             return Due(view=seen, weighed=weighed if decision.verdict else None)
-        folded = self._folded(seen, decision, made, journal, weighed)
+        folded = self._folded(seen, decision, made, journal, weighed=weighed, label=seen.label | want.label())
         logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
         return Due(view=await self._views.fold(conversation, seen, folded), folded=True)
 
@@ -140,12 +143,15 @@ class Folds:
         head = max(decision.head, int(at.budget * folding.KEEP_SHARE * folding.HEAD_SHARE))
         return replace(decision, start=start, kinds=kinds, head=head, verdict=verdict)
 
-    async def _journal(self, conversation: ConversationId) -> list[Written]:
-        """What was written down there, oldest first."""
+    async def _journal(self, conversation: ConversationId) -> list[tuple[Written, Label]]:
+        """What was written down there, oldest first, and whose words each was made of."""
         found = await self._store.newest(JOURNAL, kinds=["noted"], conversation=conversation)
         forgotten = await self._store.forgotten([one.seq for one in found])
         return [
-            Written(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope)
+            (
+                Written(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope),
+                label_of_note(one.fact),
+            )
             for one in found
             if isinstance(one.fact, Noted) and one.seq not in forgotten
         ]
@@ -168,14 +174,18 @@ class Folds:
         seen: View,
         decision: Decision,
         made: Summarised | None,
-        journal: Sequence[Written],
+        journal: Sequence[tuple[Written, Label]],
+        *,
         weighed: Weighed,
+        label: Label,
     ) -> Folded:
+        """`label`: of the view, and of all that its summary was made from."""
         before = seen.fold or _UNFOLDED
         carried = made.text if made is not None else before.carried
         text = before.head
         if decision.start:
-            text = self._head(seen, decision, carried, journal)
+            text = self._head(seen, decision, carried, [written for written, _ in journal])
+            label = reduce(or_, [noted for _, noted in journal], label)
         elif "drop" in decision.kinds and text:  # it was made for a larger window
             text = lessened(text, decision.head)
         if made is not None:
@@ -193,6 +203,8 @@ class Folds:
             kinds=decision.kinds,
             weighed=weighed,
             summary=made,
+            least_role=label.role,
+            foreign=label.foreign,
         )
 
     def _head(self, seen: View, decision: Decision, summary: str, journal: Sequence[Written]) -> str:

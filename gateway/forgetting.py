@@ -104,7 +104,9 @@ class Forgetting:
             lines = [f"{hit.handle} {hit.line(words)}" for _, hit in open_[:MOST]]
             more = " There are more: give more words." if len(open_) > MOST else ""
             head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"
-            return Given(text="\n".join([head, *lines]), kind="messages", origin="your notes", untrusted=True)
+            foreign = any(hit.foreign for _, hit in open_[:MOST])
+            text = "\n".join([head, *lines])
+            return Given(text=text, kind="messages", origin="your notes", untrusted=True, foreign=foreign)
         return await whole(self._forget(open_[0][0], where))
 
     async def _may(self, where: Whereabouts) -> Callable[[str], bool]:

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 from agent import view
 from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
 from agent.tools.notes import RECALL
-from gateway.askers import ANYBODY, apart, reminders
+from gateway.askers import apart, reminders
 from gateway.fitting import Told, pick, tell
 from gateway.hands import Asker, Whereabouts
 from gateway.hearing import Heard, Standing, addressed
+from gateway.labels import ANYBODY, CLEAN, Label
 from gateway.means import Means
 from gateway.past import View
 from gateway.recalled import Recalled
@@ -39,6 +42,8 @@ class Fresh:
         self._upto = Seq(0)
         self._standing = tuple(begun.standing)
         self._overheard: set[str] = set()
+        self.label: Label = CLEAN
+        """Of everybody whose words it was told so far."""
         self._reminders = dict[Seq, str]()
         """Of each reminder: as `gateway.askers.reminders`."""
 
@@ -81,14 +86,15 @@ class Fresh:
             shown=shown,
         )
         if recalled.foreign:
-            where.trace.foreign = where.trace.foreign or RECALL.name
+            where.trace.see(Label(ANYBODY, RECALL.name))
         return recalled
 
     def begin(self, unread: Unread, told: Told) -> None:
         """From here on the model may have read this."""
         digest = self._begun.digest
         self.told = told
-        self._overheard = set(digest.roles) if digest is not None else _overheard(self.lines, told)
+        self._overheard = {digest.label.role} if digest is not None else _overheard(self.lines, told)
+        self.label |= digest.label if digest is not None else _label(self.lines, told)
         self._upto = digest.upto if digest is not None else unread.upto
         self._omitted = digest.omitted if digest is not None else omitted(unread, told)
 
@@ -131,6 +137,7 @@ class Fresh:
         )
         self._omitted += omitted(unread, told)
         self._overheard |= _overheard(lines, told)
+        self.label |= _label(lines, told)
         self._upto = unread.upto
         self._standing = (*self._standing, *standing)
         return told.heard, _askers(standing, lines, told)
@@ -159,6 +166,8 @@ def _askers(standing: Sequence[Standing], lines: Sequence[Heard], told: Told) ->
 
 
 def _overheard(lines: Sequence[Heard], told: Told) -> set[str]:
-    """What happened may hold anybody's words, too. Whose a reminder is, is known."""
-    heard = [one.line for one in lines if one.seq in told.covers and not one.line.addressed]
-    return {ANYBODY if line.happened else line.role for line in heard}
+    return {one.label.role for one in lines if one.seq in told.covers and not one.line.addressed}
+
+
+def _label(lines: Sequence[Heard], told: Told) -> Label:
+    return reduce(or_, [one.label for one in lines if one.seq in told.covers], CLEAN)

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from agent.models.base import Excerpt, Image, ToolSpec
-from agent.tools.schema import Arguments, Taken
+from agent.models.base import Excerpt, Image, ToolCall, ToolSpec
+from agent.tools.schema import Arguments, Taken, read
 from gateway.events import Address, SenderId, Shown
+from gateway.labels import Label
 from gateway.records import TurnId
 from gateway.scopes import Sight
 from gateway.tools.permits import ANYBODY, Permit, standing, weakest
@@ -32,7 +33,23 @@ class Trace:
     """What has happened in a turn so far, as far as its tools depend on it."""
 
     foreign: str = ""
-    """The tool that brought text from outside first. Empty: none did."""
+    """What brought text from outside into its requests first, what was in view before it included. Empty: nothing."""
+    role: str = "owner"
+    """The lowest role of whoever wrote what its requests held so far, what was in view before it included."""
+
+    @property
+    def label(self) -> Label:
+        """Both."""
+        return Label(self.role, self.foreign)
+
+    def see(self, label: Label) -> None:
+        """From here on its requests hold this, too."""
+        now = self.label | label
+        self.role, self.foreign = now.role, now.foreign
+
+
+async def _nobody(_: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +69,9 @@ class Whereabouts:
     """The least role of those who had each reminder set that it was told."""
     trace: Trace = field(default_factory=Trace, compare=False)
     """The same for all calls of a turn."""
+    wrote: Callable[[str], Awaitable[bool]] = field(default=_nobody, compare=False)
+    """Whether somebody who may use the agent (a member or above) wrote this text literally in this conversation, since
+    it began afresh. Raises StoreError."""
 
     @property
     def least_role(self) -> str:
@@ -60,7 +80,7 @@ class Whereabouts:
         Who gave administration no proof counts as a member at most. `owner`: there are the operator's own words alone.
         """
         asked = [standing(one.role, verified=one.verified) for one in self.askers]
-        return weakest([*asked, *self.overheard, *self.reminded] or ["owner"])
+        return weakest([*asked, *self.overheard, *self.reminded, self.trace.role])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +95,8 @@ class Given:
     """Somebody else's words: they are fenced where they are told. Never fence them yourself."""
     foreign: bool = False
     """They came from outside (web, MCP, other rooms), so what the turn does from here on may be their idea."""
+    role: str = "owner"
+    """The lowest role of whoever wrote them, where that is known."""
     images: tuple[tuple[Shown, Image], ...] = ()
     error: bool = False
     """It is told as a failure."""
@@ -101,6 +123,17 @@ class Hand:
     time_s: float = 30.0
     """Of one call; then it is cancelled. Time that it waits for an approval does not count."""
     cost: Cost = "free"
+    risks: Callable[[Any, Whereabouts], Awaitable[str]] | None = None
+    """Why an admin has to approve a call with these arguments, for people. Empty: for no such reason. None: never.
+
+    Raises StoreError.
+    """
+
+    async def risk(self, call: ToolCall, where: Whereabouts) -> str:
+        """The same of a call as the model wrote it. Raises StoreError, and Refused for what cannot be read."""
+        if self.risks is None:
+            return ""
+        return await self.risks(call.arguments if self.takes is None else read(self.takes, call.arguments), where)
 
     @classmethod
     def of(
@@ -112,6 +145,7 @@ class Hand:
         *,
         time_s: float = 30.0,
         cost: Cost = "free",
+        risks: Callable[[Taken, Whereabouts], Awaitable[str]] | None = None,
     ) -> Self:
         """The same, with the types held to each other."""
-        return cls(spec, takes, does, permit, time_s, cost)
+        return cls(spec, takes, does, permit, time_s, cost, risks)

@@ -51,7 +51,9 @@ class RemindHands:
             lines.append(f"(and {len(found) - MOST_LISTED} later ones)")
         if not lines:
             return "There are no reminders here."
-        return Given(text="\n".join(lines), kind="reminders", origin="what people asked for", untrusted=True)
+        role = await self._reminders.least_role(found[:MOST_LISTED])
+        text = "\n".join(lines)
+        return Given(text=text, kind="reminders", origin="what people asked for", untrusted=True, role=role)
 
     async def cancel_reminder(self, args: CancelReminder, where: Whereabouts) -> str:
         """End one of this place."""

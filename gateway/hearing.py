@@ -8,6 +8,7 @@ from agent.brief import Line
 from gateway import access
 from gateway.announced import announced, put
 from gateway.events import (
+    Address,
     Alarm,
     Deleted,
     Delivery,
@@ -16,16 +17,20 @@ from gateway.events import (
     Membership,
     Message,
     MessageId,
+    Named,
     Post,
     Reacted,
+    Sender,
     SenderId,
 )
 from gateway.happened import HAPPENED, Happened, Pieces, asks, tale
+from gateway.labels import ANYBODY, CLEAN, Label, label_of
 from gateway.media import Attached
 from gateway.namesakes import Namesakes
-from gateway.records import Fact, MediaRef, Queued, Seq
+from gateway.records import Acted, Fact, MediaRef, Queued, Seq, TurnEnded
 from gateway.redaction import Redact, Redactor
 from gateway.store import Reader, Unread
+from gateway.tools.permits import standing
 
 NEWEST_CHANGES = 1_000
 """Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
@@ -50,6 +55,8 @@ class Standing(NamedTuple):
     """With `topic`: it was the name of the room or thread instead."""
     happened: Pieces = ()
     """It is no message, but something else that happened, put as one. Empty: it is one."""
+    label: Label = CLEAN
+    """Of what happened: who wrote words in it. A reminder's words are judged apart (`gateway.askers.reminders`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,8 @@ class Heard:
     sender: SenderId
     line: Line
     images: tuple[MediaRef, ...] = ()
+    label: Label = CLEAN
+    """Of everybody whose words it holds: the sender, whoever is quoted or forwarded, whoever made what is attached."""
 
 
 class Beside(Protocol):
@@ -109,27 +118,47 @@ class Hearing:
                 put(fact, addressed=addressed(fact)),
                 edited=False,
                 happened=self._tale(fact, said),
+                label=await self._happened_label(fact, said),
             )
             for seq, fact in found
             if fact.id in said or not isinstance(fact, Reacted | Delivery)
         ]
 
-    async def _said(self, events: Sequence[Happened]) -> dict[EventId, str]:
+    async def _happened_label(self, event: Happened, said: Mapping[EventId, Post]) -> Label:
+        label = await self.posted_label(said[event.id]) if event.id in said else CLEAN
+        if isinstance(event, Named):  # who called it so is not told
+            return label | Label(ANYBODY)
+        return label | self._role(event.at, event.sender) if isinstance(event, Reacted) else label
+
+    def _role(self, at: Address, sender: Sender) -> Label:
+        return Label(standing(access.role_of(self._access, at, sender), verified=sender.verified))
+
+    async def posted_label(self, post: Post) -> Label:
+        """Of a post of ours: all that its turn was shown. What no turn said (a command's answer) may quote anybody."""
+        queued = await self._store.by_key(f"post:{post.key}")
+        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
+        ended = cause.fact if cause is not None else None
+        if isinstance(ended, Acted):
+            found = await self._store.by_key(f"turn:{ended.turn}")
+            ended = found.fact if found is not None else None
+        return await label_of(self._store, ended) if isinstance(ended, TurnEnded) else Label(ANYBODY)
+
+    async def _said(self, events: Sequence[Happened]) -> dict[EventId, Post]:
         """What of ours they are about, by their ids."""
-        said, posts = dict[EventId, str](), dict[MessageId, Post | None]()
+        said, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
             if isinstance(event, Reacted) and (event.message in posts or len(posts) < NEWEST_REACTIONS):
                 if event.message not in posts:
                     posts[event.message] = await self._store.ours(event.at.conversation, event.message)
                 post = posts[event.message]
                 if post is not None:
-                    said[event.id] = post.text
+                    said[event.id] = post
             elif isinstance(event, Delivery):
                 queued = await self._store.by_key(f"post:{event.post}")
                 cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
                 # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
                 if queued and isinstance(queued.fact, Queued) and cause and cause.kind in ("turn_ended", "acted"):
-                    said[event.id] = queued.fact.post.text
+                    said[event.id] = queued.fact.post
         return said
 
     async def _standing(self, unread: Unread) -> tuple[Standing, ...]:
@@ -148,16 +177,18 @@ class Hearing:
             if gone.get(message.id, Seq(0)) > seq:
                 continue
             newest = next((edit for edit in reversed(edits) if self._rewords(edit, message)), None)
-            text = message.text if newest is None else newest.text
-            left.append(Standing(seq, self._clean(replace(message, text=text)), edited=text != message.text))
+            text, carried = (message if newest is None else newest).text, message.carried
+            carried = carried if newest is None else newest.carried or carried
+            now = replace(message, text=text, carried=carried)
+            left.append(Standing(seq, self._clean(now), edited=text != message.text))
         return tuple(left)
 
     def _clean(self, message: Message) -> Message:
         text = self._redact(message.text)
         return message if text == message.text else replace(message, text=text)
 
-    def _tale(self, event: Happened, said: Mapping[EventId, str]) -> Pieces:
-        post = self._redact(said.get(event.id, ""))
+    def _tale(self, event: Happened, said: Mapping[EventId, Post]) -> Pieces:
+        post = self._redact(said[event.id].text if event.id in said else "")
         return tuple((kind, self._redact(text)) for kind, text in tale(event, post))
 
     def _rewords(self, edit: Edited, message: Message) -> bool:
@@ -193,11 +224,26 @@ class Hearing:
                     doubt=doubts.get(one.message.id),
                 ),
                 images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
+                label=self._label(one, answers.get(one.message.id)) | _shown(beside.get(one.seq, ())),
             )
             for one in standing
         )
 
-    def _line(self, one: Standing, answers: tuple[str, str] | None, attached: tuple[str, ...]) -> Line:
+    def _label(self, one: Standing, answers: "_Answered | None") -> Label:
+        if one.happened:
+            return one.label
+        quotes = answers is not None and bool(answers.text) and _is_quotation(one.message.carried)
+        label = self._said_label(replace(one.message, carried="") if quotes else one.message)
+        if any(not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.attachments):
+            label |= Label(foreign="an attachment")
+        return label if answers is None else label | answers.label
+
+    def _said_label(self, message: Message) -> Label:
+        """Of the text alone."""
+        label = self._role(message.at, message.sender)
+        return label | Label(ANYBODY, "a forwarded or quoted message") if message.carried else label
+
+    def _line(self, one: Standing, answers: "_Answered | None", attached: tuple[str, ...]) -> Line:
         message = one.message
         if one.happened:
             said = addressed(message)
@@ -209,24 +255,24 @@ class Hearing:
             sent=message.sent,
             text=message.text,
             addressed=addressed(message),
-            answers=answers,
+            answers=(answers.whom, answers.text) if answers is not None else None,
             edited=one.edited,
             attached=tuple(map(self._redact, attached)),
             topic=one.topic,
             title=one.title,
         )
 
-    async def _answers(self, messages: Sequence[Message]) -> dict[MessageId, tuple[str, str]]:
+    async def _answers(self, messages: Sequence[Message]) -> "dict[MessageId, _Answered]":
         """Whom each of these replies to, and how that began, as far as it is known and may be told."""
         near = {message.id: message for message in messages}
-        found: dict[MessageId, tuple[str, str]] = {}
+        found = dict[MessageId, _Answered]()
         for message in [message for message in messages if message.reply_to is not None][-NEWEST_REPLIES:]:
             answered = await self._answered(message, near)
             if answered is not None:
                 found[message.id] = answered
         return found
 
-    async def _answered(self, message: Message, near: dict[MessageId, Message]) -> tuple[str, str] | None:
+    async def _answered(self, message: Message, near: dict[MessageId, Message]) -> "_Answered | None":
         assert message.reply_to is not None
         place = message.at.conversation
         earlier = near.get(message.reply_to)
@@ -235,11 +281,30 @@ class Hearing:
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
             heard = access.decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
-            return (earlier.sender.name, self._redact(earlier.text)[:SNIPPET_CHARS]) if heard else None
+            text = self._redact(earlier.text)[:SNIPPET_CHARS]
+            return _Answered(earlier.sender.name, text, self._said_label(earlier)) if heard else None
         post = await self._store.ours(place, message.reply_to)
         if post is not None:
-            return "you", self._redact(post.text)[:SNIPPET_CHARS]
-        return ("you", "") if message.kind == "reply" else None
+            return _Answered("you", self._redact(post.text)[:SNIPPET_CHARS], await self.posted_label(post))
+        return _Answered("you", "", CLEAN) if message.kind == "reply" else None
+
+
+class _Answered(NamedTuple):
+    """What a message replies to: whom, the beginning of what they said, and who wrote that."""
+
+    whom: str
+    text: str
+    label: Label
+
+
+def _is_quotation(carried: str) -> bool:
+    """It is the message replied to, or a part of it: whose words that are is known."""
+    return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
+
+
+def _shown(attached: Sequence[Attached]) -> Label:
+    """Of pictures: whoever drew them may have written in them."""
+    return Label(foreign="an attachment") if any(one.image is not None for one in attached) else CLEAN
 
 
 def addressed(fact: Fact) -> bool:

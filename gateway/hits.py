@@ -10,6 +10,7 @@ from agent.journal import TO_REMEMBER, flat
 from agent.journal import Entry as Written
 from gateway.events import ConversationId, Edited, Message
 from gateway.hands import Whereabouts
+from gateway.labels import recorded
 from gateway.records import Noted, Seq, TurnEnded, TurnId
 from gateway.redaction import Redact, Redactor
 from gateway.relevance import folded
@@ -103,7 +104,7 @@ class Hits:
             if fact.agent != where.agent or await self._cut(one):
                 return None
             who, handle = self._desk(fact, scope, where), f"n{one.seq}"
-            foreign = not is_trusted(fact.role, foreign=fact.foreign) or await self._foreign(fact.turn)
+            foreign = not is_trusted(fact.role, foreign=fact.foreign)
             return Hit(
                 seq=one.seq,
                 at=one.at,
@@ -128,7 +129,8 @@ class Hits:
             return None
         edited = ", edited" if isinstance(fact, Edited) else ""
         who = f"{harmless(fact.sender.name)} ({judged.role}{edited}), {place}"
-        return _made(one, scope, who, self._redact(fact.text), foreign=judged.role not in TRUSTED)
+        carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
+        return _made(one, scope, who, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED)
 
     def _place(self, conversation: ConversationId, where: Whereabouts) -> str:
         """Where that is, seen from there: by its title, and the address that tools take."""
@@ -148,7 +150,11 @@ class Hits:
         """Whether a turn may have done it for others than owners and admins, or for what its tools brought."""
         found = await self._reader.by_key(f"turn:{turn}") if turn is not None else None
         ended = found.fact if found is not None else None
-        if not isinstance(ended, TurnEnded) or not ended.covers:
+        if not isinstance(ended, TurnEnded):
+            return True
+        if (label := recorded(ended)) is not None:
+            return bool(label.foreign) or label.role not in TRUSTED
+        if not ended.covers:
             return True
         heard = [await self._reader.judgement(seq) for seq in ended.covers]
         used = {called.name for step in ended.steps for called in step.calls}

@@ -61,7 +61,7 @@ def own(shared: Shared, agent: str, acting: Acting, send: Callable[[Directive], 
         send=send,
     )
     return (
-        Hand.of(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message),
+        Hand.of(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message, risks=acting.risk),
         Hand.of(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
         Hand.of(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
         Hand.of(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),

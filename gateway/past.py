@@ -5,7 +5,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Self
 
 from agent import projection
@@ -15,6 +16,7 @@ from agent.models.base import Image, Piece, Text, ToolCall
 from agent.projection import Form, Marks, Raw
 from agent.view import estimate_tokens, images_tokens
 from gateway.events import Shown
+from gateway.labels import UNKNOWN, Label, label_of_head, recorded
 from gateway.records import Fact, Folded, MediaRef, Seq, TurnEnded
 
 LOOKED_AT = 8
@@ -63,10 +65,15 @@ class PastTurn:
     """Tokens of its last prompt that the provider left out by itself."""
     recalled: tuple[str, ...] = ()
     nudged: bool = False
+    label: Label = UNKNOWN
+    """Of all that its requests held."""
 
     @classmethod
-    def of(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
-        """What a turn's record leaves to see. `simple`: to a model that takes no tools."""
+    def of(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, label: Label | None = None) -> Self:
+        """What a turn's record leaves to see. `simple`: to a model that takes no tools.
+
+        `label`: of a record that does not tell it (`gateway.labels.label_of`). None: such a record is anybody's words.
+        """
         assert isinstance(ended, TurnEnded)
         exchange = Exchange(heard=ended.heard, reply=ended.text, steps=ended.steps, simple=simple)
         return cls(
@@ -84,6 +91,7 @@ class PastTurn:
             cleared=ended.accounts[-1].cleared if ended.accounts else 0,
             recalled=ended.recalled,
             nudged=ended.nudged,
+            label=recorded(ended) or label or UNKNOWN,
         )
 
     def told_as(self, exchange: Exchange, form: Form) -> Self:
@@ -146,6 +154,11 @@ class View:
     def head(self) -> str:
         """What stands in front of the first turn; empty: nothing."""
         return self.fold.head if self.fold is not None else ""
+
+    @property
+    def label(self) -> Label:
+        """Of everybody whose words are in it."""
+        return reduce(or_, [turn.label for turn in self.turns], label_of_head(self.fold))
 
     @cached_property
     def head_tokens(self) -> int:

@@ -7,6 +7,7 @@ from agent import view
 from agent.models.base import Request
 from agent.outcome import Progress
 from gateway.fitting import Told
+from gateway.labels import UNKNOWN, Label
 from gateway.past import View
 from gateway.settings_context import ContextOptimization
 
@@ -32,6 +33,8 @@ class Pressed:
     """Whether a summary may be asked for."""
     spent: Progress = field(default_factory=Progress)
     """What was asked for it, at any time."""
+    label: Callable[[], Label] = lambda: UNKNOWN
+    """Of all that `request` holds, so far."""
 
     @property
     def new(self) -> int:

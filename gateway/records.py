@@ -172,7 +172,11 @@ class TurnEnded:
     weighed: Weighed | None = None
     """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
     foreign: str = ""
-    """The tool that brought text from outside into it first. Empty: none did, or an earlier version did not tell."""
+    """What brought text from outside into its requests first: a tool of this turn, or something that was in view.
+    Empty: nothing did, or an earlier version did not tell; those told the tools of the turn only."""
+    least_role: str = ""
+    """The lowest role of whoever wrote what its requests held; `owner`: nobody else did. Empty: an earlier version did
+    not tell, and it follows from `covers`."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
@@ -202,6 +206,11 @@ class Folded:
     """What it was decided by. None: somebody asked for it, or the version that wrote this did not tell."""
     summary: Summarised | None = None
     """The model's summary that `head` holds. None: it holds none that is new."""
+    least_role: str = ""
+    """The lowest role of whoever wrote what `head` was made of. Empty: an earlier version did not tell, so it may be
+    anybody's."""
+    foreign: str = ""
+    """What brought text from outside into what `head` was made of. Empty: nothing did."""
     kind: Literal["folded"] = "folded"
 
 
@@ -251,6 +260,9 @@ class Carded:
 
     text: str
     reason: str
+    least_role: str = ""
+    """The lowest role of whoever wrote words in it: the topic. Empty: an earlier version did not tell, so a topic in it
+    is anybody's."""
     kind: Literal["carded"] = "carded"
 
 
@@ -520,6 +532,20 @@ class ToolBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileWritten:
+    """The agent wrote a file while its request held the words of owners and admins only.
+
+    So a file of these bytes is no text from outside, whatever it is called. There is one for each digest.
+    """
+
+    turn: TurnId
+    agent: str
+    sha256: str
+    """Of all bytes of the file, in lower-case hex."""
+    kind: Literal["file_written"] = "file_written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
     """What the agent did on a platform besides posting."""
 
@@ -743,6 +769,7 @@ Fact = (
     | ApprovalRevoked
     | ToolRefused
     | ToolBegun
+    | FileWritten
     | Acted
     | Forgotten
     | CodeGiven

@@ -20,10 +20,12 @@ from gateway.clock import Clock
 from gateway.cut_off import done_before
 from gateway.events import Address, Alarm, ConversationId, EventId, SenderId
 from gateway.ids import new_id
+from gateway.labels import ANYBODY
 from gateway.records import Noted, Reminded, ReminderEnded, TurnId, inner
 from gateway.schedules import BadSchedule
 from gateway.spoken import Spoken, understood
 from gateway.store import Entry, Reminder, Store, StoreError
+from gateway.tools.permits import weakest
 
 logger = logging.getLogger("reverie.reminders")
 
@@ -151,6 +153,16 @@ class Reminders:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""
         rows = await self._store.reminders(where)
         return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
+
+    async def least_role(self, some: Sequence[Reminder]) -> str:
+        """The lowest role of those whose idea any of them was; `owner`: the agent's own. Raises StoreError."""
+        roles = ["owner"]
+        for one in some:
+            found = await self._store.by_key(f"reminded:{one.id}")
+            fact = found.fact if found is not None else None
+            own = isinstance(fact, Reminded) and not (fact.by or fact.role)
+            roles.append("owner" if own else (isinstance(fact, Reminded) and fact.role) or ANYBODY)
+        return weakest(roles)
 
     async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
         """End one of that place (None: of that agent itself) for good. False: there is none of that name there."""

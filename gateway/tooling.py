@@ -25,7 +25,7 @@ from gateway.tools import images
 from gateway.tools.approvals import Approvals
 from gateway.tools.deciding import Deciding
 from gateway.tools.dispatch import Hands
-from gateway.tools.files import FileHands
+from gateway.tools.files import Authored, FileHands
 from gateway.tools.gate import Gate
 from gateway.tools.jobs import Job
 from gateway.tools.late import MOST_SHARE, Fitting, fitted
@@ -151,7 +151,7 @@ class Tooling:
             outfiles=ground.outfiles,
             post=ground.post,
         )
-        files = FileHands(root, ground.media)
+        files = FileHands(root, ground.media, Authored(ground.store, ground.clock))
         return {
             "itself": lambda: [*own, *ground.life.hands, *skills.hands],
             "rooms": lambda: rooms.hands,

@@ -7,6 +7,7 @@ from gateway.digest import Digest
 from gateway.events import Address, Alarm, ConversationId
 from gateway.fitting import Told
 from gateway.hearing import Standing, addressed
+from gateway.labels import Label
 from gateway.records import Cause, Seq, TurnId, Weighed, is_inner
 from gateway.store import Unread
 
@@ -61,7 +62,8 @@ class Basis:
     recalled: tuple[str, ...] = ()
     nudged: bool = False
     weighed: Weighed | None = None
-    foreign: str = ""
+    label: Label | None = None
+    """None: no model was asked, so it follows from what was told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from agent.brief import Exchange
 from gateway.clock import Clock
 from gateway.events import ConversationId
+from gateway.labels import Label, label_of
 from gateway.media import Media
 from gateway.past import PastTurn, View
 from gateway.records import Folded, Seq, TurnEnded
-from gateway.store import Entry, Store
+from gateway.store import Entry, Store, Stored
 
 KEPT_CONVERSATIONS = 32
 """Each holds a view at most, so some hundred kilobytes where a large window is full."""
@@ -56,10 +57,16 @@ class Views:
         """The same, from the log. Reads what is in view, and nothing before that."""
         turns = await self._store.turns(conversation)
         found = await self._store.view(conversation)
-        past = [PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple) for turn in turns]
+        past = [
+            PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple, label=await self._label(turn))
+            for turn in turns
+        ]
         if found is None or not isinstance(found.fact, Folded):
             return View.of(past, None, Seq(0))
         return View.of(past, found.fact, found.seq)
+
+    async def _label(self, turn: Stored) -> Label | None:
+        return await label_of(self._store, turn.fact) if isinstance(turn.fact, TurnEnded) else None
 
     def keep(self, conversation: ConversationId, view: View, seq: Seq, ended: TurnEnded) -> None:
         """One more turn is durable, at `seq`."""

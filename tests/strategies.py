@@ -149,6 +149,7 @@ approvals_ended = st.builds(records.ApprovalEnded)
 approvals_revoked = st.builds(records.ApprovalRevoked)
 refused = st.builds(records.ToolRefused)
 begun = st.builds(records.ToolBegun)
+files_written = st.builds(records.FileWritten)
 acted = st.builds(records.Acted, at=addresses)
 forgotten = st.builds(records.Forgotten, note=seqs)
 codes_given = st.builds(records.CodeGiven, at=addresses, room=st.none() | addresses, until=times)
@@ -191,6 +192,7 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     approvals_revoked,
     refused,
     begun,
+    files_written,
     acted,
     forgotten,
     codes_given,

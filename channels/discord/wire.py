@@ -32,6 +32,8 @@ from gateway.events import (
 _SAID = frozenset({0, 19, 20, 23})
 """Message types: plain, reply, and what other bots answer to their commands. All others are said by Discord."""
 _FORWARD = 1
+_VOICE = 1 << 13
+"""A voice message (https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
 _FRESH_EDIT = timedelta(minutes=10)
 """An update tells of an edit if its `edited_timestamp` is so new: pins and link previews repeat an old one."""
 _SLASH = 2, 1
@@ -49,7 +51,7 @@ def message(data: Json, directory: Directory) -> Message | None:
         return None
     if not _is_said(data):
         return None
-    shown, files = _said(data, sender, directory), _attachments(data, channel, number_)
+    (shown, carried), files = _said(data, sender, directory), _attachments(data, channel, number_)
     if not shown and not files:
         return None
     return Message(
@@ -61,6 +63,7 @@ def message(data: Json, directory: Directory) -> Message | None:
         kind=_kind(data, directory),
         reply_to=_replied(data),
         attachments=files,
+        carried=carried,
     )
 
 
@@ -72,14 +75,16 @@ def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
         return None
     if sender is None or sender.id == directory.me or not _is_said(data):
         return None
+    text, carried = _said(data, sender, directory)
     return Edited(
         id=EventId(f"{number_}@{when.timestamp():.6f}"),
         at=directory.address(channel),
         sender=sender,
         message=MessageId(number_),
-        text=_said(data, sender, directory),
+        text=text,
         sent=when,
         direct=_direct(data, directory),
+        carried=carried,
     )
 
 
@@ -185,10 +190,13 @@ def _is_said(data: Json) -> bool:
     return (whole(data, "type") or 0) in _SAID
 
 
-def _said(data: Json, sender: Sender, directory: Directory) -> str:
+def _said(data: Json, sender: Sender, directory: Directory) -> tuple[str, str]:
+    """All of it, and the part that its sender did not write."""
     shown = readable(string(data, "content"), people_in(data), directory).strip("\n")
     lines = [shown] if shown.strip() else []
-    return "\n".join([*lines, *beside(data, directory, embeds=sender.is_bot)])
+    others = beside(data, directory, embeds=sender.is_bot)
+    carried = others if objs(data, "message_snapshots") or (sender.is_bot and objs(data, "embeds")) else []
+    return "\n".join([*lines, *others]), "\n".join(carried)
 
 
 def _replied(data: Json) -> MessageId | None:
@@ -229,6 +237,7 @@ def _attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment,
                     content_type=kind or None,
                     size_bytes=size if size is not None and size >= 0 else None,
                     duration_s=number(file, "duration_secs"),
+                    recorded=bool((whole(data, "flags") or 0) & _VOICE),
                 )
             )
     return tuple(found)

@@ -16,6 +16,7 @@ _FILES: dict[str, tuple[_Form, str | None]] = {
     "document": ("file", None),
 }
 """By key: the form, and the type where Telegram knows it without saying."""
+_RECORDED = ("voice", "video_note")
 _BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
 _POLL_OPTIONS, _TEXT_CHARS = 12, 300
 
@@ -33,7 +34,7 @@ def attachments(message: Json) -> tuple[Attachment, ...]:
         if raw(file, "file_id") and not (key == "document" and "animation" in message):
             told = string(file, "mime_type") or known
             kind = _BY_TYPE.get((told or "").partition("/")[0], form) if key == "document" else form
-            found.append(_attachment(file, kind, told))
+            found.append(_attachment(file, kind, told, recorded=key in _RECORDED))
     sticker = obj(message, "sticker")
     if raw(sticker, "file_id"):
         kind_of = "video/webm" if sticker.get("is_video") is True else "image/webp"
@@ -41,7 +42,7 @@ def attachments(message: Json) -> tuple[Attachment, ...]:
     return tuple(found)
 
 
-def _attachment(file: Json, form: _Form, content_type: str | None) -> Attachment:
+def _attachment(file: Json, form: _Form, content_type: str | None, *, recorded: bool = False) -> Attachment:
     size = number(file, "file_size")
     return Attachment(
         id=string(file, "file_id"),
@@ -50,6 +51,7 @@ def _attachment(file: Json, form: _Form, content_type: str | None) -> Attachment
         content_type=content_type,
         size_bytes=int(size) if size is not None else None,
         duration_s=number(file, "duration"),
+        recorded=recorded,
     )
 
 

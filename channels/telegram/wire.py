@@ -81,6 +81,7 @@ def merged(messages: list[Message]) -> Message:
         text="\n".join(message.text for message in messages if message.text),
         kind=min((message.kind for message in messages), key=order.index),
         attachments=tuple(item for message in messages for item in message.attachments),
+        carried="\n".join(message.carried for message in messages if message.carried),
     )
 
 
@@ -106,7 +107,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
                 direct=_private(message),
             ),
         )
-    text, files = _text(message, view), media.attachments(message)
+    (text, carried), files = _text(message, view), media.attachments(message)
     if not text.strip() and not files:
         return ()
     about = answered(message)
@@ -122,6 +123,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
             reply_to=message_id(message, view, about),
             attachments=files,
             language=language or None,
+            carried=carried,
         ),
     )
 
@@ -133,15 +135,17 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
     if "live_period" in obj(message, "location"):
         return ()  # a moving position, every few seconds
     sent = moment(message, "edit_date") or moment(message, "date") or now
+    text, carried = _text(message, view)
     return (
         Edited(
             id=EventId(f"{number}.{update_id}"),
             at=at,
             sender=who,
             message=number,
-            text=_text(message, view),
+            text=text,
             sent=sent,
             direct=_private(message),
+            carried=carried,
         ),
     )
 
@@ -189,20 +193,23 @@ def _private(message: Json) -> bool:
     return raw(obj(message, "chat"), "type") == "private"
 
 
-def _text(message: Json, view: View) -> str:
+def _text(message: Json, view: View) -> tuple[str, str]:
+    """All of it, and the part that its sender did not write."""
     lines = []
     if forwarded := origin(message):
         lines.append(f"(forwarded from {forwarded})")
     if via := name(raw(obj(message, "via_bot"), "username")):
         lines.append(f"(by way of @{via})")
-    if quote := _quote(message, view):
+    quote = _quote(message, view)
+    if quote:
         lines.append(quote)
     for text, entities in BODIES:
         if raw(message, text):
             lines.append(markdown(raw(message, text), objs(message, entities)))
     if described := media.described(message):
         lines.append(described)
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return text, text if forwarded or via else quote
 
 
 def _quote(message: Json, view: View) -> str:

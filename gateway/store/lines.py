@@ -36,6 +36,7 @@ from gateway.records import (
     Dreamed,
     Evidence,
     Fact,
+    FileWritten,
     Folded,
     Forgotten,
     Handled,
@@ -202,6 +203,8 @@ def told(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads bes
             | Acted()
         ):
             return _of_tools(fact)
+        case FileWritten():
+            return f"a file written in turn {fact.turn} holds nobody else's words: sha256 {fact.sha256}"
         case Forgotten():
             return f"note {fact.note} is to be forgotten, by {fact.by}"
         case _:

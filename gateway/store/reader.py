@@ -182,10 +182,10 @@ class Reader:
         place = message.at.conversation
         return self._one(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
 
-    async def card(self, conversation: ConversationId) -> str | None:
+    async def card(self, conversation: ConversationId) -> Carded | None:
         """The card that is pinned there; None: none is."""
         found = self._one(await self._rows(queries.CARD, conversation))
-        return found.fact.text if found is not None and isinstance(found.fact, Carded) else None
+        return found.fact if found is not None and isinstance(found.fact, Carded) else None
 
     async def topic(self, conversation: ConversationId) -> Membership | None:
         """The last change of the topic, and who made it; None: it was never told."""

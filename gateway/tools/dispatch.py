@@ -17,6 +17,7 @@ from agent.models.base import ToolCall, ToolResult, ToolSpec
 from agent.tools.schema import Refused, read
 from gateway.events import ConversationId
 from gateway.hands import Given, Hand, Whereabouts
+from gateway.labels import Label
 from gateway.ops.onlookers import Tool
 from gateway.records import TurnId
 from gateway.redaction import Redact, Redactor
@@ -48,10 +49,11 @@ class ByRight:
         now = Situation(
             roles=[asker.role for asker in where.askers],
             unasked="guest",
-            overheard=(*where.overheard, *where.reminded),
+            overheard=(*where.overheard, *where.reminded, where.trace.role),
             private=where.sight.private,
             foreign=where.trace.foreign,
             recovered=call.recovered,
+            risk=await hand.risk(call, where),
         )
         verdict = decide(hand.spec.name, hand.permit, now)
         return "" if verdict.what == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
@@ -150,6 +152,7 @@ class Hands:
     async def _call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
         hand = self._hand(call.name)
         if hand is not None and self._unknown_to_the_model(hand, call):
+            where.trace.see(Label(foreign=call.name))  # a server wrote it
             said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
             return ToolResult(id=call.id, text=said, kind="text", origin="what the tool says of itself", untrusted=True)
         if hand is None:
@@ -208,8 +211,7 @@ class Hands:
         return [hand for hand in hands if not is_off(hand.spec.name, self._off)]
 
     def _result(self, call: ToolCall, given: Given, where: Whereabouts, *, error: bool) -> ToolResult:
-        if given.foreign:
-            where.trace.foreign = where.trace.foreign or call.name
+        where.trace.see(Label(given.role, call.name if given.foreign else ""))
         whole = self._redact(given.text)
         text, beyond = whole[:MAX_RESULT_CHARS], len(whole) - MAX_RESULT_CHARS
         return ToolResult(

@@ -1,6 +1,7 @@
 """The agent's own files: read, written, changed, listed, searched and looked at."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,64 +20,78 @@ from agent.tools.files import (
     WriteFile,
 )
 from agent.tools.schema import Refused
+from gateway.clock import Clock
 from gateway.hands import Given, Hand, Whereabouts
+from gateway.labels import rank
+from gateway.records import FileWritten
+from gateway.store import Entry, Store
 from gateway.tools import images, texts
 from gateway.tools.listing import Bounds, glob
 from gateway.tools.paths import a_file, told
-from gateway.tools.permits import ADMINS, MEMBERS
+from gateway.tools.permits import MEMBERS, Permit
 from gateway.tools.root import Root
 from gateway.tools.search import grep
 from gateway.tools.threads import threaded
 
+WRITING: Final = Permit(role="admin", approval="untrusted")
 SEARCHES: Final = 2
 """Of an agent at once: threads are few, and others (names of hosts, images) wait for theirs."""
 
 
 class FileHands:
-    """The hands of one agent for its files. What comes out of a file is somebody else's words."""
+    """The hands of one agent for its files.
 
-    def __init__(self, root: Root, pictures: images.Keeps) -> None:
+    What comes out of a file is somebody else's words, from outside, unless the agent itself wrote them (`Authored`).
+    """
+
+    def __init__(self, root: Root, pictures: images.Keeps, authored: "Authored | None" = None) -> None:
+        """`authored`: knows what the agent wrote itself. None: nobody knows, so all files may be anybody's words."""
         self._root = root
         self._pictures = pictures
+        self._authored = authored
         self._searching = asyncio.Semaphore(SEARCHES)
 
     @property
     def hands(self) -> Sequence[Hand]:
         return (
             Hand.of(READ_FILE, ReadFile, self._read, MEMBERS),
-            Hand.of(WRITE_FILE, WriteFile, self._write, ADMINS),
-            Hand.of(EDIT_FILE, EditFile, self._edit, ADMINS),
+            Hand.of(WRITE_FILE, WriteFile, self._write, WRITING),
+            Hand.of(EDIT_FILE, EditFile, self._edit, WRITING),
             Hand.of(GLOB, Glob, self._glob, MEMBERS, cost="cheap"),
             Hand.of(GREP, Grep, self._grep, MEMBERS, cost="cheap"),
             Hand.of(VIEW_IMAGE, ViewImage, self._view, MEMBERS),
         )
 
-    async def _read(self, asked: ReadFile, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
+    async def _read(self, asked: ReadFile, where: Whereabouts) -> Given:
         name = told(a_file(asked.path))
 
-        def read() -> tuple[str, int]:
+        def read() -> tuple[bytes, str, int]:
             data = self._root.read_bytes(asked.path)
             if what := texts.binary(data):
                 raise Refused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            return texts.told(name, texts.decoded(data), asked.offset, asked.limit)
+            return data, *texts.told(name, texts.decoded(data), asked.offset, asked.limit)
 
-        text, last = await threaded(lambda _: read())
-        return Given(text=text, origin=f"{name}, lines {asked.offset}-{last}" if last else name, untrusted=True)
+        data, text, last = await threaded(lambda _: read())
+        origin = f"{name}, lines {asked.offset}-{last}" if last else name
+        return Given(text=text, origin=origin, untrusted=True, foreign=not await self._own(data, where))
 
-    async def _write(self, asked: WriteFile, where: Whereabouts) -> str:  # noqa: ARG002 - as all hands
+    async def _write(self, asked: WriteFile, where: Whereabouts) -> str:
         data = texts.encoded(asked.text)
         done = await threaded(lambda _: self._root.write(asked.path, data))
+        if self._authored is not None:
+            await self._authored.note(data, where)
         what = "Made" if done.before is None else f"Replaced {done.before:,} bytes in"
         return f"{what} {told(a_file(asked.path))}: {done.bytes:,} bytes, {asked.text.count(chr(10)):,} line ends."
 
-    async def _edit(self, asked: EditFile, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
+    async def _edit(self, asked: EditFile, where: Whereabouts) -> Given:
         name = told(a_file(asked.path))
-        made = list[texts.Change]()
+        made, before = list[texts.Change](), list[bytes]()
 
         def change(data: bytes) -> bytes:
             if what := texts.binary(data):
                 raise Refused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
             most = self._root.max_bytes
+            before.append(data)
             made.append(texts.edited(name, data, asked.old, asked.new, everywhere=asked.all, most=most))
             return made[0].data
 
@@ -84,12 +99,19 @@ class FileHands:
             self._root.edit(asked.path, change)
             return texts.changed(name, made[0])
 
-        return Given(text=await threaded(lambda _: edit()), origin=name, untrusted=True)
+        text = await threaded(lambda _: edit())
+        own = await self._own(before[0], where)
+        if own and self._authored is not None:
+            await self._authored.note(made[0].data, where)
+        return Given(text=text, origin=name, untrusted=True, foreign=not own)
+
+    async def _own(self, data: bytes, where: Whereabouts) -> bool:
+        return self._authored is not None and await self._authored.known(data, where)
 
     async def _glob(self, asked: Glob, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
         async with self._searching:
             text = await threaded(lambda stopped: glob(self._root, asked.pattern, Bounds(stopped)))
-        return Given(text=text, origin=f"names of files, {told(asked.pattern)}", untrusted=True)
+        return Given(text=text, origin=f"names of files, {told(asked.pattern)}", untrusted=True, foreign=True)
 
     async def _grep(self, asked: Grep, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
         def search(stopped: Callable[[], bool]) -> str:
@@ -105,10 +127,39 @@ class FileHands:
 
         async with self._searching:
             text = await threaded(search)
-        return Given(text=text, origin=f"lines of files, {told(asked.pattern)}", untrusted=True)
+        return Given(text=text, origin=f"lines of files, {told(asked.pattern)}", untrusted=True, foreign=True)
 
-    async def _view(self, asked: ViewImage, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
+    async def _view(self, asked: ViewImage, where: Whereabouts) -> Given:
         data = await threaded(lambda _: self._root.read_bytes(asked.path))
         name = told(a_file(asked.path))
-        image = await images.shown(self._pictures, data, name)
-        return Given(text=f"{image[0].about} is shown below.", origin=name, untrusted=True, images=(image,))
+        image, own = await images.shown(self._pictures, data, name), await self._own(data, where)
+        text = f"{image[0].about} is shown below."
+        return Given(text=text, origin=name, untrusted=True, foreign=not own, images=(image,))
+
+
+class Authored:
+    """What an agent wrote into files while its requests held nobody's words but those of owners and admins.
+
+    It is known by its bytes: so it stays its own in any file, and a file that anything else has changed is not.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def note(self, data: bytes, where: Whereabouts) -> None:
+        """It was written just now. Raises StoreError."""
+        seen = where.trace.label
+        if seen.foreign or rank(seen.role) < rank("admin"):
+            return
+        fact = FileWritten(turn=where.turn, agent=where.agent, sha256=hashlib.sha256(data).hexdigest())
+        place, key = where.at.conversation, _key(where.agent, data)
+        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
+
+    async def known(self, data: bytes, where: Whereabouts) -> bool:
+        """Whether the agent of that turn wrote these bytes. Raises StoreError."""
+        return not data or await self._store.by_key(_key(where.agent, data)) is not None
+
+
+def _key(agent: str, data: bytes) -> str:
+    return f"file:{agent}:{hashlib.sha256(data).hexdigest()}"

@@ -92,7 +92,7 @@ class Gate:
         permit = ruled(name, hand.permit, self._config.rules)
         if call.recovered:
             where.trace.foreign = where.trace.foreign or name
-        situation = self._situation(where, call)
+        situation = self._situation(where, call, await hand.risk(call, where))
         verdict = decide(name, permit, situation)
         if verdict.what == "refused":
             await self._refused(name, verdict, where)
@@ -117,7 +117,7 @@ class Gate:
         )
         if refusal:
             return refusal
-        now = decide(name, ruled(name, hand.permit, self._config.rules), self._situation(where, call))
+        now = decide(name, ruled(name, hand.permit, self._config.rules), self._situation(where, call, ""))
         if now.what == "refused":  # somebody was blocked, or lost a role, while it was waited for
             await self._refused(name, now, where)
             return f"Refused: {now.rule}. Nothing was done."
@@ -137,14 +137,16 @@ class Gate:
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
         return BEGUN if before else ""
 
-    def _situation(self, where: Whereabouts, call: ToolCall) -> Situation:
+    def _situation(self, where: Whereabouts, call: ToolCall, risk: str) -> Situation:
+        seen = where.trace.label
         return Situation(
             roles=[self._role(asker, where.at) for asker in where.askers],
-            unasked=weakest([self._config.unasked_role, *where.reminded]),
-            overheard=(*where.overheard, *where.reminded),
+            unasked=weakest([self._config.unasked_role, *where.reminded, seen.role]),
+            overheard=(*where.overheard, *where.reminded, seen.role),
             private=where.sight.private,
-            foreign=where.trace.foreign,
+            foreign=seen.foreign,
             recovered=call.recovered,
+            risk=risk,
         )
 
     def _role(self, asker: Asker, at: Address) -> str:

@@ -38,11 +38,14 @@ class Situation:
     private: bool
     """It is a private place."""
     overheard: Sequence[str] = ()
-    """Roles of others whose new words the agent reads in the same turn, though they were not said to it."""
+    """Roles of others whose words the request holds, new or in view, though they were not said to it just now."""
     foreign: str = ""
-    """What brought text from outside into the turn, by its tool's name. Empty: nothing did."""
+    """What brought text from outside into the request, for people. Empty: nothing did."""
     recovered: bool = False
     """The call was found in the text of an answer: it may be anybody's."""
+    risk: str = ""
+    """Why this very call needs a word whatever its tool's rules say, for people: what it sends out, and where. Empty:
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +100,20 @@ def decide(name: str, permit: Permit, now: Situation) -> Verdict:
         rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
         return Verdict(what="approval", role=role, rule=rule)
     if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard):
-        rule = f"{name} is for the role {permit.role} and above, and others were just heard here, whose idea it may be"
+        least = min(now.overheard, key=_rank)
+        rule = (
+            f"{name} is for the role {permit.role} and above, and words of a {least} are in view, whose idea it may be"
+        )
         return Verdict(what="approval", role=role, rule=rule)
     if now.recovered and needed >= _rank("admin"):
         rule = f"this call of {name} was written as text, so it may be somebody else's idea"
         return Verdict(what="approval", role=role, rule=rule)
+    if now.risk:
+        return Verdict(what="approval", role=role, rule=now.risk)
     if permit.approval == "always":
         return Verdict(what="approval", role=role, rule=f"each call of {name} has to be approved")
     if permit.approval == "untrusted" and now.foreign:
-        rule = f"{now.foreign} has brought text from outside into this turn, so {name} has to be approved"
+        rule = f"{now.foreign} has brought text from outside into view, so {name} has to be approved"
         return Verdict(what="approval", role=role, rule=rule)
     return Verdict(what="allowed", role=role, rule=f"{permit.role} and above")
 

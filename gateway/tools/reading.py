@@ -17,6 +17,7 @@ from gateway.events import Address, ChannelName, Message, Sender
 from gateway.hands import Given, Whereabouts
 from gateway.hearing import Hearing, Standing
 from gateway.hits import harmless
+from gateway.labels import ANYBODY, CLEAN, Label
 from gateway.media import Attached
 from gateway.places import Places
 from gateway.records import MESSAGES, Seq, is_inner
@@ -30,6 +31,7 @@ UNKNOWN_PLACE: Final = (
 )
 BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MOST_PEOPLE: Final = 50
+_ANYBODYS: Final = Label(ANYBODY)
 _LATELY: Final = 200
 """Messages that are looked through for who spoke."""
 _PAGE: Final = 100
@@ -71,7 +73,7 @@ class Reading:
     async def read_room(self, asked: ReadRoom, where: Whereabouts) -> Given:
         """Carry out `read_room`. Raises Refused and StoreError."""
         at = await self._place(asked.address, where)
-        lines, more = await self._lines(at, _before(asked.before), asked.count, where)
+        lines, more, label = await self._lines(at, _before(asked.before), asked.count, where)
         await self._places.titles.load([at.conversation])
         place = self._places.titles.label(at.conversation)
         if lines:
@@ -80,7 +82,7 @@ class Reading:
         else:
             head = f"{place}: nothing was said there that you were told{' before that' if asked.before else ''}."
         told = [f"{_handle(seq)} {line}" for seq, line in lines]
-        return self._given("\n".join([head, *told]), "messages", at, where)
+        return self._given("\n".join([head, *told]), "messages", at, where, label)
 
     async def who(self, asked: Who, where: Whereabouts) -> Given:
         """Carry out `who`. Raises Refused and StoreError."""
@@ -96,8 +98,9 @@ class Reading:
         return self._given(note + await self._spoke(at, where), "people", at, where)
 
     @staticmethod
-    def _given(text: str, kind: str, at: Address, where: Whereabouts) -> Given:
-        return Given(text=text, kind=kind, origin=at.conversation, untrusted=True, foreign=at != where.at)
+    def _given(text: str, kind: str, at: Address, where: Whereabouts, label: Label = _ANYBODYS) -> Given:
+        foreign = at != where.at or bool(label.foreign)
+        return Given(text=text, kind=kind, origin=at.conversation, untrusted=True, foreign=foreign, role=label.role)
 
     async def _place(self, address: str | None, where: Whereabouts) -> Address:
         """Where is meant. Nobody learns of a place that may not be told of whether it exists."""
@@ -124,26 +127,27 @@ class Reading:
 
     async def _lines(
         self, at: Address, before: int | None, count: int, where: Whereabouts
-    ) -> tuple[list[tuple[Seq, str]], bool]:
-        """The newest, and whether there is something before them."""
-        found = list[tuple[Seq, str]]()
+    ) -> tuple[list[tuple[Seq, str]], bool, Label]:
+        """The newest, whether there is something before them, and whose words they are."""
+        found, label = list[tuple[Seq, str]](), CLEAN
         for _ in range(_PAGES):
             page = await self._reader.newest(
                 _PAGE, before=before, kinds=(*MESSAGES, "post"), conversation=at.conversation
             )
             for one in reversed(page):
                 if len(found) == count:
-                    return found[::-1], True
+                    return found[::-1], True, label
                 told = at == where.at or where.sight.sees(await self._places.scope(at.conversation, one.seq))
                 if told and (line := await self._line(one, where.agent)) is not None:
-                    found.append((one.seq, line))
+                    found.append((one.seq, line[0]))
+                    label |= line[1]
             if len(page) < _PAGE:
-                return found[::-1], False
+                return found[::-1], False, label
             before = page[0].seq
-        return found[::-1], True
+        return found[::-1], True, label
 
-    async def _line(self, one: Stored, agent: str) -> str | None:
-        """None: it was taken away, taken back, or never to be told to the model."""
+    async def _line(self, one: Stored, agent: str) -> tuple[str, Label] | None:
+        """Also whose words it is. None: it was taken away, taken back, or never to be told to the model."""
         if any(placed.cut for placed in await self._reader.placed([one.cause or one.seq])):
             return None
         if isinstance(one.fact, Message):
@@ -152,9 +156,12 @@ class Reading:
                 return None
             standing = Standing(one.seq, said, edited=said.text != one.fact.text)
             (heard,) = await self._hearing.tell([standing], sees=False)
-            return render_line(heard.line)
+            return render_line(heard.line), heard.label
         ours = await self._messages.ours(one)
-        return render_line(_own(ours, one.at, agent)) if ours is not None and not ours.gone else None
+        if ours is None or ours.gone:
+            return None
+        label = await self._hearing.posted_label(ours.post)
+        return render_line(_own(ours, one.at, agent)), label | _ANYBODYS if ours.edited else label
 
     def _listed(self, at: Address, found: People) -> str:
         people = sorted(((self._role(at, one), one) for one in found.people), key=lambda pair: -RANKS.index(pair[0]))

@@ -1,6 +1,7 @@
 """`web_fetch` and `web_search`, carried out."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import Coroutine
 from http import HTTPStatus
@@ -11,6 +12,8 @@ from agent.tools.web import WEB_FETCH, WEB_SEARCH, WebFetch, WebSearch
 from channels.tasks import within
 from gateway.clock import Clock
 from gateway.hands import Given, Hand, Whereabouts
+from gateway.labels import rank
+from gateway.scopes import PUBLIC
 from gateway.settings_tools import WebConfig
 from gateway.tools import websearch
 from gateway.tools.extracting import extract, readable
@@ -20,6 +23,7 @@ from gateway.tools.webtypes import Answer
 
 LATE_S: Final = 10.0
 """After a call's own time is over, and before it is cancelled as hanging."""
+_SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
 READ_AT_ONCE: Final = 2
 """Pages. Each takes a processor, and up to a gigabyte of memory if it is made for that."""
 Got = TypeVar("Got")
@@ -52,7 +56,7 @@ class WebHands:
         """All of them."""
         time_s = self._config.timeout + LATE_S
         return (
-            Hand.of(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap"),
+            Hand.of(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap", risks=leaves),
             Hand.of(WEB_SEARCH, WebSearch, self.search, MEMBERS, time_s=time_s, cost="dear"),
         )
 
@@ -103,6 +107,25 @@ class WebHands:
             return await within(self._clock, time_s, work)
         except TimeoutError:
             raise Refused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
+
+
+async def leaves(asked: WebFetch, where: Whereabouts) -> str:
+    """Why this address may carry private words to whoever wrote what is in view; empty: it does not.
+
+    An address is a message to its host. Where nothing private is in the request, or nobody but those who may use the
+    agent wrote any of it, that tells nothing. Neither does an address that one of them wrote.
+    """
+    seen = where.trace.label
+    others = f"text from outside, by {seen.foreign}, is" if seen.foreign else ""
+    if not others and where.sight.everything and rank(seen.role) < rank("admin"):
+        others = f"words of a {seen.role} are"
+    private = where.sight.everything or where.sight.scope != PUBLIC
+    if not (others and private) or await where.wrote(_SCHEME.sub("", asked.url.strip()).rstrip("/")):
+        return ""
+    return (
+        f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "
+        "has to be approved"
+    )
 
 
 def _kind(answer: Answer) -> str:

@@ -95,13 +95,16 @@ def test_what_stands_beside_the_text_is_told() -> None:
         "message_snapshots": [{"message": {"content": "old"}}],
     }
     forwarded = message("", **forward)
-    assert (forwarded.text, forwarded.reply_to) == ("[forwarded] old", None)
+    assert (forwarded.text, forwarded.carried, forwarded.reply_to) == ("[forwarded] old", "[forwarded] old", None)
+    assert message("look", **forward).carried == "[forwarded] old"
     bot = {"id": "60", "username": "news", "bot": True}
     embeds = [{"type": "rich", "title": "Title", "description": "x" * 1000}, {"type": "link", "title": "no"}]
+    assert message("", author=bot, embeds=embeds).carried.startswith("Title - xxx")
     shown = message("", author=bot, embeds=embeds).text
     assert shown.startswith("Title - xxx")
     assert len(shown) < 700
-    assert message("see", embeds=embeds).text == "see"  # people's embeds are previews of their links
+    see = message("see", embeds=embeds)
+    assert (see.text, see.carried) == ("see", "")  # people's embeds are previews of their links
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,26 @@ def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str
     assert said(**more).text == text
 
 
+@pytest.mark.parametrize(
+    ("more", "carried"),
+    [
+        ({"text": "x"}, ""),
+        ({"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}}, "(forwarded from Ann Lee)\nx"),
+        ({"text": "x", "forward_origin": {"type": "new kind"}}, "(forwarded from somebody)\nx"),
+        ({"text": "x", "forward_date": 1}, "(forwarded from somebody)\nx"),
+        ({"voice": {"file_id": "v"}, "forward_date": 1}, "(forwarded from somebody)"),
+        ({"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}}, "(by way of @gif)\nx"),
+        ({"text": "x", "quote": {"text": "a\nb", "position": 0}}, "> a\n> b"),
+        (
+            {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
+            "> Ann Lee: a",
+        ),
+    ],
+)
+def test_what_its_sender_did_not_write_is_told_apart(more: dict[str, Any], carried: str) -> None:
+    assert said(**more).carried == carried
+
+
 def test_privacy_mode_shows_what_a_reply_is_about() -> None:
     answered = message(message_id=3, text="the question " + "x" * 400)
     blind = View(channel=VIEW.channel, me=42, username="ReverieBot", reads_all=False)
@@ -192,7 +212,7 @@ def test_privacy_mode_shows_what_a_reply_is_about() -> None:
         ),
         (
             {"voice": {"file_id": "v", "duration": 3, "mime_type": "audio/ogg"}},
-            Attachment(id="v", form="audio", content_type="audio/ogg", duration_s=3.0),
+            Attachment(id="v", form="audio", content_type="audio/ogg", duration_s=3.0, recorded=True),
         ),
         (
             {"animation": {"file_id": "g", "mime_type": "video/mp4"}, "document": {"file_id": "g"}},
@@ -202,7 +222,10 @@ def test_privacy_mode_shows_what_a_reply_is_about() -> None:
             {"sticker": {"file_id": "s", "is_video": True}},
             Attachment(id="s", form="sticker", content_type="video/webm"),
         ),
-        ({"video_note": {"file_id": "n", "file_size": -4}}, Attachment(id="n", form="video", content_type="video/mp4")),
+        (
+            {"video_note": {"file_id": "n", "file_size": -4}},
+            Attachment(id="n", form="video", content_type="video/mp4", recorded=True),
+        ),
     ],
 )
 def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment) -> None:

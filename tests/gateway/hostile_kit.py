@@ -56,6 +56,7 @@ LONG = 12
 """Characters of a variable that stands for all of the gateway's environment."""
 SAID_CHARS = 2_000
 """Of each result that the model tells everybody."""
+THANKS, HUSH = "thanks a lot", "hush now"
 PUBLIC = "203.0.114.1"
 """Never connected to: it is refused together with another one."""
 ALLOWED, REBOUND = "127.0.0.1", "127.0.0.2"
@@ -101,7 +102,10 @@ class Order:
 
 
 class Puppet:
-    """A `Model` that obeys each word `obey-N` that is new to it, and then says in public what its tools brought."""
+    """A `Model` that obeys each word `obey-N` that is new to it, and then says in public what its tools brought.
+
+    At the word `THANKS` it obeys all that stand anywhere in its request, and at `HUSH` none.
+    """
 
     name = label = "puppet"
     context_tokens = 400_000
@@ -147,7 +151,10 @@ class Puppet:
         heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
         self.asked.append((request.place, heard))
         around = "" if results else "\n".join([*(block.text for block in request.blocks), request.aside, request.now])
-        calls, said = self._obey(f"{around}\n{heard}", request.place) if request.tools else ([], "")
+        new = [part.text for part in parts if isinstance(part, Text)]
+        source = everything if not results and new and THANKS in new[-1] else f"{around}\n{heard}"
+        obeys = request.tools and not (new and HUSH in new[-1])
+        calls, said = self._obey(source, request.place) if obeys else ([], "")
         told = "\n".join(part.text[:SAID_CHARS] for part in results)
         yield Text(text=said or told or "Yes.")
         for call in calls or [ToolCall(id=f"rest-{next(self._number)}", name="yield_to_user", arguments="{}")]:
@@ -254,6 +261,8 @@ class Town:
     """Planted words, by name."""
     shown: list[Part]
     reader: Reader | None = None
+    again: Callable[[], Awaitable[None]] | None = None
+    """Ends the gateway and begins it anew on the same store."""
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -301,7 +310,9 @@ class Scene:
         written = [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]
         return self.town.puppet.order(written, text, frozenset({self.place, *also}))
 
-    async def speak(self, who: Person, text: str, *, direct: bool = False, mention: bool = True) -> Message:
+    async def speak(
+        self, who: Person, text: str, *, direct: bool = False, mention: bool = True, **more: Any
+    ) -> Message:
         """Somebody says something, to the agent unless `mention` is False; returns once it is durable."""
         now = datetime.now(UTC)
         message = Message(
@@ -311,6 +322,7 @@ class Scene:
             text=f"reverie: {text}" if mention and not direct else text,
             sent=now,
             kind="direct" if direct else "mention" if mention else "room",
+            **more,
         )
         await self.town.street.tell(message)
         return message
@@ -455,7 +467,9 @@ def plant(folder: Path) -> dict[str, str]:
     return made
 
 
-def configure(folder: Path, made: dict[str, str], site: WebServer, **tools: object) -> Settings:
+def configure(
+    folder: Path, made: dict[str, str], site: WebServer, *, mind: dict[str, Any], **tools: object
+) -> Settings:
     """As an operator has it, also written down in a file."""
     said: dict[str, Any] = {
         "channels": {str(STREET): {"platform": "console", "rooms": ["*"]}},
@@ -474,8 +488,8 @@ def configure(folder: Path, made: dict[str, str], site: WebServer, **tools: obje
             "models": {"main": {"provider": "p", "name": "m"}},
             "context_optimization": {"workspace_cache": {"enabled": False}},
         },
-        "dmn": {"daily_cost_usd": 100.0},
-        "attention": {"coalesce": 0},
+        "dmn": {"daily_cost_usd": 100.0, **mind.get("dmn", {})},
+        "attention": {"coalesce": 0, **mind.get("attention", {})},
         "commands": {"per_minute": 600},
         "access": {"dm": "open", "rates": UNHURRIED, "roles": ROLES},
         "store": {"path": "data/reverie.db"},
@@ -501,8 +515,10 @@ def configure(folder: Path, made: dict[str, str], site: WebServer, **tools: obje
 
 
 @contextlib.asynccontextmanager
-async def town(folder: Path, patch: pytest.MonkeyPatch, **tools: object) -> AsyncIterator[Town]:
-    """Begin and end. `tools`: sections of `tools` that the operator sets otherwise."""
+async def town(
+    folder: Path, patch: pytest.MonkeyPatch, *, mind: dict[str, Any] | None = None, **tools: object
+) -> AsyncIterator[Town]:
+    """Begin and end. `tools`: sections of it that the operator sets otherwise; `mind`: of `attention` and `dmn`."""
     made = plant(folder)
     patch.setenv("REVERIE_TEST_TOKEN", made["env"])
     patch.setenv("HOME", str(folder / "home"))
@@ -511,7 +527,7 @@ async def town(folder: Path, patch: pytest.MonkeyPatch, **tools: object) -> Asyn
         inside.pages = {path: Page(b"INNERMOST", {"content-type": "text/plain"}) for path in ("/", "/again")}
         shown: list[Part] = []
         street = Street(shown.append)
-        settings = configure(folder, made, site, **tools)
+        settings = configure(folder, made, site, mind=mind or {}, **tools)
         puppet = Puppet(lambda text: [name for name, secret in made.items() if secret in text])
         it = Town(folder, street, puppet, settings, site, inside, [], made, shown)
 
@@ -520,14 +536,17 @@ async def town(folder: Path, patch: pytest.MonkeyPatch, **tools: object) -> Asyn
             writer.close()
 
         rebound = await asyncio.start_server(reached, REBOUND, site.port)
-        stop = asyncio.Event()
-        running = asyncio.create_task(app.run(settings, stop, channels={STREET: street}, model=puppet))
+        stop, running = await _begin(it)
+
+        async def again() -> None:
+            nonlocal stop, running
+            stop.set()
+            await running
+            it.street = Street(shown.append)
+            stop, running = await _begin(it)
+
+        it.again = again
         try:
-            up = asyncio.create_task(street._up.wait())
-            await asyncio.wait({up, running}, return_when=asyncio.FIRST_COMPLETED)
-            up.cancel()
-            if running.done():
-                await running
             async with await Store.open_readonly(folder / "data/reverie.db") as it.reader:
                 while "it is up" not in await it.scene().does(OLGA, ("mcp_street_tell", {"words": "it is up"})):
                     await asyncio.sleep(0.1)
@@ -536,6 +555,17 @@ async def town(folder: Path, patch: pytest.MonkeyPatch, **tools: object) -> Asyn
             stop.set()
             rebound.close()
             await running
+
+
+async def _begin(it: Town) -> tuple[asyncio.Event, asyncio.Task[None]]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(app.run(it.settings, stop, channels={STREET: it.street}, model=it.puppet))
+    up = asyncio.create_task(it.street._up.wait())
+    await asyncio.wait({up, running}, return_when=asyncio.FIRST_COMPLETED)
+    up.cancel()
+    if running.done():
+        await running
+    return stop, running
 
 
 class Names:

@@ -11,7 +11,7 @@ from agent.models.base import ToolCall, ToolResult
 from agent.tools.remind import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminder, ListReminders, Remind
 from gateway.clock import ManualClock
 from gateway.events import Address, Alarm, SenderId
-from gateway.hands import Asker, Hand, Whereabouts
+from gateway.hands import Asker, Hand, Trace, Whereabouts
 from gateway.hands_remind import RemindHands
 from gateway.records import Reminded, TurnId, inner
 from gateway.reminders import Reminders
@@ -168,14 +168,18 @@ def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path)
 def test_a_reminder_has_the_least_role_of_those_whose_idea_it_may_be(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk(tmp_path) as here:
-            admin = replace(ROOM, askers=(Asker(id=SenderId("1"), name="Root", role="admin", verified=True),))
+            root = Asker(id=SenderId("1"), name="Root", role="admin", verified=True)
+            admin, alone = replace(ROOM, askers=(root,), trace=Trace()), replace(ALONE, trace=Trace())
             for where, role in (
                 (admin, "admin"),
-                (ROOM, "guest"),
+                (replace(ROOM, trace=Trace()), "guest"),
                 (replace(admin, overheard=("member",)), "member"),
                 (replace(admin, reminded=("guest",)), "guest"),
-                (ALONE, ""),
-                (replace(ALONE, reminded=("member",)), "member"),
+                (alone, ""),
+                (replace(alone, reminded=("member",)), "member"),
+                (replace(admin, trace=Trace(role="guest")), "guest"),
+                (replace(alone, trace=Trace(role="member")), "member"),
+                (replace(admin, trace=Trace(foreign="web_fetch")), "guest"),
             ):
                 await here.says(where, "remind", text=f"tea for {role}", at="18:30")
                 newest = (await here.store.newest(1, kinds=["reminded"]))[0].fact

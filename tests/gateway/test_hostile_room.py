@@ -95,7 +95,7 @@ def may_know(place: str, secret: str) -> bool:
     return secret == "staff" and place.startswith("street/staff")
 
 
-OPEN = {
+OPEN: dict[str, Any] = {
     "rules": [{"tool": "*", "role": "guest", "approval": "never"}],
     "off": [],
     "bash": {"sandbox": "off", "timeout": 10},

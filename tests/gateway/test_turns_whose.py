@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.digest import Digest
 from gateway.events import Alarm, EventId, Message, MessageId, Sender, SenderId
+from gateway.labels import Label
 from gateway.records import NORMAL, URGENT, Reminded, Seq
 from gateway.store import Entry
 from tests.agent.turn_kit import Say
@@ -69,7 +70,7 @@ def test_what_goes_on_is_whose_it_was_with_all_who_were_heard_since(tmp_path: Pa
     at_desk(tmp_path, story, Say(text="Hi."))
 
 
-def test_text_from_outside_stays_with_what_goes_on(tmp_path: Path) -> None:
+def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         async def fetch() -> None:
             desk.where[-1].trace.foreign = "web_fetch"
@@ -83,7 +84,8 @@ def test_text_from_outside_stays_with_what_goes_on(tmp_path: Path) -> None:
         assert desk.where[-1].trace.foreign == "web_fetch"
         await desk.say("olga", "thanks")
         await desk.take()
-        assert desk.where[-1].trace.foreign == ""
+        assert desk.where[-1].trace.foreign == "web_fetch"
+        assert (await desk.ended())[-1].foreign == "web_fetch"
 
     at_desk(tmp_path, story, LOOK, Say(text="Hi."), Say(text="So."), Say(text="Yes."))
 
@@ -143,9 +145,7 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
         (seq,) = await desk.unread()
-        desk.digest = Digest(
-            heard=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), roles=frozenset({"guest"})
-        )
+        desk.digest = Digest(heard=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest"))
         await desk.take(INNER, autonomous=True)
         assert who(desk) == ([], ("guest",), ())
         desk.digest = None
