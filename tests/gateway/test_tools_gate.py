@@ -49,7 +49,7 @@ def where(*askers: Asker, scope: str = PUBLIC, foreign: str = "") -> Whereabouts
         turn=TurnId("t"),
         agent="reverie",
         at=LOBBY,
-        sight=Sight(scope=scope),
+        sight=Sight(scope=scope, private=scope != PUBLIC),
         autonomous=not askers,
         askers=askers,
         trace=Trace(foreign=foreign),
