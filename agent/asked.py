@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.allowance import Window
 from agent.brief import Brief
+from agent.models.adapted import without_tools
 from agent.models.base import End, Image, Model, Request, Said, ToolCall, ToolResult, ToolSpec
 from agent.outcome import Progress
 from agent.prompt import assemble
@@ -73,6 +74,7 @@ class Asked:
         self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.refused)
         self._hints: tuple[str, ...] = ()
         self._answers_first = False
+        self._answer_only = self._toolless = False
         self._directive = self._asked_for = ""
         self._pictures: dict[str, Image] = {}
         self._shortened = 0
@@ -102,6 +104,16 @@ class Asked:
     def answer_first(self) -> None:
         """Say from the next request on that somebody waits for an answer, and not that nobody does."""
         self._answers_first = True
+
+    def answer_only(self) -> None:
+        """Let no tool be called from the next request on."""
+        self._answer_only = True
+
+    def without_tools(self) -> bool:
+        """Ask the same again without tools, because they are called all the same. False: that was done before."""
+        before, self._toolless = self._toolless, True
+        self._ask(self.request.conversation)
+        return not before
 
     def remind(self, directive: str, asked_for: str) -> None:
         """Say with the next request how to go about it, and what was asked for in this turn: the model's own words."""
@@ -169,7 +181,9 @@ class Asked:
             now = f"{prompt('answer_first')}\n{now}".strip()
         now = "\n".join([said for said in (now, *self._hints, self._directive) if said])
         aside = "\n".join([said for said in (self._told.aside, self._asked_for) if said])
-        request = replace(self._told, conversation=conversation, aside=aside, now=now)
+        only = self._answer_only
+        request = replace(self._told, conversation=conversation, aside=aside, now=now, answer_only=only)
+        request = without_tools(request) if self._toolless else request
         self._estimate = self._window.asked(request)
         self.request = replace(request, max_output_tokens=self._window.output())
 

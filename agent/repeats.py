@@ -15,6 +15,12 @@ MOST_ASKED: Final = 12
 """Calls that are listed, the newest."""
 MOST_ERRORS: Final = 2
 """Times that the same call is carried out though it failed before."""
+MOST_TIMES: Final = 2
+"""Times that a turn may make the same call."""
+NOT_AGAIN: Final = (
+    "Not carried out: you have made this very call twice in this turn, and what it brought stands above. Answer from "
+    "that, or do something else."
+)
 
 
 class Repeats:
@@ -24,12 +30,21 @@ class Repeats:
         self._specs = {spec.name: spec for spec in specs}
         self._results: dict[str, tuple[ToolResult, int]] = {}
         """By what was called: the newest result, and how often it was brought."""
+        self._times: dict[str, int] = {}
+        """How often each call was made."""
         self.count = 0
         """Calls that were answered like this."""
 
     def before(self, call: ToolCall) -> ToolResult | None:
-        """What the same call brought before, if it would bring the same again. None: carry it out."""
-        found = self._results.get(named(call))
+        """What the same call brought before, if it would bring the same again, or was made too often.
+
+        None: carry it out.
+        """
+        name = named(call)
+        self._times[name] = self._times.get(name, 0) + 1
+        if self._times[name] > MOST_TIMES:
+            return ToolResult(id=call.id, text=NOT_AGAIN, error=True)
+        found = self._results.get(name)
         if found is None or (found[0].error and found[1] < MOST_ERRORS):
             return None
         self.count += 1

@@ -22,7 +22,7 @@ from agent.models.base import (
 from agent.outcome import Outcome, Progress
 from agent.prompt import SHARED
 from agent.prompts import prompt
-from agent.repeats import Repeats, asked_for, shown
+from agent.repeats import NOT_AGAIN, Repeats, asked_for, shown
 from agent.steps import called, named_apart, whole
 from agent.telling import Keeping, Telling
 from agent.tools.rest import STAY_SILENT, YIELD_TO_USER
@@ -36,6 +36,7 @@ MAX_UNREADABLE = 2
 NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
 NO_MORE = "Not carried out: there were too many tool calls in this turn."
+ENDLESS = "the model calls tools where it is to answer"
 UNANSWERED = (
     "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to be posted, or call "
     "stay_silent.)"
@@ -129,6 +130,8 @@ class _Turn:
         self._rounds = 0
         self._nudged = False
         self._unreadable = 0
+        self._enough = False
+        """It was told to answer."""
         self._specs = {spec.name: spec for spec in (*ENDINGS, *tools.specs)}
         self._repeats = Repeats(self._specs.values())
         self._called: list[str] = []
@@ -141,6 +144,8 @@ class _Turn:
         if answer.problems and not answer.calls:
             return self._unread(answer)
         ended = _ended(answer)
+        if ended is None and answer.calls and self._enough:
+            return self._at_last(answer)
         unanswered = ended is not None and ended.outcome == "yielded" and self._spoken_to()
         if answer.calls and (ended is None or ended.outcome != "failed"):
             await self._use(answer)
@@ -156,6 +161,14 @@ class _Turn:
             await self._asked.go_on("")
         return None
 
+    def _at_last(self, answer: Answer) -> Outcome | None:
+        """It still calls tools where it was to answer: its words are the answer."""
+        if text := whole(answer.text).strip():
+            return Outcome(outcome="replied", text=text)
+        if self._asked.without_tools():
+            return None
+        return Outcome(outcome="failed", reason=ENDLESS)
+
     def _unread(self, answer: Answer) -> Outcome | None:
         """What was to be a call cannot be read: it is asked for again, and not posted as words."""
         self._unreadable += 1
@@ -166,10 +179,12 @@ class _Turn:
 
     async def _go_on(self, news: News) -> Outcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
-        if self._rounds > max(1, self._max_rounds):  # nobody knows that there are none before it is told
-            return Outcome(outcome="failed", reason=f"the model still called tools after {self._max_rounds} rounds")
-        enough = self._rounds >= self._max_rounds
-        self._asked.remind(ENOUGH if enough else prompt("synthesise"), asked_for(self._called, self._repeats.count))
+        self._enough = self._enough or self._rounds >= self._max_rounds
+        if self._enough:
+            self._asked.answer_only()
+        self._asked.remind(
+            ENOUGH if self._enough else prompt("synthesise"), asked_for(self._called, self._repeats.count)
+        )
         heard = whole(await news(self._asked.left()))
         if self._spoken_to():
             self._asked.answer_first()
@@ -188,6 +203,7 @@ class _Turn:
         told = dict[str, Called]()
         try:
             await carrying.run()
+            self._enough = bool(calls) and all(one.text == NOT_AGAIN for one in carrying.results())
             self._asked.see(carrying.results())
             told = await self._asked.telling.tell(calls, carrying.results(), room)
         except BaseException:

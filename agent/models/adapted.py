@@ -15,9 +15,13 @@ def adapted(request: Request, model: Model) -> Request:
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
     if not model.sees and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
         request = replace(request, conversation=tuple(_each(said, _unseen) for said in request.conversation))
-    if model.takes_tools:
-        return request
-    return replace(request, tools=(), conversation=tuple(_each(said, _unused) for said in request.conversation))
+    return request if model.takes_tools else without_tools(request)
+
+
+def without_tools(request: Request) -> Request:
+    """The same without any tools: what was done with them stays as words."""
+    conversation = tuple([_each(said, _unused) for said in request.conversation])
+    return replace(request, tools=(), answer_only=False, conversation=conversation)
 
 
 def _each(said: Said, change: Callable[[Piece], Piece]) -> Said:

@@ -71,7 +71,11 @@ def translate(
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
-    with_marks = marked(request.marks, tools, system, messages, laid.places)
+    marks = request.marks
+    if request.answer_only and tools:  # with another `tool_choice` messages are read from no cache, and by nobody later
+        body["tool_choice"] = {"type": "none"}
+        marks = tuple([mark for mark in marks if mark.behind != "said"])
+    with_marks = marked(marks, tools, system, messages, laid.places)
     body |= {key: value for key, value in with_marks.items() if value}
     return Wire(
         body=body,

@@ -149,6 +149,8 @@ class Request:
     """What holds for this request only. Told behind all that, in the operator's weight where there is a place that has
     it, and never repeated."""
     tools: tuple[ToolSpec, ...] = ()
+    answer_only: bool = False
+    """No tool may be called, whatever there is: the answer is wanted. The tools stay, for what is cached."""
     marks: tuple[Mark, ...] = ()
     """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
     max_output_tokens: int

@@ -69,6 +69,8 @@ def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall 
             }
             for t in request.tools
         ]
+        if request.answer_only:
+            body["tool_choice"] = "none"
     if dialect.openai:
         body["max_completion_tokens"] = request.max_output_tokens
         body["prompt_cache_key"] = request.shared_key

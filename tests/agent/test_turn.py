@@ -9,8 +9,7 @@ from agent.carrying import CUT_OFF
 from agent.models.base import Text, ToolCall, ToolResult
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
-from agent.turn import BROKE, ENOUGH, NO_MORE, UNANSWERED, take_turn
-from gateway.events import Called
+from agent.turn import BROKE, ENDLESS, ENOUGH, UNANSWERED, take_turn
 from tests.agent.turn_kit import Drawer, Played, Say, brief
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
@@ -102,9 +101,15 @@ def test_who_is_told_that_it_is_enough_has_not_worked_for_that() -> None:
 def test_who_does_not_stop_fails() -> None:
     tools = Drawer()
     ended, model = run(*[Say(calls=(LOOK,))] * 9, tools=tools, max_tool_rounds=2)
-    assert (ended.outcome, len(model.requests), len(tools.used)) == ("failed", 3, 2)
-    assert ended.reason == "the model still called tools after 2 rounds"
-    assert ended.steps[2].calls == (Called(id="l_3", name="look_up", arguments="{}", result=NO_MORE, error=True),)
+    assert (ended.outcome, ended.reason, len(model.requests), len(tools.used)) == ("failed", ENDLESS, 4, 2)
+    assert [request.answer_only for request in model.requests] == [False, False, True, False]
+    assert model.requests[2].tools == model.requests[1].tools
+    assert not model.requests[3].tools
+    assert len(ended.steps) == 2
+    ended, model = run(*[Say(calls=(LOOK,))] * 3, Say(text="It is 4."), max_tool_rounds=2)
+    assert (ended.outcome, ended.text, len(model.requests)) == ("replied", "It is 4.", 4)
+    ended, model = run(*[Say(calls=(LOOK,))] * 2, Say(text="It is 4.", calls=(LOOK,)), max_tool_rounds=2)
+    assert (ended.outcome, ended.text, len(model.requests)) == ("replied", "It is 4.", 3)
     ended, _ = run(Say(calls=(LOOK,)), Say(text="Bye.", calls=(LOOK, YIELD)), max_tool_rounds=1)
     assert (ended.outcome, ended.text) == ("replied", "Bye.")
 

@@ -3,22 +3,29 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from agent.carrying import CUT_OFF
+from agent.models.anthropic import AnthropicModel
 from agent.models.base import End, Image, Malformed, Request, Text, ToolCall, ToolResult, ToolSpec
+from agent.models.llamacpp import LlamaCppModel
+from agent.models.openai import OpenAIModel
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
+from agent.repeats import NOT_AGAIN
 from agent.tools.files import READ_FILE
 from agent.tools.notes import FORGET, RECALL, REMEMBER
 from agent.tools.remind import LIST_REMINDERS, REMIND
 from agent.tools.shell import JOB_OUTPUT
 from agent.tools.surface import CALL_CAPABILITY, WRONG
 from agent.tools.web import WEB_FETCH
-from agent.turn import ENOUGH, take_turn
+from agent.turn import ENDLESS, ENOUGH, take_turn
 from gateway.events import Shown
 from tests.agent.turn_kit import NOTHING, Played, Say, brief
+from tests.servers.llama_api import LlamaApi
+from tests.servers.model_api import Answer, ModelApi
 
 READ = ToolSpec(name="read", description="Read.", schema=NOTHING, task=True, parallel=True)
 KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, task=False, parallel=True)
@@ -190,8 +197,54 @@ def test_where_no_tool_is_carried_out_one_who_calls_is_asked_to_answer() -> None
     ended = run(model, tools, max_tool_rounds=0)
     assert (ended.outcome, ended.text, tools.calls) == ("replied", "I cannot.", [])
     assert ENOUGH in model.requests[1].now
-    ended = run(Asks([("a", "write", "{}")], [("b", "write", "{}")]), tools, max_tool_rounds=0)
+    ended = run(Asks(*[[(ident, "write", "{}")] for ident in "abc"]), tools, max_tool_rounds=0)
     assert (ended.outcome, tools.calls) == ("failed", [])
+
+
+def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
+    for name in ("poll", "write"):
+        tools = Counting()
+        model = Asks(*[[(ident, name, arguments)] for ident, arguments in (("a", "{}"), ("b", " {} "), ("c", "{ }"))])
+        ended = run(model, tools, max_tool_rounds=8)
+        assert len(tools.calls) == (2 if name == "poll" else 1)
+        assert (ended.outcome, ended.text, results(ended)[-1]) == ("replied", "Done.", NOT_AGAIN)
+        assert [request.answer_only for request in model.requests] == [False, False, False, True]
+        assert ENOUGH in model.requests[-1].now
+
+
+@pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel, LlamaCppModel])
+def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
+    kind: type[AnthropicModel | OpenAIModel | LlamaCppModel],
+) -> None:
+    """With the wire of each: the tools stay as they were, so that what is cached of them is read."""
+
+    async def story() -> None:
+        call = (("a", "know", '{"q": 1}'),)
+        async with LlamaApi() if kind is LlamaCppModel else ModelApi() as api:
+            model = kind(name="main", model="claude-sonnet-5-5", base_url=api.url, api_key="k")
+
+            async def taken(*answers: str) -> tuple[Outcome, list[dict[str, Any]]]:
+                left, before = list(answers), len(api.seen)
+                api.default = lambda body: (
+                    Answer() if body.get("n_predict") == 0 else Answer(text=left.pop(0), calls=call)
+                )
+                ended = await take_turn(brief(), model, Counting(), key="ana", max_tool_rounds=1)
+                return ended, [one.body for one in api.seen[before:] if one.body and one.body.get("n_predict") != 0]
+
+            ended, bodies = await taken("Let me see.", "It is 4.")
+            assert (ended.outcome, ended.text, len(bodies)) == ("replied", "It is 4.", 2)
+            first, last = bodies
+            assert "tool_choice" not in first
+            assert last["tool_choice"] in ("none", {"type": "none"})
+            assert (first["tools"], first.get("system")) == (last["tools"], last.get("system"))
+
+            ended, bodies = await taken("", "", "")
+            assert (ended.outcome, ended.reason, len(bodies)) == ("failed", ENDLESS, 3)
+            assert "tools" not in bodies[-1]
+            assert not api.violations
+            await model.aclose()
+
+    asyncio.run(story())
 
 
 def test_who_calls_no_capability_is_told_how() -> None:

@@ -24,6 +24,7 @@ _OPENAI_KEYS = {
     "stream",
     "stream_options",
     "tools",
+    "tool_choice",
     "max_tokens",
     "temperature",
     "top_p",
@@ -81,6 +82,10 @@ def _openai(body: Json) -> Iterator[str]:
     messages = body.get("messages") or []
     if not messages or messages[-1]["role"] == "assistant":
         yield "the last message must not be the assistant's"
+    if body.get("tool_choice", "auto") not in ("auto", "none", "required"):
+        yield "Invalid value for 'tool_choice'"
+    if "tool_choice" in body and not body.get("tools"):
+        yield "'tool_choice' is only allowed when 'tools' are specified."
     if body.get("tools") == []:
         yield "[] is too short - 'tools'"
     before = ""
