@@ -1,16 +1,18 @@
 """The model of a talk full of tools: what it calls follows from a seed, and what it is told of that has to be true.
 
 People say `ask-17-`, and the turn that answers it goes as `Script` plans it: up to eight rounds of up to six calls, by
-the provider's own way or written into the text. Nothing is raised in here, for that would only break the connection:
+the provider's own way. Nothing is raised in here, for that would only break the connection:
 `wrong` says what is not as it must be.
 """
 
 import json
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agent.repeats import MOST_TIMES
 from tests.servers.model_api_events import Answer, Json
 
 ASK = re.compile(r"ask-(\d+)-")
@@ -160,7 +162,14 @@ class Script:
                 calls.append(calls[-1])
             before += [one for one in calls if one.name in {"web_fetch", "who", "glob"}]
             made.append(calls[:CALLS])
-        return made
+        times = Counter[str]()  # a third time the same is not carried out
+        for calls in made:
+            for one in [*calls]:
+                name = json.dumps((one.name, one.args), sort_keys=True)
+                times[name] += 1
+                if times[name] > MOST_TIMES:
+                    calls.remove(one)
+        return [calls for calls in made if calls]
 
     def _any(self, rng: random.Random, token: str) -> Planned:
         kinds = {
