@@ -1,11 +1,11 @@
-# make install | demo | test | check | docs | lock | bench | clean, each with ARGS="..."
+# make install | demo | test | proof | check | docs | lock | bench | clean, each with ARGS="..."
 # e.g. make test ARGS="-m slow", make lock ARGS=--upgrade
 
 ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: install demo test check docs lock bench clean
+.PHONY: install demo test proof check docs lock bench clean
 
 install: .venv/.installed
 	@echo 'installed in .venv; try: make demo'
@@ -20,6 +20,10 @@ demo: .venv/.installed
 # Bytecode is kept: each worker, and each program that a test starts, would compile everything anew.
 test: .venv/.installed
 	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
+
+# What takes minutes, and the laws with all their examples: hours on two cores.
+proof: .venv/.installed
+	EXAMPLES=all PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal -m 'slow or soak or hypothesis' -rP $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check

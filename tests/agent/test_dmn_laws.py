@@ -98,7 +98,7 @@ def test_laws_hold_in_any_run() -> None:
     check_laws(cast("Core", dmn), examples=150)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_laws_hold_in_many_runs() -> None:
     check_laws(cast("Core", dmn), examples=1500)
 

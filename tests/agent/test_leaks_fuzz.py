@@ -27,7 +27,7 @@ def fuzz(count: int, seed: int) -> dict[str, float]:
     return {"texts": count, "calls": calls, "bad": bad, "texts/s": count / took, "MB/s": size / took / 1e6}
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_thousands_of_scribbles(count: int) -> None:
     seen = fuzz(count, 7)
     print(seen)

@@ -78,7 +78,7 @@ def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
     assert again.since(0, now) <= id_at(now)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_million_malformed_payloads_end_nothing(log: Counted, sockets: list[Socket]) -> None:
     asyncio.run(asyncio.wait_for(_story(log, sockets, wire=200_000, direct=800_000, seed=2), 4 * LIMIT_S))
 

@@ -377,7 +377,7 @@ def _payloads(seed: int, count: int) -> Iterator[tuple[str, Any]]:
         yield event, whole
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_no_payload_breaks_the_reading(count: int) -> None:
     known, told = directory(), 0
     for event, data in _payloads(7, count):

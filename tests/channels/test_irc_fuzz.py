@@ -140,7 +140,7 @@ async def _survive(seed: int) -> str:
         return f"{LINES} lines in {spent_s:.0f} s, {LINES / spent_s:.0f} lines/s, {sink.taken} notifications"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_million_malformed_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
     print(asyncio.run(asyncio.wait_for(_survive(seed=6), 400)))

@@ -238,7 +238,7 @@ def test_some_thousand_spoilt_updates_stop_nothing(caplog: pytest.LogCaptureFixt
     _prove(caplog, 10_000, 2_000, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_million_spoilt_updates_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
     _prove(caplog, DIRECT, WIRED, seed=2)
 

@@ -147,7 +147,7 @@ async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -
         assert [word for word in said if word in shown] == shown, "none twice, and in order"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=150, deadline=None)
 @given(CASES, st.lists(st.integers(1, 20), min_size=1, max_size=3))
 def test_whenever_they_come_and_whenever_the_process_is_cut(case: Case, lives: list[int]) -> None:
@@ -161,7 +161,7 @@ def test_whenever_they_come(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=400, deadline=None)
 @given(CASES)
 def test_whenever_they_come_often(case: Case) -> None:

@@ -55,7 +55,7 @@ def p99(taken: list[float]) -> float:
     return sorted(taken)[int(len(taken) * 0.99)]
 
 
-@pytest.mark.parametrize("seconds", [2.0, pytest.param(20.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(20.0, marks=pytest.mark.soak)])
 def test_a_gateway_that_takes_in_thousands_a_second_goes_on(tmp_path: Path, seconds: float) -> None:
     settings = grown(tmp_path / "a")
     with child(LOAD, settings.store.path, seconds) as writer:
@@ -114,7 +114,7 @@ print(step[0], flush=True)
 """
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_backup_that_is_killed_leaves_none_and_the_next_takes_its_rest_away(tmp_path: Path, rounds: int) -> None:
     settings = grown(tmp_path / "a")
     stored(settings, [one for number in range(4000) for one in heard(number, "a line of some length " * 20)])
@@ -170,7 +170,7 @@ async def _settled(path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("every", [18, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [18, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path: Path, every: int) -> None:
     steps = _steps(tmp_path / "count")
     assert steps > 20
@@ -193,7 +193,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path: P
     assert seen == sorted(seen)
 
 
-@pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["interrupted", pytest.param("refused", marks=pytest.mark.slow)])
 def test_a_restore_that_is_broken_off_anywhere_leaves_the_old_or_the_new(tmp_path: Path, how: str, every: int) -> None:
     """Somebody presses Ctrl-C, or the disk does not do what it is told: unlike a kill that leaves time to clean up."""

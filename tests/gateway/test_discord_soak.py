@@ -51,13 +51,13 @@ async def _trouble(it: Town, seconds: float) -> Counter[str]:
     return count
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, 2])
 def test_half_a_minute_of_trouble_costs_nothing(seed: int, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(_soak(tmp_path, seed, kills=0), 180))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kills_amid_trouble_cost_nothing(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(_soak(tmp_path, 3, kills=12), 240))
 

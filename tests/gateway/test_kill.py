@@ -21,7 +21,7 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     _prove(tmp_path, rounds=4, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_hundred_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     verdict = _prove(tmp_path, rounds=200, seed=2)
     # Or the kills would come at harmless moments: after it was handed over, before or after it was seen.

@@ -49,7 +49,7 @@ def test_a_restart_changes_no_byte_of_any_request(turns: int, restarts: int) -> 
     assert restarted.script.digests == twin.script.digests
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("window", [8_000, 32_000, 200_000])
 def test_twenty_thousand_turns(window: int) -> None:
     tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else MANY)

@@ -35,7 +35,7 @@ def test_some_of_everything_is_decided_as_the_readme_says(tmp_path: Path) -> Non
     assert report.wrong == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_everything_is_decided_as_the_readme_says(tmp_path: Path) -> None:
     report = played(tmp_path, list(cells()))
     assert report.cells > 50_000
@@ -48,7 +48,7 @@ async def test_what_shows_only_over_time(tmp_path: Path, name: str) -> None:
     assert await wrongs(SCENES[name], tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_any_one_gate_it_fails() -> None:
     """The mutation check. What survives is a missing cell."""
     began = time.monotonic()

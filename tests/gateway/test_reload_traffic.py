@@ -17,7 +17,7 @@ def test_thirty_reloads_lose_nothing_double_nothing_and_mix_nothing(tmp_path: Pa
     print(told)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_reloads_do_so_neither_and_leave_nothing_behind(tmp_path: Path) -> None:
     told = asyncio.run(asyncio.wait_for(play(tmp_path, 1_000, seed=1), 1_800))
     print(told)

@@ -239,7 +239,7 @@ def test_a_kill_in_the_middle_of_a_batch_of_fifty_loses_and_doubles_nothing(tmp_
     kills(tmp_path, rounds=3, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_forty_kills_in_the_middle_of_batches_of_fifty_lose_and_double_nothing(tmp_path: Path) -> None:
     found = kills(tmp_path, rounds=40, seed=2)
     assert found.answered > found.accepted / 2

@@ -81,7 +81,7 @@ def test_a_talk_full_of_tools(kind: str, name: str, surface: str) -> None:
         agrees(accounts)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("kind", "name", "surface"), [*NATIVE, *OTHERS])
 def test_three_hundred_turns_full_of_tools(kind: str, name: str, surface: str) -> None:
     it, script, accounts = lived(turns=300, seed=7, kind=kind, name=name, surface=surface, sees=True)

@@ -13,7 +13,7 @@ from tests.bench import bench_week
 
 @pytest.mark.parametrize(
     ("days", "seed"),
-    [(0.4, 1), *(pytest.param(1.2, seed, marks=pytest.mark.slow) for seed in (11, 12))],
+    [(0.4, 1), *(pytest.param(1.2, seed, marks=pytest.mark.soak) for seed in (11, 12))],
 )
 def test_every_event_has_one_fate_and_every_day_its_limits(tmp_path: Path, days: float, seed: int) -> None:
     week = bench_week.run(tmp_path, count=days, seed=seed, hourly=12.0)
