@@ -108,9 +108,9 @@ class Directory:
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
         known = thread or room
-        if known is None:
-            return None
         me = f"@{self._handle}" if self._handle else None
+        if known is None:  # a whole guild may be opened like a room
+            return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
         if known.direct:
             return PlaceNames(me=me)
         nick = self._nicks.get(known.guild)

@@ -31,6 +31,8 @@ from gateway.events import (
 
 _SAID = frozenset({0, 19, 20, 23})
 """Message types: plain, reply, and what other bots answer to their commands. All others are said by Discord."""
+_STARTER = 21
+"""Stands first in a thread that was made of a message, and has that message as `referenced_message`."""
 _FORWARD = 1
 _VOICE = 1 << 13
 """A voice message (https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
@@ -46,12 +48,16 @@ _FORMS: dict[str, Literal["image", "audio", "video"]] = {"image": "image", "audi
 def message(data: Json, directory: Directory) -> Message | None:
     """What somebody else said. Needs `directory` to know the channel."""
     number_, channel = snowflake(data, "id"), snowflake(data, "channel_id")
+    starts = whole(data, "type") == _STARTER
+    if starts:
+        data = _started_by(data)
     sender = _author(data)
     if not number_ or not channel or sender is None or sender.id == directory.me:
         return None
     if not _is_said(data):
         return None
-    (shown, carried), files = _said(data, sender, directory), _attachments(data, channel, number_)
+    where = (snowflake(data, "channel_id") or channel, snowflake(data, "id")) if starts else (channel, number_)
+    (shown, carried), files = _said(data, sender, directory), _attachments(data, *where)
     if not shown and not files:
         return None
     return Message(
@@ -60,11 +66,17 @@ def message(data: Json, directory: Directory) -> Message | None:
         sender=sender,
         text=shown,
         sent=time_of(number_),
-        kind=_kind(data, directory),
-        reply_to=_replied(data),
+        kind="room" if starts else _kind(data, directory),  # whoever it was said to read it where it was said
+        reply_to=None if starts else _replied(data),
         attachments=files,
         carried=carried,
     )
+
+
+def _started_by(data: Json) -> Json:
+    """The message that a thread was made of; nothing if it is not told."""
+    first = obj(data, "referenced_message")
+    return {**first, "guild_id": data.get("guild_id")} if first else {}
 
 
 def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:

@@ -17,7 +17,7 @@ from channels.discord.gaps import Progress
 from channels.discord.ids import as_id, id_at, time_of
 from channels.discord.pace import Identifies
 from channels.discord.text import readable
-from gateway.events import NOTIFICATION, ChannelName, Edited, Message
+from gateway.events import NOTIFICATION, ChannelName, Edited, Message, PlaceNames
 from tests.channels.discord_kit import NAME, place
 
 ME, ANN, ROOM, GUILD, ROLE = "10", "20", "30", "40", "50"
@@ -131,6 +131,40 @@ def test_an_answer_to_another_bots_command_is_that_bots_own() -> None:
     assert (sender.id, sender.is_bot, sender.verified) == ("60", True, True)
     hook = message("news", author=bot, webhook_id="61").sender
     assert (hook.id, hook.is_bot, hook.verified) == ("webhook:61", True, False)
+
+
+def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
+    first = said(f"<@{ME}> look", id=at(60), attachments=[{"id": "7", "filename": "cat.png"}])
+    first.pop("guild_id")
+    starter: dict[str, Any] = {"content": "", "type": 21, "channel_id": "77", "author": {"id": "21", "username": "ben"}}
+    known = directory()
+    known.add({"id": "77", "type": 11, "name": "cats", "parent_id": ROOM}, GUILD)
+    found = wire.message(said(**starter, message_reference={"message_id": at(60)}, referenced_message=first), known)
+    assert found is not None
+    assert (found.sender.name, found.kind, found.reply_to, found.at.thread) == ("Ann", "room", None, "77")
+    assert found.text.endswith("look")
+    assert found.attachments[0].id == f"{ROOM}/{at(60)}/7"
+    assert wire.message(said(**starter), known) is None
+
+
+def test_places_have_the_names_that_discord_tells() -> None:
+    known = directory()
+    known.learn("READY", {"user": {"id": ME, "username": "reverie"}})
+    room = {"id": ROOM, "type": 0, "name": "help", "topic": "Questions only"}
+    members = [{"nick": "Revi", "user": {"id": ME}}]
+    known.learn("GUILD_CREATE", {"id": GUILD, "name": "Rust Users", "channels": [room], "members": members})
+    known.learn("THREAD_CREATE", {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD})
+    me = "Revi (@reverie)"
+    assert known.names(known.address(ROOM)) == PlaceNames(
+        room="#help", server="Rust Users", topic="Questions only", me=me
+    )
+    assert known.names(known.address("77")) == PlaceNames(
+        room="#help", server="Rust Users", thread="borrowck", topic="Questions only", me=me
+    )
+    known.learn("GUILD_UPDATE", {"id": GUILD, "name": "Rustaceans"})
+    known.learn("CHANNEL_UPDATE", room | {"name": "chat", "topic": None, "guild_id": GUILD})
+    assert known.names(known.address(ROOM)) == PlaceNames(room="#chat", server="Rustaceans", topic="", me=me)
+    assert known.names(place("99")) is None
 
 
 def test_only_a_fresh_edit_is_one() -> None:

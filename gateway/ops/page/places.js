@@ -65,6 +65,9 @@ export class Places {
           "span",
           { class: "top" },
           placed(one.conversation, { class: "place" }),
+          titleOf(one.conversation) === one.conversation
+            ? null
+            : h("span", { class: "quiet" }, said(one.conversation.split("/", 1)[0])),
           one.running ? h("span", { class: "spin", role: "img", "aria-label": "a turn runs" }) : null,
           one.unread ? h("span", { class: "count", title: `${one.unread} unread` }, String(one.unread)) : null,
           h("time", { datetime: one.last_at, title: new Date(one.last_at).toISOString() }, since(one.last_at)),
