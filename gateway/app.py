@@ -30,6 +30,7 @@ from gateway.intake import Doors
 from gateway.known_secrets import known_secrets
 from gateway.life import Ears, Life
 from gateway.live import Live, Reloaded, Takes
+from gateway.material import Note, render_waiting
 from gateway.media import Media
 from gateway.minds import Minds
 from gateway.operating import Operating
@@ -58,6 +59,7 @@ from gateway.shared import Shared
 from gateway.store import Appended, Closed, Entry, Outage, Reminder, Store
 from gateway.titles import Titles
 from gateway.tooling import Tooling
+from gateway.tools.consent import PLACE_CHARS, code
 from gateway.tools.jobs import Job
 from gateway.travels import Travels
 from gateway.watching import Watching
@@ -283,9 +285,19 @@ class _Gateway:
             bindings=bindings,
             ears=Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near),
             channels=self.channels,
+            propose=self._propose,
             redact=self.redact,
             titles=self.titles,
         )
+
+    async def _propose(self, agent: str, notes: Sequence[Note]) -> None:
+        """Ask owners whether these notes may come into an agent's memory."""
+
+        def text(to: Address | None) -> str:
+            prefix = "/" if to is None else self.people.manners.of(to.channel)
+            return render_waiting(notes, prefix, lambda place: code(self.titles.title(place), PLACE_CHARS))
+
+        await self.people.owners.told(f"memory:{agent}:{notes[-1].seq}", text)
 
     def _outbox(self, files: OutFiles) -> Outbox:
         return Outbox(

@@ -207,6 +207,7 @@ def _notes(house: House, later: Later) -> NotesCommands:
         agent_of=_agent_of(house),
         spawn=house.spawn,
         tell=tell,
+        let_in=life.memory.approve,
         redact=house.redact,
     )
 

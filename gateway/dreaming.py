@@ -4,7 +4,7 @@ What it is made of comes from private places, too. So nothing of it is said, and
 alone: neither text nor notes belong into the record of its turn, which stands in a public conversation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -17,7 +17,7 @@ from agent.turn import Tools, take_turn
 from agent.view import estimate_tokens
 from agent.workspace.text import tidy
 from gateway.events import Account, Usage
-from gateway.material import Note, indented, material, told
+from gateway.material import Material, Note, indented, material, told
 from gateway.memory import Memory, diff, newest_dream
 from gateway.notes import Notes
 from gateway.records import Seq
@@ -65,7 +65,15 @@ class _NoHands:
 class Dreaming:
     """Dreams for all agents. One dream of an agent at a time."""
 
-    def __init__(self, store: Store, notes: Notes, memory: Memory) -> None:
+    def __init__(
+        self,
+        store: Store,
+        notes: Notes,
+        memory: Memory,
+        propose: Callable[[str, Sequence[Note]], Awaitable[None]] | None = None,
+    ) -> None:
+        """`propose` tells owners of an agent's notes that wait for their word. None: nobody is told."""
+        self._propose = propose
         self._store = store
         self._notes = notes
         self._memory = memory
@@ -100,13 +108,25 @@ class Dreaming:
         found = await material(
             self._store, agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before)
         )
-        if not found:
-            return Dream(outcome="unchanged", reason="nothing was written down since the last dream")
+        if found.waiting and self._propose is not None:
+            await self._propose(agent, found.waiting)
+        if not found.notes:
+            return await self._nothing(agent, before, found)
         asking = _Asking(model, _NoHands(tools), agent, afford, progress or Progress())
-        after, done = await asking.text(replace(brief, heard=prompt(before, found, memory_chars)), memory_chars)
+        after, done = await asking.text(replace(brief, heard=prompt(before, found.notes, memory_chars)), memory_chars)
         if not after:
             return _of(done, "failed", reason=done.reason or "the model wrote nothing")
-        return await self._keep(agent, before, after, found[-1].seq, done)
+        return await self._keep(agent, before, after, found.upto, done)
+
+    async def _nothing(self, agent: str, before: str, found: Material) -> Dream:
+        """There is nothing to ask a model for. What owners were told of they are not told again."""
+        if found.waiting:
+            try:
+                await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=REASON)
+            except OSError as error:
+                return Dream(outcome="failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
+            self._notes.dreamt(agent, found.upto)
+        return Dream(outcome="unchanged", reason="nothing was written down since the last dream that may change it")
 
     async def _keep(self, agent: str, before: str, after: str, upto: Seq, done: Outcome) -> Dream:
         try:

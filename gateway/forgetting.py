@@ -22,6 +22,7 @@ from gateway.hits import Hit, Hits, Scopes, all_of, words_of
 from gateway.memory import Memory, dreams, without
 from gateway.notes import Notes
 from gateway.records import Forgotten, Noted, Seq
+from gateway.scopes import is_trusted
 from gateway.store import Entry, Store, Stored
 from gateway.titles import Titles
 from gateway.tools.permits import Permit
@@ -183,7 +184,10 @@ class Forgetting:
             return
         newest_first = await dreams(self._store, forgotten.agent)
         made = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
+        known = is_trusted(note.fact.role, foreign=note.fact.foreign) or any(
+            forgotten.note in one.fact.notes for one in newest_first
+        )
         # Else somebody could have written down what stands there, to have it taken out.
-        if anybodys or (made is not None and without(made.before, text) == made.before):
+        if anybodys or (known and made is not None and without(made.before, text) == made.before):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
             await self._memory.rewrite(forgotten.agent, before=before, after=after, upto=upto, reason="forgotten")

@@ -1,6 +1,6 @@
 """What goes on beside the turns, wired: notes, reminders, who is near, and what happens inside."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from gateway.hands_remind import RemindHands
 from gateway.inbox import Arrival
 from gateway.inward import Inward
 from gateway.live import Live, Takes
+from gateway.material import Note
 from gateway.memory import Memory
 from gateway.notes import Notes
 from gateway.places import Places
@@ -63,10 +64,14 @@ class Life:
         bindings: Bindings,
         ears: Ears,
         channels: Mapping[ChannelName, Channel] | None = None,
+        propose: Callable[[str, Sequence[Note]], Awaitable[None]] | None = None,
         redact: Redact | None = None,
         titles: Titles | None = None,
     ) -> None:
-        """`channels`: those that there are just now. None: none tells who can read what is said."""
+        """`channels`: those that there are just now. None: none tells who can read what is said.
+
+        `propose`: as of `gateway.dreaming.Dreaming`.
+        """
         self._store = store
         self._who = who
         self._ears = ears
@@ -80,7 +85,7 @@ class Life:
         self.inward = Inward(store, clock, attend, bindings, arrived=ears.arrived, level=lambda: self.following.level)
         self.notes = Notes(store, clock, self.directory)
         self.memory = Memory(store, clock, self.directory)
-        self.dreaming = Dreaming(store, self.notes, self.memory)
+        self.dreaming = Dreaming(store, self.notes, self.memory, propose)
         self.forgetting = Forgetting(store, clock, self.places, self.notes, self.memory)
         said = settings.dmn
         self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)

@@ -1,5 +1,7 @@
 """MEMORY.md: what an agent knows for good. Written by dreams, edited by people, told to a verified owner alone.
 
+Notes that were made of strangers' words come into it only by an owner's word (`Memory.approve`), as they are.
+
 The log has each version that a dream wrote, before the file has it. Beside the store a mark says which one was the last
 to reach the file, so that a start goes on with what a crash cut off; what people wrote since is never overwritten.
 """
@@ -23,6 +25,10 @@ logger = logging.getLogger("reverie.memory")
 
 MAX_BYTES: Final = 250_000
 """Of a file that is read: as much as a workspace's."""
+MOST_CHARS: Final = 12_000
+"""Of a file that an approved note is added to: more of it is in no prompt."""
+APPROVED: Final = "approved"
+"""The reason of a `Dreamed` by which an owner let a note in."""
 UNDONE: Final = "undone"
 """The reason of a `Dreamed` that took another one back."""
 _MARK: Final = "memory.mark"
@@ -150,7 +156,9 @@ class Memory:
         """All of the file. Empty: there is none. Raises OSError."""
         return await asyncio.to_thread(self._file(agent).read)
 
-    async def rewrite(self, agent: str, *, before: str, after: str, upto: Seq, reason: str) -> bool:
+    async def rewrite(
+        self, agent: str, *, before: str, after: str, upto: Seq, reason: str, notes: tuple[Seq, ...] = ()
+    ) -> bool:
         """Have the file say `after`, unless it does not say `before` any more: False, and nothing is done.
 
         First it is durable in the log. Raises StoreError, or OSError: then a later `settle` goes on with it.
@@ -160,8 +168,30 @@ class Memory:
             return False
         now = self._clock.now()
         key = f"dream:{new_id(now)}"
-        fact = Dreamed(agent=agent, before=before, after=after, upto=upto, reason=reason)
+        fact = Dreamed(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
         await self._store.append([Entry(fact=fact, at=now, conversation=inner(agent), key=key)])
         await asyncio.to_thread(file.write, after)
         await asyncio.to_thread(file.settled, key)
         return True
+
+    async def approve(self, agent: str, note: Seq, text: str) -> str:
+        """Add a note to the file, as it is. Empty: it is there; else why not. Raises StoreError, OSError.
+
+        Call it when an owner has said so, who was shown all of it.
+        """
+        await self.settle(agent)
+        newest_first = await dreams(self._store, agent)
+        if any(note in one.fact.notes for one in newest_first):
+            return "it was let into MEMORY.md before"
+        before = await self.read(agent)
+        after = f"{before.rstrip()}\n{as_lines(text)}\n".lstrip()
+        if len(after) > MOST_CHARS:
+            return f"MEMORY.md would have more than {MOST_CHARS:,} characters: have something in it forgotten first"
+        upto = newest_first[0].fact.upto if newest_first else Seq(0)
+        done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
+        return "" if done else "MEMORY.md was changed in this moment: say it again"
+
+
+def as_lines(text: str) -> str:
+    """A note as MEMORY.md has it once it was approved: one item of a list. Pure."""
+    return "- " + "\n  ".join(line for line in text.split("\n") if line.strip())

@@ -109,7 +109,9 @@ class Notes:
         assert isinstance(note.fact, Noted)
         desk, name = await self._known(agent), note_of(note)
         async with desk.lock:
-            dreamt = all(seq != note.seq for seq, _ in desk.material)  # then the next dream is told that it goes
+            trusted = is_trusted(note.fact.role, foreign=note.fact.foreign)
+            # Then the next dream is told that it goes.
+            dreamt = trusted and all(seq != note.seq for seq, _ in desk.material)
             kept = [one for one in desk.material if one[0] not in (note.seq, forgotten)]
             desk.material = deque([*kept, *([(forgotten, tokens(note.fact))] if dreamt else [])], maxlen=NEWEST)
             desk.late = [entry for entry in desk.late if entry.note != name]
@@ -160,7 +162,8 @@ class Notes:
             note = new_id(now)
             entry = Entry(fact=noted, at=now, conversation=place, key=f"{_KEY}{note}")
             (stored,) = await self._store.append([entry])
-            desk.material.append((stored.seq, tokens(noted)))
+            if _counts(noted):
+                desk.material.append((stored.seq, tokens(noted)))
             desk.late.append(entry_of(noted, entry))
             await self._put(noted.agent, desk)
         return note
@@ -175,7 +178,9 @@ class Notes:
                 upto = dream.fact.upto if dream is not None else 0
                 gone = await self._store.forgotten([one.seq for one, _ in notes])
                 left = [(one, noted) for one, noted in notes if one.seq not in gone]
-                desk.material.extend((one.seq, tokens(noted)) for one, noted in left if one.seq > upto)
+                desk.material.extend(
+                    (one.seq, tokens(noted)) for one, noted in left if one.seq > upto and _counts(noted)
+                )
                 missing = await self._missing(agent, [entry_of(noted, one) for one, noted in notes])
                 names_left = {note_of(one) for one, _ in left}
                 desk.late = [entry for entry in missing if entry.note in names_left]
@@ -230,6 +235,11 @@ class Notes:
 def _written(noted: Noted) -> tuple[str, str, str, str, bool]:
     """What tells one note from another, whoever had it written."""
     return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
+
+
+def _counts(noted: Noted) -> bool:
+    """Whether there is something to dream of, or to ask an owner."""
+    return noted.lasting or is_trusted(noted.role, foreign=noted.foreign)
 
 
 def _strike(path: Path, note: str) -> None:

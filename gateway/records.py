@@ -409,6 +409,8 @@ class Dreamed:
     upto: Seq
     """What was written down until here is in it."""
     reason: str
+    notes: tuple[Seq, ...] = ()
+    """The notes that an owner let into it by this, word for word."""
     kind: Literal["dreamed"] = "dreamed"
 
 

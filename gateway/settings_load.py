@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import SecretStr, ValidationError
 
+from gateway import own_files
 from gateway.fields import Section
 from gateway.settings import Settings
 from gateway.settings_access import unwise
@@ -204,9 +205,11 @@ def _given_away(settings: Settings, source: Source, directory: Path) -> Iterator
     """What an agent's tools could read, or change, in its files, and never should."""
     kept = {"the configuration": directory, "the store": settings.store.path}
     kept |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
+    minds = {f"what {one.id} remembers": own_files.mind(settings.store.path, one.id) for one in settings.agents}
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
-        for what, path in kept.items():
+        store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
+        for what, path in (kept if store else kept | minds).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
                 told = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
                 yield _problem(source, keys, told)

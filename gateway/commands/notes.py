@@ -10,12 +10,14 @@ from typing import Final, NamedTuple, Protocol
 from agent.journal import flat
 from channels.base import CommandTyped
 from gateway.changes import Change, Made
-from gateway.commands.sight import matching, place_of, sight_of
+from gateway.commands.sight import matching, place_of, sees_all, sight_of
 from gateway.commands.world import Answer, Ask, Handler, World
 from gateway.events import Address, Command, ConversationId
 from gateway.forgetting import Forgetting, seq_of
 from gateway.hands import Whereabouts
 from gateway.hits import ByHand, Hit, Hits, Scopes, by_hand, scope_of_hit
+from gateway.material import render_waiting, waiting
+from gateway.memory import as_lines
 from gateway.records import Forgotten, Noted, Seq, TurnId
 from gateway.redaction import Redact, Redactor
 from gateway.scopes import PUBLIC, Sight
@@ -34,6 +36,7 @@ NOTE_CHARS: Final = 300
 """Of a note in one answer."""
 MEMORY_CHARS: Final = 6_000
 """Of MEMORY.md in one answer."""
+OWNERS_ALONE: Final = "Only an owner who is alone with me can look at what waits, and decide about it."
 _PAGE: Final = 200
 _PAGES: Final = 10
 """So many notes are looked at: what may not be told here must not hide what may."""
@@ -77,12 +80,13 @@ class NotesCommands:
         agent_of: Callable[[Address], str],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         tell: Callable[[Command, Seq, str], Awaitable[None]],
+        let_in: Callable[[str, Seq, str], Awaitable[str]],
         redact: Redact | None = None,
     ) -> None:
         """`memory`: an agent's MEMORY.md; may raise OSError. `spawn` starts a task whose failure stops the gateway.
 
-        `tell` says something in a post of its own, where the command (whose entry is named) was given. `redact` is
-        given notes before they are cut.
+        `tell` says something in a post of its own, where the command (whose entry is named) was given. `let_in`:
+        `gateway.memory.Memory.approve`. `redact` is given notes before they are cut.
         """
         self._reader = reader
         self._places = places
@@ -94,11 +98,18 @@ class NotesCommands:
         self._agent_of = agent_of
         self._spawn = spawn
         self._tell = tell
+        self._let_in = let_in
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """By name and sub."""
-        return {"journal": self.journal, "memory show": self.show, "memory forget": self.forget}
+        return {
+            "journal": self.journal,
+            "memory show": self.show,
+            "memory forget": self.forget,
+            "memory pending": self.pending,
+            "memory approve": self.approve,
+        }
 
     async def journal(self, ask: Ask, _world: World) -> Answer:
         """The newest entries, also what people wrote there, the newest first."""
@@ -134,6 +145,34 @@ class NotesCommands:
         made = Made(Forgotten(agent=where.agent, note=seq, by=f"{ask.person} ({ask.role})"), key=f"forgotten:{seq}")
         settle = partial(self._forgotten, ask, where.agent, seq)
         return Answer(text=words, change=Change(words=words, facts=(made,), settle=settle))
+
+    async def pending(self, ask: Ask, world: World) -> Answer:
+        """What waits for an owner's word, to an owner alone: it may come from any place."""
+        if not sees_all(ask):
+            return Answer(text=OWNERS_ALONE, ok=False)
+        found = await waiting(self._reader, self._agent_of(ask.command.at))
+        if not found:
+            return Answer(text="Nothing waits for your word.")
+        return Answer(text=render_waiting(found, world.prefix[ask.command.at.channel], place_of))
+
+    async def approve(self, ask: Ask, _world: World) -> Answer:
+        """Let a note into MEMORY.md, word for word. Said twice it is done once."""
+        if not sees_all(ask):
+            return Answer(text=OWNERS_ALONE, ok=False)
+        seq, agent = seq_of(ask.given["note"]), self._agent_of(ask.command.at)
+        note = next((one for one in await waiting(self._reader, agent) if one.seq == seq), None)
+        if note is None:
+            text = "No note with that number waits: `memory pending` shows those that do."
+            return Answer(text=text, ok=False)
+        try:
+            why = await self._let_in(agent, note.seq, note.noted.text)
+        except OSError as error:
+            logger.warning("the memory of %s cannot be written: %s", agent, error)
+            why = "the file cannot be written; my log says why"
+        if why:
+            return Answer(text=f"Note `n{seq}` is not in MEMORY.md: {why}.", ok=False)
+        shown = [visible(line) for line in as_lines(note.noted.text).split("\n")]
+        return Answer(text="\n".join(["It is in MEMORY.md now:", "```", *shown, "```"]))
 
     async def numbers(self, typed: CommandTyped) -> list[str]:
         """To suggest: notes that were written down in that place, the newest first."""

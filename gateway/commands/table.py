@@ -240,6 +240,12 @@ TABLE: Final[tuple[Row, ...]] = (
                 summary="Forget one thing.",
                 args=(_arg("note", "Its number, as journal and show have it.", form="id", needed=True, suggests=True),),
             ),
+            Sub(name="pending", summary="What waits for an owner's word before I remember it for good."),
+            Sub(
+                name="approve",
+                summary="Let one of these into MEMORY.md.",
+                args=(_arg("note", "Its number, as pending has it.", form="id", needed=True, suggests=True),),
+            ),
         ),
         role="admin",
         own=True,

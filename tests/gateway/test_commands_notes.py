@@ -44,6 +44,7 @@ class Kit:
             agent_of=lambda _: "reverie",
             spawn=self._spawn,
             tell=self._tell,
+            let_in=it.memory.approve,
             redact=Redactor(["swordfish-pie-99"]),
         )
 

@@ -91,8 +91,10 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
             agent="reverie", before="", after=file(kit).read_text(), upto=newest[0].seq, reason="dreamt"
         )
         text = told(thinks.requests[0])
-        assert "[2026-03-04 05:06 UTC] (journal; public) Harbour\n  Ada comes back\n  on Monday" in text
-        assert f"(to remember; private, of {ANN.conversation})\n  Ann likes tea" in text
+        whose = f"from the words of the role owner, in {ROOM.conversation}"
+        assert f"(journal; public; {whose}) Harbour\n  Ada comes back\n  on Monday" in text
+        whose = f"from the words of the role owner, in {ANN.conversation}"
+        assert f"(to remember; private, of {ANN.conversation}; {whose})\n  Ann likes tea" in text
         assert "MEMORY.md as it is now:\n(empty)" in text
         assert "at most 1000 characters" in text
         assert kit.notes.material_tokens("reverie") == 0
@@ -267,9 +269,9 @@ async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) 
         thinks = model("- x")
         await dream(kit, thinks)
         lines = told(thinks.requests[0]).splitlines()
-        assert [line for line in lines if line.startswith("[")] == [
-            f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}) [2026-01-01 00:00 UTC] (journal; public)"
-        ]
+        (line,) = [line for line in lines if line.startswith("[")]
+        assert line.startswith(f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}; from the words of")
+        assert line.endswith(f", in {ANN.conversation}) [2026-01-01 00:00 UTC] (journal; public)")
         assert lines.count("Written down since, the oldest first:") == 1
 
 

@@ -476,6 +476,7 @@ def test_any_tree_loads_or_is_bad_config(tree: dict[str, object]) -> None:
         ("mind", ["the workspace of b"]),
         ("mind/files", []),
         ("data/files", []),
+        ("data/mind", ["what a remembers", "what b remembers"]),
     ],
 )
 def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: str, holds: list[str]) -> None:
