@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from agent.journal import flat
 from agent.models.base import Excerpt, ToolCall, ToolResult
 from agent.steps import MAX_SOURCE_CHARS
-from agent.tools.evidence import FetchEvidence
+from agent.tools.evidence import FETCH_EVIDENCE, FetchEvidence
 from agent.tools.schema import Refused
 from gateway.clock import Clock
 from gateway.events import ConversationId, Source
 from gateway.handles import Found, Handles, Scopes, found
 from gateway.hands import Given, Whereabouts
-from gateway.records import Evidence, Seq, TurnId
+from gateway.labels import ANYBODY, CLEAN, Label, label_of
+from gateway.records import Evidence, Seq, TurnEnded, TurnId
 from gateway.settings_context import ContextOptimization
 from gateway.store import Entry, Store
 
@@ -85,6 +86,7 @@ class Evidences:
     async def fetch(self, asked: FetchEvidence, where: Whereabouts) -> Given:
         """Carry out `fetch_evidence`: one line of ours, then the text exactly. Raises Refused and StoreError."""
         it = await self.find(asked.handle, where)
+        label = await self._label(it.source.handle, where)
         source, end = it.source, min(asked.offset + asked.limit, it.source.chars)
         if asked.offset >= source.chars > 0:
             raise Refused(f"{source.handle} has {source.chars} characters: offset must be less.")
@@ -100,8 +102,20 @@ class Evidences:
             origin=source.origin,
             part=Excerpt(source=source, shift=asked.offset - len(head)),
             untrusted=True,
-            foreign=True,
+            foreign=bool(label.foreign),
+            role=label.role,
         )
+
+    async def _label(self, handle: str, where: Whereabouts) -> Label:
+        """Of what a tool brought: that of its turn. What else is opened may be anybody's words."""
+        entry = await self._store.entry(int(handle[1:].partition(".")[0])) if handle[:1] in ("e", "t") else None
+        fact = entry.fact if entry is not None else None
+        if isinstance(fact, Evidence):
+            if fact.turn == where.turn:  # its requests hold a part of it already
+                return CLEAN
+            ended = await self._store.by_key(f"turn:{fact.turn}")
+            fact = ended.fact if ended is not None else None
+        return await label_of(self._store, fact) if isinstance(fact, TurnEnded) else Label(ANYBODY, FETCH_EVIDENCE.name)
 
     async def find(self, handle: str, where: Whereabouts) -> Found:
         """As `Handles.find`, for a turn."""

@@ -12,7 +12,7 @@ ToolRole = Literal["guest", "member", "admin", "owner"]
 Scope = Literal["any", "private", "room"]
 """Where: anywhere; in direct chats and private rooms; in rooms that are not private."""
 Approval = Literal["never", "untrusted", "always"]
-"""When an admin has to approve a call: never; once text from outside has come into the turn; each time."""
+"""When an admin has to approve a call: never; once text from outside is in view; each time."""
 
 _SERVER = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -46,7 +46,7 @@ class ToolRule(Section):
     scope: Scope | None = None
     """Where it may be called: in a direct chat, in a room, or in any place."""
     approval: Approval | None = None
-    """Whether an admin is asked: never, once text from outside has come into the turn, always."""
+    """Whether an admin is asked: never, once text from outside is in view, always."""
 
 
 class FilesConfig(Section):
@@ -173,7 +173,7 @@ class ToolsConfig(Section):
     max_rounds: int = Field(default=8, ge=0, le=100)
     """Answers with tool calls in one turn; then it has to answer. 0: no tool is carried out."""
     unasked_role: ToolRole = "member"
-    """What an agent may do by itself, when nobody asked."""
+    """What an agent may do unasked, at most: never more than the least of those whose words it is shown."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()

@@ -13,7 +13,7 @@ from gateway.tools.permits import Permit, ruled
 _SCOPES = {"any": "", "private": ", in private places only", "room": ", in rooms that are not private only"}
 _APPROVALS = {
     "never": "",
-    "untrusted": ", approved by an admin once text from outside has come into the turn",
+    "untrusted": ", approved by an admin once text from outside is in view",
     "always": ", each call approved by an admin",
 }
 

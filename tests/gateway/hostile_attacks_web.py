@@ -42,7 +42,7 @@ async def rebinds(it: Scene) -> Fate:
     url = it.page("hello").replace("127.0.0.1", "rebinds.attacker.net")
     told = await it.does(MIA, ("web_fetch", {"url": url}))
     assert "hello" in told, told
-    again = await it.does(MIA, ("web_fetch", {"url": f"{url}?again"}))
+    again = await it.does(MIA, ("web_fetch", {"url": f"{url}?again"}), said=f"{url}?again")
     return Fate(bool(it.town.rebound), again)
 
 

@@ -347,10 +347,10 @@ class Scene:
         event = Membership(id=EventId(new_id(now)), at=self.at, sender=by.sender, change="topic", sent=now, text=text)
         await self.town.street.tell(event)
 
-    async def does(self, who: Person, *calls: tuple[str, object], direct: bool = False) -> str:
-        """Somebody has the model call these tools; what they brought, once the turn has ended."""
+    async def does(self, who: Person, *calls: tuple[str, object], direct: bool = False, said: str = "") -> str:
+        """Somebody has the model call these tools; what they brought, once the turn has ended. `said`: beside that."""
         word = self.order(*calls)
-        await self.speak(who, word, direct=direct)
+        await self.speak(who, f"{said} {word}", direct=direct)
         await self.obeyed(word)
         return self.results(word)
 

@@ -203,7 +203,7 @@ def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
     assert BOX.told().splitlines() == [
         "- notes: `journal` (anybody)",
         f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
-        f"- mcp git: `mcp_git_push` ({admins}, approved by an admin once text from outside has come into the turn)",
+        f"- mcp git: `mcp_git_push` ({admins}, approved by an admin once text from outside is in view)",
         "- off: `mcp_git_log`, `bash`",
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
