@@ -117,6 +117,8 @@ def judge(
         return Judged(type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role)
     fate: Literal["due", "context", "noted"]
     urgency, rule = _urgency(policy, event, dotted, decision.role)
+    if isinstance(event, Message) and event.history:
+        urgency, rule = AMBIENT, "played back: it was said a while ago"
     if urgency is None:
         urgency, why = _by_nature(event, listen, lift)
         rule = why + rule

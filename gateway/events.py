@@ -125,6 +125,8 @@ class Message:
     carried: str = ""
     """Of `text`, what the sender did not write but carries: a forwarded message, a quotation, an embed. Empty: it is
     all the sender's own, as far as the platform tells."""
+    history: bool = False
+    """It was said a while ago, and is only played back: context, never a command and never a reason for a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ class Intake:
         if judged.fate == "refused":
             logger.info("refused %s: %s", judged.type, judged.rule)
             return
-        if isinstance(event, Message):
+        if isinstance(event, Message) and not event.history:
             self._doors.heard(event, self._judging.role(event))
         if isinstance(event, Membership) and event.change == "invite":
             self._doors.join(event.at)

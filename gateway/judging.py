@@ -56,7 +56,7 @@ class Judging:
     async def handle(self, event: Notification) -> tuple[Notification, Handled, ConversationId | None]:
         """The event as it is understood, what becomes of it, and where it is unread if it is due, or else was."""
         rules = self._rules
-        if isinstance(event, Message):
+        if isinstance(event, Message) and not event.history:
             event = await rules.desk.command(event, self._listen(event)) or event
         at = address_of(event)
         place = at.conversation if at is not None else None
@@ -70,7 +70,7 @@ class Judging:
             handled = await self._reacted(event, self._judge(event))
         else:
             handled = Handled(judged=self._judge(event))
-        if handled.judged.fate == "refused" and handled.post is None:
+        if handled.judged.fate == "refused" and handled.post is None and not getattr(event, "history", False):
             handled = self._greeted(event, handled)
         if handled.judged.fate == "refused" and handled.post is None and isinstance(event, Command):
             handled = replace(handled, post=rules.desk.regret(event))

@@ -195,10 +195,12 @@ class Session:
         if isinstance(heard, Heard):
             self._follow(heard)
 
-    def _follow(self, heard: Heard) -> None:  # noqa: C901 - one case per command
+    def _follow(self, heard: Heard) -> None:  # noqa: C901, PLR0912 - one case per command
         """What a logged-in client must know and tell."""
         said, now, fold = heard.line, self._clock.now(), self.isupport.fold
         mine = fold(said.source.nick) == fold(self.nick)
+        if said.command.isdecimal() or said.command == "PONG" or (mine and said.command == "JOIN"):
+            self._telling.heard(said, now)
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self.people.feed(said, self.nick, self.isupport)

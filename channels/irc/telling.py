@@ -1,16 +1,27 @@
 """What is told of what was heard: each thing once, and in a room the old before the new. Pure: time is handed in."""
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Protocol
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, Protocol
 
 from channels.irc.batches import History
+from channels.irc.compose import LOCAL
 from channels.irc.history import Gaps
 from channels.irc.inbound import View, sent_at, to_notifications
 from channels.irc.isupport import Isupport
 from channels.irc.memory import Memory
 from channels.irc.wire import Line
-from gateway.events import Link, Message, Notification
+from gateway.events import Deleted, Link, Membership, Message, Notification, Reacted
+
+_LIVE: Final = timedelta(seconds=60)
+"""What is older was not said just now: a bouncer plays it back."""
+_OFF: Final = timedelta(seconds=30)
+"""A clock that is wrong by less does no harm."""
+_MOST_SAID: Final = 8_192
 
 
 class Put(Protocol):
@@ -29,16 +40,48 @@ class Telling:
         self.keeps = False
         """The server has a history, so the cursor is worth keeping."""
         self._gaps = Gaps()
+        self._skew = timedelta()
+        """How far the server's clock is ahead of ours."""
+        self._said: OrderedDict[str, int] = OrderedDict()
+        """What was said without an id on this connection, and how often."""
         # Without a cursor there is no telling what is missing; a gap that was not filled yet stays one.
         self.memory.gap = self.memory.safe is not None
 
     def live(self, line: Line, view: View, now: datetime) -> None:
         """A line of this moment."""
-        for notification in to_notifications(line, view, now, self.fresh_id):
-            if isinstance(notification, Link) or not self._held(notification, view.isupport):
+        old = self._age(sent_at(line, now), now) > _LIVE
+        for notification in to_notifications(line, view, now, partial(self._id, line, old=old)):
+            if old and isinstance(notification, Message):
+                self._tell(_played_back(notification), now)
+            elif old and isinstance(notification, Membership) and notification.change == "invite":
+                continue
+            elif isinstance(notification, Link) or not self._held(notification, view.isupport):
                 self._tell(notification, now)
         if self._gaps.crowded:
             self._released(now)
+
+    def heard(self, line: Line, now: datetime) -> None:
+        """A line that the server surely says in this moment, so its time tells how its clock goes."""
+        if "time" in line.tags:
+            self._skew = sent_at(line, now) - now
+
+    def _age(self, sent: datetime, now: datetime) -> timedelta:
+        return now - (sent - self._skew)
+
+    def _id(self, line: Line, *, old: bool) -> str:
+        """For a line without one: the same each time that it is played back, and for nothing else.
+
+        The same words in the same moment are two messages, unless they are old.
+        """
+        if line.command != "PRIVMSG" or "time" not in line.tags:
+            return self.fresh_id()
+        words = "\0".join((line.tags["time"], line.source.mask, *line.params))
+        name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
+        count = 1 if old else self._said.get(name, 0) + 1
+        self._said[name] = count
+        if len(self._said) > _MOST_SAID:
+            self._said.popitem(last=False)
+        return f"{LOCAL}{name}" + (f"-{count}" if count > 1 else "")
 
     def _held(self, notification: Notification, isupport: Isupport) -> bool:
         # Membership must not wait: who is in a room decides who may be heard.
@@ -52,6 +95,9 @@ class Telling:
         if isinstance(notification, Message) and not self.memory.told.add(f"{notification.at.room} {notification.id}"):
             return
         self.memory.saw(notification.sent, now)
+        if isinstance(notification, Message | Reacted | Membership | Deleted) and abs(self._skew) > _OFF:
+            # Who reads it compares it with our clock. What a server says of the past was said in the past.
+            notification = replace(notification, sent=min(notification.sent - self._skew, now))
         self.put(notification, self._cursor)
 
     @property
@@ -83,7 +129,7 @@ class Telling:
             # A line without an id cannot be known again: only what is surely new is told.
             known = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not known:
-                for notification in to_notifications(line, view, now, self.fresh_id):
+                for notification in to_notifications(line, view, now, partial(self._id, line, old=True)):
                     self._tell(notification, now)
         self._released(now)
         return asked
@@ -112,3 +158,8 @@ class Telling:
         self._gaps.stop()
         for notification in self._gaps.release():
             self._tell(notification, now)
+
+
+def _played_back(message: Message) -> Message:
+    """It addresses nobody any more."""
+    return replace(message, kind="direct" if message.kind == "direct" else "room", history=True)

@@ -23,12 +23,15 @@ from gateway.commands.table import BY_NAME, Row
 from gateway.commands.words import Unfit, typed
 from gateway.commands.world import Answer, Ask, Handler, World
 from gateway.events import ChannelName, Command, Message, MessageId, Post, PostKey
+from gateway.ops.report import clock_time, span
 from gateway.records import LOW, Judged, key_of
 from gateway.settings_operator import CommandsConfig
 from gateway.standing import ADMINS, person, source
 
 logger = logging.getLogger("reverie.commands")
 
+LATE_S = 60.0
+"""A command that acts is carried out for so long after it was given: what it was about may be over."""
 ANSWER_S = 5.0
 """Nothing else of the channel is taken in meanwhile; longer than a busy disk takes."""
 
@@ -166,11 +169,23 @@ class Desk:
         places = " in all places" if row.wide and decision.role != decision.everywhere else ""
         return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
 
+    def _late(self, row: Row, command: Command, prefix: str) -> str:
+        """What is said instead of carrying out what was meant a while ago. Empty: it was said just now."""
+        age_s = (self._world.clock.now() - command.sent).total_seconds()
+        if age_s <= LATE_S:
+            return ""
+        return (
+            f"I hear your `{prefix}{row.name}` of {clock_time(command.sent)} only now, {span(age_s)} later, "
+            "and have not carried it out. Say it again if you still want it."
+        )
+
     async def _answer(self, row: Row | None, command: Command, decision: Decision) -> Answer:
         prefix = self._world.prefix[command.at.channel]
         ask = Ask(command=command, role=decision.role, rule=decision.rule, everywhere=decision.everywhere)
         if row is None:
             return Answer(text=handlers.unknown(ask, command.name, prefix), ok=False)
+        if (row.administrative or row.name == "link") and (late := self._late(row, command, prefix)):
+            return Answer(text=late, ok=False)
         if row.direct_only and not command.direct:
             return Answer(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
         use = typed(row, command.args)

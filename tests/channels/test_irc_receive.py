@@ -2,15 +2,15 @@
 
 import asyncio
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from channels.irc.inbox import MOST
-from gateway.clock import ManualClock
+from gateway.clock import ManualClock, SystemClock
 from gateway.events import NOTIFICATION, Membership
-from tests.channels.irc_kit import running, story
+from tests.channels.irc_kit import running, settled, story
 from tests.servers.ircd import Ircd, Options
 
 SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
@@ -230,3 +230,69 @@ async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us
         assert numbers == sorted(numbers)
         assert numbers[-2000:] == list(range(count - 2000, count))
         assert channel.dropped == count - len(numbers) > 0
+
+
+def _ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@story
+async def test_what_is_played_back_is_history_and_what_is_said_now_is_not() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for text, target, seconds in (
+            ("reverie: old", "#room", 90),
+            ("!dmn off", "#room", 3600 * 24 * 2000),
+            ("old too", "reverie", 61),
+            ("reverie: new", "#room", 30),
+            ("ahead", "reverie", -90),
+        ):
+            bot.raw(f"@time={_ago(seconds)};account=al :al!a@h PRIVMSG {target} :{text}\r\n".encode())
+        bot.raw(f"@time={_ago(99)} :al!a@h INVITE reverie #room\r\n".encode())
+        await run.message(5)
+        await settled(bot, "all")
+        assert [(one.text, one.kind, one.history) for one in run.messages] == [
+            ("reverie: old", "room", True),
+            ("!dmn off", "room", True),
+            ("old too", "direct", True),
+            ("reverie: new", "mention", False),
+            ("ahead", "direct", False),
+        ]
+        assert not [event for event in run.seen if isinstance(event, Membership) and event.change == "invite"]
+
+
+@pytest.mark.parametrize("off_s", [-400, 400])
+@story
+async def test_a_server_whose_clock_is_off_is_heard_all_the_same(off_s: float) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.raw(f"@time={_ago(off_s)} :irc.test 305 reverie :You are no longer marked as being away\r\n".encode())
+        bot.raw(f"@time={_ago(off_s)} :al!a@h PRIVMSG #room :reverie: now\r\n".encode())
+        bot.raw(f"@time={_ago(off_s + 100)} :al!a@h PRIVMSG #room :reverie: then\r\n".encode())
+        await run.message(2)
+        now, then = run.messages
+        assert (now.kind, now.history, then.kind, then.history) == ("mention", False, "room", True)
+        assert abs((datetime.now(UTC) - now.sent).total_seconds()) < 50, "told by our clock"
+
+
+@story
+async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
+    line = f"@time={_ago(10)} :al!a@h PRIVMSG #room :reverie: once\r\n".encode()
+    clock = SystemClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].raw(line + line)
+        await run.message(2)
+        first = {message.id for message in run.messages}
+        assert len(first) == 2, "said twice"
+        ircd.clients[0].drop()
+        await run.up(2)
+        ircd.clients[1].raw(line + line + line.replace(b"once", b"more"))
+        await run.message(3)
+        assert [message.text for message in run.messages][2:] == ["reverie: more"]
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        ircd.clients[0].raw(line)
+        assert (await run.message()).id in first, "also in another process"

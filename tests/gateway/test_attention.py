@@ -293,3 +293,13 @@ def test_every_event_has_one_fate(event: Notification, level: Level, listen: Lis
     assert (judged.fate == "refused") is not allowed
     assert judged.fate != "due" or judged.urgency > 0
     assert judged.fate in ("noted", "refused") or listen != "off"
+
+
+@pytest.mark.parametrize("listen", get_args(Listen))
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_what_is_played_back_starts_nothing(kind: Kind, listen: Listen) -> None:
+    keyword = Policy(thresholds={}, rules=(Rule(type="*", urgency=3),))
+    for policy in (DEFAULT, keyword):
+        judged = judge(policy, replace(said(kind), history=True), YES, listen, lambda _: "a keyword", level="focused")
+        assert judged.fate != "due"
+        assert (judged.fate == "context") == (listen != "off" and not (kind == "room" and listen == "mention"))

@@ -106,6 +106,28 @@ def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=ROLES) as gateway:
+            late, now = timedelta(hours=3), datetime.now(UTC)
+            await emit(
+                gateway.console,
+                replace(native("restart", "root", number=1, direct=True), sent=now - late),
+                replace(native("dmn", "root", number=2, direct=True), args="off", sent=now - timedelta(seconds=61)),
+                replace(text("!block ann", 3, sender="root"), sent=now - late),
+                replace(native("version", "root", number=4, direct=True), sent=now - late),
+                replace(native("dmn", "root", number=5, direct=True), args="status", sent=now - timedelta(seconds=50)),
+            )
+            await gateway.screen.until(5)
+            bodies = [part.body for part in gateway.screen.parts]
+            refused = [body for body in bodies if body.startswith("I hear your")]
+            assert sorted(body.split("`")[1][1:] for body in refused) == ["block", "dmn", "restart"]
+            assert all("and have not carried it out. Say it again if you still want it." in body for body in refused)
+            assert [body for body in bodies if body.startswith("Reverie ")], "what only tells is told"
+
+    asyncio.run(story())
+
+
 def test_start_with_what_a_link_hands_over_greets(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
