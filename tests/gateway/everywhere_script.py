@@ -78,12 +78,14 @@ PEOPLE: Final[Sequence[Line]] = (
 ROOMS: Final[Sequence[Line]] = (
     AskIn(by="nora", where="den", says=rf"not open for me yet.*room approve (?P<code>{_CODE})"),
     Use(command="room list", says="@nora@.*@den@"),
-    Use(command="room approve", given={"code": "@code@"}, says="Open: @channel@/@den@"),
+    Use(command="room approve", given={"code": "@code@"}, says=r"Open: (.* \()?@channel@/@den@"),
 )
 INSIDE: Final[Sequence[Line]] = (
     Use(command="rooms", says=r"@channel@/@den@[^\n]*: approved"),
-    Use(command="say", given={"room": "@den@", "text": "Good evening."}, says="I say it in @channel@/@den@", told=True),
-    Use(command="part", given={"room": "@den@"}, says="I leave @channel@/@den@"),
+    Use(
+        command="say", given={"room": "@den@", "text": "Good evening."}, says="I say it in .*@channel@/@den@", told=True
+    ),
+    Use(command="part", given={"room": "@den@"}, says="I leave .*@channel@/@den@"),
 )
 OUTSIDE: Final[Sequence[Line]] = (
     Use(
@@ -94,7 +96,7 @@ OUTSIDE: Final[Sequence[Line]] = (
     ),
 )
 CLOSING: Final[Sequence[Line]] = (
-    Use(command="room revoke", given={"room": "@den@"}, says="Not approved any more: @channel@/@den@"),
+    Use(command="room revoke", given={"room": "@den@"}, says="Not approved any more: .*@channel@/@den@"),
 )
 WHAT_I_DO: Final[Sequence[Line]] = (
     Use(command="pending", says=r"Nothing is unread|@channel@"),
