@@ -2,7 +2,7 @@
 
 from channels.irc.compose import gathered
 from channels.irc.config import IrcConfig
-from channels.irc.identity import is_direct
+from channels.irc.identity import is_direct, is_room
 from channels.irc.paging import pages_of, surely_bytes
 from channels.irc.senders import target_of
 from channels.irc.sending import calling_few
@@ -26,7 +26,9 @@ def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple
     surely = surely_bytes(config.nick, target)
     page_lines = 0 if post.style == "notice" else config.page_lines  # who approves must have seen all of it
     most = body_bytes if is_direct(post.to.room) else _line_bytes  # what is for one person goes line by line
-    return pages_of(post.text, surely, most(target, config, session), page_lines)
+    nick = session.nick if session else config.nick
+    more = f"{nick}: more" if is_room(post.to.room) else "more"  # what always works there, with any command prefix
+    return pages_of(post.text, surely, most(target, config, session), page_lines, more)
 
 
 def _line_bytes(target: str, config: IrcConfig, session: Session | None) -> int:

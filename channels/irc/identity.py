@@ -41,9 +41,14 @@ class _Seen:
     until_s: float = 0.0
 
 
+def is_room(room: str) -> bool:
+    """Whether it names a room, as far as its name alone tells: RFC 2811 section 2.1."""
+    return room[:1] in set("#&!+")
+
+
 def is_direct(room: str) -> bool:
     """Whether it names a chat with one person, of whom more than the nick is known."""
-    return "!" in room and room[:1] not in "#&!+"
+    return "!" in room and not is_room(room)
 
 
 class Identities:

@@ -21,15 +21,17 @@ class _Body:
     apart: bool
 
 
-def pages_of(markdown: str, surely_bytes: int, body_bytes: int, page_lines: int) -> tuple[tuple[str, ...], ...]:
+def pages_of(
+    markdown: str, surely_bytes: int, body_bytes: int, page_lines: int, more: str = "more"
+) -> tuple[tuple[str, ...], ...]:
     """The pages of a text; of one that fits a page in the room that there is, `body_bytes`, the only one.
 
     Pages are cut for `surely_bytes`, which does not depend on what we are called at the moment: nothing may slip
-    between two of them.
+    between two of them. `more`: the words that bring the next one.
     """
     lines = render(markdown)
     (whole,) = paged(lines, body_bytes, 0)
-    pages = paged(lines, surely_bytes, page_lines)
+    pages = paged(lines, surely_bytes, page_lines, more)
     return (whole,) if len(pages) == 1 or len(whole) <= page_lines + 1 else pages
 
 
@@ -38,7 +40,7 @@ def surely_bytes(nick: str, target: str) -> int:
     return max(512 - len(f":{nick}!~@ PRIVMSG {target} :\r\n".encode()) - 10 - 63, 64)
 
 
-def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int) -> tuple[tuple[str, ...], ...]:
+def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int, more: str = "more") -> tuple[tuple[str, ...], ...]:
     """The pages of `lines`, at least one, as messages of at most `limit_bytes`; together they are all of it.
 
     A page has at most `page_lines` messages (0: no limit), and one more that says that there are others. A
@@ -55,10 +57,10 @@ def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int) -> tuple[tu
     while page_lines and len(bodies) - starts[-1] > page_lines + 1:
         starts.append(_end(bodies, starts[-1], page_lines))
     pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
-    more = (f'(page {number} of {len(pages)}; say "more")' for number in range(1, len(pages)))
+    notes = (f'(page {number} of {len(pages)}; say "{more}")' for number in range(1, len(pages)))
     return tuple(
         tuple(body.text for body in page) + ((note,) if note else ())
-        for page, note in itertools.zip_longest(pages, more)
+        for page, note in itertools.zip_longest(pages, notes)
     )
 
 

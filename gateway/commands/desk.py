@@ -30,6 +30,8 @@ from gateway.standing import ADMINS, person, source
 
 logger = logging.getLogger("reverie.commands")
 
+OVERHEARD_MORE_S = 300.0
+"""So long after a page a "more" that is said to nobody by name asks for the next one."""
 LATE_S = 60.0
 """A command that acts is carried out for so long after it was given: what it was about may be over."""
 ANSWER_S = 5.0
@@ -83,19 +85,23 @@ class Desk:
         if listen == "off":
             return None
         read = parse.read(message, self._said().prefix, BY_NAME, self._ours(message.at.channel))
-        if read is None or (read.only_if_more and not await self._has_more(read.command)):
+        if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
         if read.only_if_allowed:
             alone = BY_NAME[read.command.name].direct_only and not read.command.direct
             return None if alone or self._refusal(read.command) else read.command
         return read.command
 
-    async def _has_more(self, command: Command) -> bool:
+    async def _has_more(self, read: parse.Read) -> bool:
+        command = read.command
         if not access.decide(self._access, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_S):
                 page = await handlers.next_page(self._world, command, look_back=1)
+                if page is not None and read.overheard:
+                    (newest,) = await self._world.reader.newest(1, kinds=["post"], conversation=command.at.conversation)
+                    return (self._world.clock.now() - newest.at).total_seconds() <= OVERHEARD_MORE_S
         except Exception:  # as for a handler: the word is then an ordinary one
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False

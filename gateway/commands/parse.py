@@ -1,7 +1,8 @@
 """Is a message meant for the gateway itself, and what is meant? Pure.
 
 A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own name in it.
-Some things are understood without a prefix when they are said to the bot and nothing else is: `more`, the question
+Some things are understood without a prefix when they are said to the bot and nothing else is: `more` (in a room also
+said to nobody, behind a page of a long answer), the question
 whether it is a person, and what is word for word a command of the table (`reverie: dmn pause`).
 """
 
@@ -17,7 +18,7 @@ from gateway.events import Command, EventId, Message
 _CALLED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
 """`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
-_MORE = re.compile(r"more[.!?…]*", re.IGNORECASE)
+_MORE = re.compile(r"(?:please,?\s+)?more(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
 _QUESTION_CHARS = 120
 """A question that is asked in passing is part of a conversation; this one is short."""
 
@@ -56,6 +57,8 @@ class Read:
     command: Command
     only_if_more: bool = False
     """It is one only if a next page is there to be shown; else an ordinary message."""
+    overheard: bool = False
+    """It was said to nobody by name, so it is one only if that page was shown just now."""
     only_if_allowed: bool = False
     """It is one only if whoever wrote it may use it; else an ordinary message."""
 
@@ -78,8 +81,8 @@ def read(message: Message, prefix: str, rows: Mapping[str, Row], ours: Collectio
         name = found[1].lower()
         if name in rows or message.kind == "direct":
             return Read(command=_command(message, name, (found[2] or "").strip()))
-    if addressed and _MORE.fullmatch(said):
-        return Read(command=_command(message, "more", ""), only_if_more=True)
+    if _MORE.fullmatch(said):
+        return Read(command=_command(message, "more", ""), only_if_more=True, overheard=not addressed)
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(said):
         return Read(command=_command(message, "about", ""))

@@ -31,8 +31,8 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
     assert isinstance(irc, CanPage)
     text = "\n".join(numbered(0, 30))
     assert irc.pages(post(text)) == 3
-    assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; say "more")')
-    assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; say "more")')
+    assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; say "reverie: more")')
+    assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; say "reverie: more")')
     assert irc.split(post(text, 3)) == irc.split(post(text, 9)) == tuple(numbered(24, 30))
 
 

@@ -519,6 +519,50 @@ def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_pat
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    "word", ["more", "More", "more.", "more please", "MORE!", "more, please", "please more", "more…"]
+)
+@pytest.mark.parametrize("sender", ["ann", "bea"])
+def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_was_said(
+    tmp_path: Path, word: str, sender: str
+) -> None:
+    async def story() -> None:
+        screen = Screen()
+        paged = Paged(CONSOLE, screen.show)
+        rules = (Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"), Rule(match="tea", reply="Yes."))
+        async with running(tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES) as gateway:
+            await _talk(paged, ["reverie: a long one"], screen)
+            for count in (2, 3):
+                await paged.say(word, sender=sender, room="lobby")
+                await screen.until(count)
+            assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc"]
+            await paged.say(word, sender=sender, room="lobby")  # there is no more
+            await _talk(paged, ["reverie: a long one", "reverie: tea?"], screen)
+            await paged.say(word, sender=sender, room="lobby")  # something else was said since
+            await _talk(paged, ["!whoami"], screen)
+            assert len(screen.parts) == 6
+            assert len(gateway.scripted.requests) == 3
+
+    asyncio.run(story())
+
+
+def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path) -> None:
+    async def story() -> None:
+        screen, clock = Screen(), ManualClock(datetime.now(UTC))
+        paged = Paged(CONSOLE, screen.show)
+        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
+        async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES, clock=clock):
+            await _talk(paged, ["reverie: a long one"], screen)
+            clock.advance(299)
+            await _talk(paged, ["more"], screen)
+            clock.advance(301)
+            await paged.say("more", sender="ann", room="lobby")
+            await _talk(paged, ["reverie: more"], screen)
+            assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc"]
+
+    asyncio.run(story())
+
+
 def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path) -> None:
     async def story() -> None:
         screen = Screen()

@@ -58,7 +58,14 @@ def message(text: str, kind: Kind, *, bot: bool = False) -> Message:
         ("!status!", "room", None),
         ("!status,please", "room", None),
         ("say !status", "direct", None),
-        ("more", "room", None),
+        ("more", "room", ("more", "")),
+        ("More", "room", ("more", "")),
+        ("more.", "room", ("more", "")),
+        ("more please", "room", ("more", "")),
+        ("More, please!", "direct", ("more", "")),
+        ("please more", "mention", ("more", "")),
+        ("more of that", "room", None),
+        ("and more", "room", None),
         ("more coffee", "direct", None),
         ("are you a bot?", "room", None),
         ("", "direct", None),
@@ -70,6 +77,7 @@ def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | No
     if found is not None:
         assert (found.command.id, found.command.origin, found.command.direct) == ("m1", "text", kind == "direct")
         assert found.only_if_more == (expected is not None and expected[0] == "more")
+        assert found.overheard == (found.only_if_more and kind == "room")
 
 
 @pytest.mark.parametrize(
