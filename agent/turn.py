@@ -64,6 +64,15 @@ async def no_news(_: int) -> str:
     return ""
 
 
+async def _at_once(_: Request) -> None:
+    """Nothing is waited for."""
+
+
+async def _may(request: Request, wait: Callable[[Request], Awaitable[None]], afford: Callable[[Request], bool]) -> bool:
+    await wait(request)
+    return afford(request)
+
+
 async def take_turn(
     brief: Brief,
     model: Model,
@@ -74,6 +83,7 @@ async def take_turn(
     glimpse: Callable[[str], None] | None = None,
     thought: Callable[[str], None] = lambda _: None,
     news: News = no_news,
+    wait: Callable[[Request], Awaitable[None]] = _at_once,
     afford: Callable[[Request], bool] = lambda _: True,
     progress: Progress | None = None,
     evidence: Keeping | None = None,
@@ -85,12 +95,13 @@ async def take_turn(
 
     `glimpse` is told the text so far of each growing answer: what it was told may be taken back, and only what is
     `presentable` of it may be shown; `thought` each piece of thinking. `news` is asked after each round of tools for
-    what has arrived meanwhile; it is told behind their results. `afford` is asked before each request: without its
-    leave the turn ends, silently. `progress` is kept up to date, also with tools that were cut off. `evidence` says how
-    much of what tools bring in may be told word for word, and keeps what is not told whole. `shorten` is asked when the
-    conversation has become too long in the middle of the turn: then it goes on behind that brief, with less of its
-    older results. `fits`: what is known of its requests' sizes. Pictures from tools are left out once they are refused.
-    `spoken_to`: whether `news` has told what somebody said to the agent: that is to be answered before it rests.
+    what has arrived meanwhile; it is told behind their results. `wait` is awaited before each request, then `afford` is
+    asked: without its leave the turn ends, silently. `progress` is kept up to date, also with tools that were cut off.
+    `evidence` says how much of what tools bring in may be told word for word, and keeps what is not told whole.
+    `shorten` is asked when the conversation has become too long in the middle of the turn: then it goes on behind that
+    brief, with less of its older results. `fits`: what is known of its requests' sizes. Pictures from tools are left
+    out once they are refused. `spoken_to`: whether `news` has told what somebody said to the agent: that is to be
+    answered before it rests.
 
     Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
     window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
@@ -101,7 +112,7 @@ async def take_turn(
     asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence), fits=fits)
     turn = _Turn(asked, tools, max_tool_rounds, spoken_to)
     known = (*ENDINGS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
-    while afford(asked.request):
+    while await _may(asked.request, wait, afford):
         try:
             answer = await ask(model, asked.request, glimpse, progress, known, thought=thought)
         except ModelError as error:

@@ -8,6 +8,7 @@ from operator import or_
 
 from agent.asked import Fits, request_of
 from agent.brief import Brief
+from agent.cache.prices import ASSUMED
 from agent.models.base import Malformed, Request, TooLong
 from agent.outcome import Outcome, Progress
 from agent.prompts import prompt
@@ -15,13 +16,15 @@ from agent.turn import take_turn
 from gateway import access
 from gateway.askers import Behind, apart, behind, wrote
 from gateway.briefing import Setting
-from gateway.events import Address
+from gateway.events import Address, Sender
 from gateway.fitting import Told
 from gateway.folds import Due
 from gateway.fresh import Fresh
 from gateway.hands import Asker, Trace, Whereabouts
+from gateway.hearing import addressed
 from gateway.labels import UNKNOWN, Label
 from gateway.lane import Lane
+from gateway.limits.words import Bite
 from gateway.means import Exchanged, Means
 from gateway.past import View
 from gateway.pressure import Pressed
@@ -72,6 +75,8 @@ class Asking:
         self.begun = begun
         self.glimpse: Callable[[str], None] | None = None  # as `take_turn` has both
         self.thought: Callable[[str], None] = lambda _: None
+        self.bite: Bite | None = None
+        """The budget that it would go beyond. None: none so far."""
         self.progress = Progress()
         self.seen: View | None = None
         """What is in view. None: not read yet."""
@@ -284,6 +289,7 @@ class Asking:
             glimpse=self.glimpse,
             thought=self.thought,
             news=news,
+            wait=self._wait,
             afford=self._affordable,
             progress=self.progress,
             evidence=means.evidence.shelf(
@@ -295,4 +301,32 @@ class Asking:
         )
 
     def _affordable(self, request: Request) -> bool:
-        return not self.begun.autonomous or self._means.afford(self._means.agent_id, request)
+        means, begun = self._means, self.begun
+        if begun.autonomous and not means.afford(means.agent_id, request):
+            return False
+        if means.limits is not None:
+            cost_usd = means.ceiling_usd(request)
+            self.bite = means.limits.afford(begun.place, means.agent_id, self._payers(), cost_usd, self._spent_usd())
+        return self.bite is None
+
+    async def _wait(self, request: Request) -> None:
+        """Until it is known whether there is money for it."""
+        means = self._means
+        if means.limits is not None:
+            cost_usd = means.ceiling_usd(request)
+            await means.limits.wait(self.begun.place, means.agent_id, self._payers(), cost_usd, self._spent_usd())
+
+    def _spent_usd(self) -> float:
+        """What it has cost so far."""
+        accounts = (*self._room.done.accounts, *self.progress.done.accounts)
+        costs = (ASSUMED.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
+        return sum(cost or 0.0 for cost in costs)
+
+    def _payers(self) -> list[Sender]:
+        """Whose budgets it is paid from: who said to the agent what it was told, and who set its reminders."""
+        said = [one.message.sender for one in self.begun.standing if addressed(one.message)]
+        behind = [
+            Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
+            for one in self._lane.askers
+        ]
+        return [*({one.id: one for one in [*said, *behind]}.values()), *self._fresh.setters.values()]

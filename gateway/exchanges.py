@@ -1,12 +1,15 @@
 """How long two bots have been talking to each other. Pure.
 
 A bot that the operator listed is answered, but not for ever: what it says to us, time after time with no
-person speaking in between, is at last only context.
+person speaking in between, is at last only context. A program that carries no mark of a bot is known by how it answers.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from math import inf
+from typing import Final, NamedTuple
 
 from gateway.events import ConversationId, Message
 from gateway.records import AMBIENT, Judged
@@ -58,3 +61,116 @@ class Exchanges:
         self._counts.move_to_end(conversation)
         if len(self._counts) > CONVERSATIONS:
             self._counts.popitem(last=False)
+
+
+START_ROUNDS: Final = 6
+"""Answers in a row that no person gives like this: then it is a program, whatever its platform says of it."""
+AGAIN_ROUNDS: Final = 2
+"""The same after it was found out once."""
+SURE, UNSURE = 2, 1
+"""What a round counts; unsure is who may have written ahead, so it takes twice as many."""
+REACTION_S: Final = 0.7
+"""Nobody reads a line and answers it faster."""
+PACE_CHARS_S: Final = 20.0
+"""Nobody types faster for long: 240 words a minute."""
+LONG_CHARS: Final = 40
+"""Shorter lines say nothing about the pace of typing."""
+SAME_S: Final = 4.0
+"""Who answers each line as fast as this, always with nearly the same words, does not read them."""
+SAME_RATIO: Final = 0.9
+COMPARED_CHARS: Final = 400
+FIRST_PAUSE_S: Final = 60.0
+LONGEST_PAUSE_S: Final = 3_600.0
+CALM_S: Final = 3_600.0
+"""Who was calm for so long begins anew."""
+
+
+class Pause(NamedTuple):
+    """Somebody is not answered for a while."""
+
+    left_s: float
+    begins: bool
+    """It was found out just now."""
+    first: bool
+    """For the first time since they were calm."""
+
+
+@dataclass(slots=True)
+class _Talk:
+    """Between us and one sender in one conversation. Times are monotonic, in seconds."""
+
+    rounds: int = 0
+    """Answers of theirs in a row that no person would give, each as `SURE` or `UNSURE`."""
+    said: str = ""
+    """What they said last."""
+    said_s: float = -inf
+    paused: int = 0
+    """How often they were found out."""
+    until_s: float = -inf
+    """Not answered until then."""
+
+
+class Loops:
+    """Finds senders that answer each of our lines as no person does: by rhythm, and by what both sides say."""
+
+    def __init__(self) -> None:
+        self._ours: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
+        """When we last said something there, and what."""
+        self._talks: OrderedDict[tuple[ConversationId, str], _Talk] = OrderedDict()
+
+    def say(self, conversation: ConversationId, text: str) -> None:
+        """We are about to say that there."""
+        at_s, _ = self._ours.pop(conversation, (-inf, ""))
+        self._ours[conversation] = at_s, text[:COMPARED_CHARS]
+        if len(self._ours) > CONVERSATIONS:
+            self._ours.popitem(last=False)
+
+    def shown(self, conversation: ConversationId, now_s: float) -> None:
+        """The beginning of it is handed to the platform."""
+        self._ours[conversation] = now_s, self._ours.get(conversation, (-inf, ""))[1]
+
+    def theirs(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> Pause | None:
+        """They say something that would be answered. Not None: it is not to be.
+
+        A round is our line and then theirs. What they say without a line of ours in between belongs to the same round.
+        """
+        talk = self._talks.pop((conversation, sender), None) or _Talk()
+        self._talks[conversation, sender] = talk
+        if len(self._talks) > CONVERSATIONS:
+            self._talks.popitem(last=False)
+        if now_s < talk.until_s:
+            return Pause(talk.until_s - now_s, begins=False, first=False)
+        if now_s - max(talk.said_s, talk.until_s) > CALM_S:
+            talk.paused = 0
+        ours_s, ours = self._ours.get(conversation, (-inf, ""))
+        if ours_s > talk.said_s:  # else it is more of what they said before
+            counts = _like_a_program(talk, text, now_s - ours_s, now_s, ours)
+            talk.rounds = talk.rounds + counts if counts else 0
+        talk.said, talk.said_s = text[:COMPARED_CHARS], now_s
+        if talk.rounds < SURE * (AGAIN_ROUNDS if talk.paused else START_ROUNDS):
+            return None
+        pause_s = min(FIRST_PAUSE_S * 2.0**talk.paused, LONGEST_PAUSE_S)
+        talk.rounds, talk.paused, talk.until_s = 0, talk.paused + 1, now_s + pause_s
+        return Pause(pause_s, begins=True, first=talk.paused == 1)
+
+
+def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: str) -> int:
+    """What this round counts: nobody reads our line and writes this in that time. `after_s`: after our line.
+
+    Whoever writes ahead, without waiting for our lines, had the time since their own last line to type.
+    """
+    if len(text) >= LONG_CHARS and len(text) / max(now_s - talk.said_s, 0.001) > PACE_CHARS_S:
+        return SURE
+    if after_s <= SAME_S and any(_similar(text, one) for one in (talk.said, ours) if one):
+        return SURE
+    return UNSURE if after_s <= REACTION_S else 0
+
+
+def _similar(one: str, other: str) -> bool:
+    one, other = one[:COMPARED_CHARS].casefold(), other[:COMPARED_CHARS].casefold()
+    if one == other:
+        return True
+    shortest, longest = sorted((len(one), len(other)))
+    if not longest or shortest / longest < SAME_RATIO:
+        return False
+    return SequenceMatcher(None, one, other, autojunk=False).ratio() >= SAME_RATIO

@@ -10,6 +10,7 @@ from agent.brief import NOTHING_NEW
 from agent.outcome import Outcome
 from agent.tools.notes import RECALL
 from gateway.askers import apart, reminders
+from gateway.events import Alarm, Sender
 from gateway.fitting import Told, pick, tell
 from gateway.hands import Asker, Whereabouts
 from gateway.hearing import Heard, Standing, addressed
@@ -17,8 +18,8 @@ from gateway.labels import ANYBODY, CLEAN, Label
 from gateway.means import Means
 from gateway.past import View
 from gateway.recalled import Recalled
-from gateway.records import Seq
-from gateway.store import Unread
+from gateway.records import Reminded, Seq
+from gateway.store import Stored, Unread
 from gateway.turn import Basis, Begun, Dealt, omitted
 
 MOST_LINES = 50
@@ -44,13 +45,32 @@ class Fresh:
         self._overheard: set[str] = set()
         self.label: Label = CLEAN
         """Of everybody whose words it was told so far."""
+        self.setters = dict[Seq, Sender]()
+        """Who had each reminder set: they bear what it costs."""
         self._reminders = dict[Seq, str]()
         """Of each reminder: as `gateway.askers.reminders`."""
 
     async def read(self) -> None:
         """Look at what is new."""
         self.lines = await self._means.hearing.tell(self._begun.standing, sees=self._means.model.sees)
-        self._reminders |= await reminders(self._means.store, self._begun.unread.messages)
+        await self._remind(self._begun.unread.messages)
+
+    async def _remind(self, some: Sequence[Stored]) -> None:
+        """Look up whose the reminders among these are."""
+        store = self._means.store
+        self._reminders |= await reminders(store, some)
+        for one in some:
+            if isinstance(one.fact, Alarm):
+                entry = await store.by_key(f"reminded:{one.fact.reminder}")
+                fact = entry.fact if entry is not None else None
+                if isinstance(fact, Reminded) and fact.by:
+                    self.setters[one.seq] = Sender(id=fact.by, name=fact.asked_by, verified=True)
+
+    def _borne(self, told: Told) -> Told:
+        """The same, with what reminders cost borne by who had them set."""
+        pairs = zip(told.covers, told.senders, strict=False)
+        borne = [self.setters[seq].id if seq in self.setters else sender for seq, sender in pairs]
+        return replace(told, senders=tuple(borne))
 
     def dealt(self, outcome: Outcome, basis: Basis) -> Dealt:
         """What it has dealt with, if it ended like this."""
@@ -92,7 +112,7 @@ class Fresh:
     def begin(self, unread: Unread, told: Told) -> None:
         """From here on the model may have read this."""
         digest = self._begun.digest
-        self.told = told
+        self.told = self._borne(told)
         self._overheard = {digest.label.role} if digest is not None else _overheard(self.lines, told)
         self.label |= digest.label if digest is not None else _label(self.lines, told)
         self._upto = digest.upto if digest is not None else unread.upto
@@ -124,7 +144,7 @@ class Fresh:
         if not unread.messages:
             return "", ()
         standing = await means.hearing.standing(unread)
-        self._reminders |= await reminders(means.store, unread.messages)
+        await self._remind(unread.messages)
         lines = await means.hearing.tell(standing, sees=False)  # a tool's results are no place for images
         budget = min(budget, int(room / view.NEW_SHARE))
         told = pick(lines, omitted=unread.omitted, budget=budget, plain=means.plain)
@@ -132,6 +152,7 @@ class Fresh:
             unread, told = await self._first(told.covers, unread, lines, after=self._upto)
         if view.estimate_tokens(told.heard) > room:
             return "", ()
+        told = self._borne(told)
         self.told = replace(
             self.told, covers=(*self.told.covers, *told.covers), senders=(*self.told.senders, *told.senders)
         )

@@ -14,6 +14,7 @@ from gateway.reminders import Reminders
 from gateway.schedules import At, BadSchedule, Cron, again, lasting, parse, zone
 from gateway.spoken import Spoken
 from gateway.store import Reminder
+from gateway.tools.permits import standing, weakest
 
 MOST_LISTED: Final = 50
 
@@ -26,8 +27,10 @@ class RemindHands:
         self._clock = clock
 
     async def remind(self, args: Remind, where: Whereabouts) -> str:
-        """Set one, asked for by whoever spoke last."""
-        asker = where.askers[-1] if where.askers else None
+        """Set one. It counts for whoever asked with the least role, and of these for who spoke last."""
+        roles = [standing(one.role, verified=one.verified) for one in where.askers]
+        weak = weakest(roles) if roles else ""
+        asker = next((one for one, role in zip(where.askers[::-1], roles[::-1], strict=True) if role == weak), None)
         made = await self._reminders.set(
             agent=where.agent,
             at=_place(where),
@@ -37,6 +40,7 @@ class RemindHands:
             spoken=Spoken(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
             turn=where.turn,
             role=least(where),
+            asker_role=weak,
         )
         ahead = lasting(round((made.due - self._clock.now()) / timedelta(seconds=1)))
         then = "" if isinstance(parse(made.schedule), At) else f", then {again(made.schedule)}"

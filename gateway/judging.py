@@ -1,8 +1,9 @@
 """What becomes of everything that comes in on one channel: by access, by what it asks of us, by attention."""
 
+import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.signals import Level
 from gateway import access, attention, exchanges
@@ -10,16 +11,20 @@ from gateway.attention import Listen
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.commands.desk import Desk, Handled
-from gateway.events import Command, ConversationId, Link, Message, Named, Notification, Reacted
-from gateway.exchanges import LOOK_BACK, Exchanges
+from gateway.events import Command, ConversationId, Link, Message, Named, Notification, Post, PostKey, Reacted
+from gateway.exchanges import LOOK_BACK, Exchanges, Loops
 from gateway.limits.limits import Verdict
-from gateway.records import MESSAGES, Judged, address_of, inner
+from gateway.records import AMBIENT, MESSAGES, Judged, address_of, inner, key_of
 from gateway.roster.greeting import Greeting
+from gateway.roster.words import named
+from gateway.roster.words import place as place_name
 from gateway.salience import Salient
+from gateway.standing import ADMINS, person
 from gateway.store import Reader, StoreError
 
 logger = logging.getLogger("reverie.judging")
 
+LOOPING = "You answer me faster than a person can read. I say nothing more here for {} seconds."
 Greet = Callable[[Notification, access.Decision], Greeting | None]
 """What is said to whoever is refused, and may ask to be let in; None: nothing."""
 Limit = Callable[[Message, Judged, str], Verdict]
@@ -39,6 +44,9 @@ class Rules:
     limit: Limit
     level: Callable[[], Level]
     """How near people are."""
+    loops: Loops = field(default_factory=Loops)
+    tell: Callable[[str, str], None] = lambda _key, _text: None
+    """A text for owners, with the name of what it is about."""
 
 
 class Judging:
@@ -63,7 +71,8 @@ class Judging:
         if isinstance(event, Command):
             handled = await rules.desk.handle(event)
         elif isinstance(event, Message):
-            handled = self._limited(event, await self._judge_message(event))
+            judged = await self._judge_message(event)
+            handled = self._looping(event, judged) or self._limited(event, judged)
         elif isinstance(event, Link):
             handled, place = await self._linked(event, self._judge(event))
         elif isinstance(event, Reacted):
@@ -84,6 +93,30 @@ class Judging:
         """The judgement on a place's new name. None: it is not told as a line."""
         judged = self._judge(event)
         return judged if judged.fate == "context" else None
+
+    def _looping(self, message: Message, judged: Judged) -> Handled | None:
+        """What becomes of a line of somebody who answers as no person does. None: they are no such."""
+        if judged.fate != "due" or judged.role in ADMINS:
+            return None
+        sender, conversation = message.sender, message.at.conversation
+        pause = self._rules.loops.theirs(conversation, sender.id, message.text, self._clock.monotonic())
+        if pause is None:
+            return None
+        rule = f"loop broken: no person answers so fast; they are answered again in {pause.left_s:.0f} s"
+        judged = replace(judged, fate="context", urgency=AMBIENT, rule=rule)
+        if not pause.begins:
+            return Handled(judged=judged)
+        who = named(person(message.at.channel, sender.id), sender.name)
+        self._rules.tell(
+            f"loop:{conversation}:{sender.id}",
+            f"{who} answers each of my lines in {place_name(conversation)} faster than a person can. I take it for a "
+            "program, and answer it less and less. `block` ends that. I say this once a day.",
+        )
+        if not pause.first or sender.is_bot:
+            return Handled(judged=judged)
+        key = PostKey(hashlib.sha256(f"loop:{key_of(message)}".encode()).hexdigest()[:26])
+        text = LOOPING.format(round(pause.left_s))
+        return Handled(judged=judged, post=Post(key=key, to=message.at, text=text, style="notice"))
 
     def _limited(self, message: Message, judged: Judged) -> Handled:
         """Held back where somebody asks for more than they may."""

@@ -14,6 +14,7 @@ from gateway.evidence import Evidences
 from gateway.folds import Folds
 from gateway.hands import Whereabouts
 from gateway.hearing import Hearing
+from gateway.limits.limits import Limits
 from gateway.media import Media
 from gateway.recalling import Recalling
 from gateway.redaction import Redact, Redactor
@@ -60,6 +61,10 @@ class Means:
     """Told when a tool's result was too large to be told whole."""
 
     who: access.Policy
+    limits: Limits | None = None
+    """What people may cause. None: there are no budgets."""
+    ceiling_usd: Callable[[Request], float] = lambda _: 0.0
+    """What a request may cost at most."""
     surface: Kind = "native"
     """How tools are told."""
     late: bool = False

@@ -219,6 +219,8 @@ class Mind:
 
     def settled(self, conversation: ConversationId) -> None:
         self._purse.settle(conversation)
+        if self._shared.limits is not None:
+            self._shared.limits.settle(conversation)
 
     def material_tokens(self) -> int:
         return self._shared.life.notes.material_tokens(self.id)

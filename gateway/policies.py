@@ -64,6 +64,7 @@ def most(settings: Settings) -> Most:
         agent=Rate(rates.agent.burst, rates.agent.per_minute),
         sender_usd=budgets.sender_usd,
         room_usd=budgets.room_usd,
+        agent_usd=budgets.agent_usd,
     )
 
 

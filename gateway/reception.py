@@ -1,6 +1,6 @@
 """The way in of every channel, wired: who is heard, what is a command, where an event goes from there."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -14,16 +14,18 @@ from gateway.commands.desk import Desk
 from gateway.commands.handlers import HANDLERS
 from gateway.commands.world import Handler, World
 from gateway.events import Address, ChannelName, PlaceNames, Post, RoomId, Sender
+from gateway.exchanges import Loops
 from gateway.intake import Doors, Intake
 from gateway.judging import Greet, Judging, Limit, Rules
 from gateway.limits.limits import Verdict
 from gateway.live import Live
 from gateway.ops.operator import OperatorChannel
 from gateway.ops.stats import Stats
+from gateway.records import Queued, Sending
 from gateway.redaction import Redact
 from gateway.rewinds import Rewinds
 from gateway.scopes import PUBLIC, space_scope
-from gateway.store import Store
+from gateway.store import Appended, Entry, Store
 from gateway.titles import Titles
 from gateway.tools.deciding import Deciding
 from gateway.tools.toolbox import Toolbox
@@ -49,6 +51,7 @@ class Parts:
     titles: Titles | None = None
     """What places are called. None: what the channels tell."""
     greet: Greet = lambda _event, _decision: None
+    tell: Callable[[str, str], None] = lambda _key, _text: None
     limit: Limit = lambda _message, judged, _agent: Verdict(judged)
     level: Callable[[], Level] = lambda: "present"
     """How near people are."""
@@ -130,6 +133,18 @@ def _rules(parts: Parts) -> Rules:
         redact=parts.redact,
         named=parts.titles.named if parts.titles is not None else str,
     )
+    loops = Loops()
+
+    def spoke(entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        for entry, one in zip(entries, written, strict=True):
+            if not one.fresh or entry.conversation is None:
+                continue
+            if isinstance(entry.fact, Queued):
+                loops.say(entry.conversation, entry.fact.post.text)
+            elif isinstance(entry.fact, Sending) and not entry.fact.part:
+                loops.shown(entry.conversation, parts.clock.monotonic())
+
+    parts.store.hear(spoke)
     return Rules(
         access=parts.who,
         attention=parts.attend or policies.attention_policy(live.settings),
@@ -139,6 +154,8 @@ def _rules(parts: Parts) -> Rules:
         greet=parts.greet,
         limit=parts.limit,
         level=parts.level,
+        loops=loops,
+        tell=parts.tell,
     )
 
 

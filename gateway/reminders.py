@@ -7,10 +7,10 @@ nobody could tell are one alarm, which says how many there were.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.tools.schema import Refused
 from channels.tasks import within
@@ -36,6 +36,23 @@ LOOK_AGAIN_S: Final = 60.0
 SAME: Final = timedelta(minutes=1)
 """Two times that are as near are one, as people say them."""
 _ID_CHARS: Final = 6
+
+
+class Cap(NamedTuple):
+    """What one person may have set, in all places of a channel."""
+
+    most: int
+    apart: timedelta
+    """Between two times of one that comes again and again."""
+
+
+CAPS: Final[Mapping[str, Cap]] = {
+    "guest": Cap(2, timedelta(minutes=10)),
+    "member": Cap(10, timedelta(minutes=5)),
+}
+"""By role. Owners and admins have none."""
+LOOKED_AHEAD: Final = 150
+"""Times of a schedule that are compared: as many as a day has at the closest pace."""
 _MEANT: Final = str.maketrans("OIL", "011")
 """Letters that ids do not have, and what they were meant to be (crockford.com/base32.html)."""
 
@@ -111,10 +128,12 @@ class Reminders:
         spoken: Spoken,
         turn: TurnId | None = None,
         role: str = "",
+        asker_role: str = "",
     ) -> Reminder:
         """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead.
 
         `turn`: by which; what that has set before its process ended is not set again. `role`: as `Reminded.role`.
+        `asker_role`: the role of `by`, which bounds what they may have set. Empty: nobody asked.
         """
         now = self._clock.now()
         place = at.conversation if at is not None else None
@@ -143,11 +162,32 @@ class Reminders:
             )
             if before is not None and isinstance(before.fact, Reminded):
                 return _row(before.fact)
+            if asker_role in CAPS:
+                self._capped(fact, CAPS[asker_role], asker_role, await self._store.reminders())
             if len(await self.list(agent, place)) >= self.most:
                 raise Refused(f"There are {self.most} reminders here already, and no more may be; cancel one first.")
             fact = replace(fact, reminder=await self._write(fact, place or inner(agent), now))
         self._changed.set()
         return _row(fact)
+
+    def _capped(self, fact: Reminded, cap: Cap, role: str, rows: Sequence[Reminder]) -> None:
+        """Raises Refused for what somebody of that role may not have set: each time is a request that costs money."""
+        schedule, time = schedules.parse(fact.schedule), fact.due
+        for _ in range(LOOKED_AHEAD if not isinstance(schedule, schedules.At) else 0):
+            later = schedules.passed(schedule, time, time).next
+            if later is None:
+                break
+            if later - time < cap.apart:
+                minutes = round(cap.apart.total_seconds() / 60)
+                raise Refused(f"For people with the role {role} a reminder comes every {minutes} minutes at most.")
+            time = later
+        channel = fact.at.channel if fact.at is not None else ""
+        count = sum(one.sender == fact.by and (one.conversation or "").startswith(f"{channel}/") for one in rows)
+        if count >= cap.most:
+            raise Refused(
+                f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} already; "
+                "cancel one first."
+            )
 
     async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""

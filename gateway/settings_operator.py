@@ -106,16 +106,21 @@ class RatesConfig(Section):
 
 
 class BudgetsConfig(Section):
-    """What answers may cost in US dollars per UTC day. None: no limit. Owners and admins have none.
+    """What people who are neither owners nor admins may cause per UTC day, in US dollars. `null`: no limit.
 
-    Requests without a known price count as free. Turns that run when a budget is spent go on, so a day may cost more by
-    what these cost. A room's is spent by all who are answered there, owners too.
+    Before each request as much is set aside as it may cost at most, so a day never costs more, however many ask at
+    once. Answers and reminders count for whom they are. Past a budget the person is told once, owners once a day. A
+    model that is in no price table counts with the table's `default`, and one that is listed without a price as much; a
+    model of your own that costs nothing has to be listed with 0 (`prices.yaml`), but for the kinds `local` and
+    `llamacpp`.
     """
 
-    sender_usd: float | None = Field(default=None, ge=0)
-    """Of answers to one person, in all places."""
-    room_usd: float | None = Field(default=None, ge=0)
-    """Of answers in one room."""
+    sender_usd: float | None = Field(default=0.5, ge=0)
+    """For one person, in all places: about 50 answers of a middling model. Nobody alone uses up what a room has."""
+    room_usd: float | None = Field(default=2.0, ge=0)
+    """In one room: four people who have used up their own. As much as an agent spends by itself (`dmn`)."""
+    agent_usd: float | None = Field(default=10.0, ge=0)
+    """With one agent, in all places: what a raid costs at most. Enough for about 80 answers at the same moment."""
 
 
 class AccessConfig(Section):

@@ -11,6 +11,7 @@ from gateway.cards import Cards
 from gateway.clock import Clock
 from gateway.events import Account, ChannelName, ConversationId
 from gateway.life import Life
+from gateway.limits.limits import Limits
 from gateway.live import Live
 from gateway.media import Media
 from gateway.ops.llm_stats import Compacted
@@ -48,5 +49,7 @@ class Shared:
     """Whether something there is noticed soon."""
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     """Starts a task whose failure stops the gateway."""
+    limits: Limits | None = None
+    """What people may cause. None: there are no budgets."""
     redact: Redact = field(default_factory=Redactor)
     """Given all that a model reads and says."""

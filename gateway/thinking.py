@@ -127,6 +127,8 @@ class Thinking:
             afford=lambda _agent, request: self._affords(request),
             truncated=lambda: shared.compacted(agent_id, "tool_result_truncated", None),
             who=shared.who,
+            limits=shared.limits,
+            ceiling_usd=self.thinker.ceiling_usd,
             redact=shared.redact,
             surface=self.surface,
             late=shared.tooling.late,

@@ -21,13 +21,14 @@ from gateway.ending import Writing
 from gateway.events import Account, Address, ConversationId, Message
 from gateway.fitting import Told, tell
 from gateway.fresh import MOST_LINES
-from gateway.hearing import Standing
+from gateway.hearing import Standing, addressed
 from gateway.ids import new_id
 from gateway.lane import Interrupted, Lane
+from gateway.limits.words import Bite
 from gateway.means import Means
 from gateway.ops.onlookers import Onlookers, Running
 from gateway.preview import Signs
-from gateway.records import AMBIENT, Seq, TurnId
+from gateway.records import AMBIENT, Queued, Seq, TurnId
 from gateway.store import OutboxPost, StoreError
 from gateway.turn import NOTHING, Begun, Dealt, omitted
 
@@ -123,6 +124,9 @@ class Turns:
             asking.thought = self._onlookers.thinks(running)
             outcome = await self._ask(asking, lane)
             await lane.over()
+            if asking.bite is not None and outcome.broke:
+                outcome = replace(outcome, broke=False, reason=asking.bite.rule)
+                await self._unpaid(asking, asking.bite)
             if asking.blocked():
                 lane.dropped = lane.dropped or BLOCKED
             outcome = lane.ended(asking.settled(outcome))
@@ -172,6 +176,17 @@ class Turns:
                 with contextlib.suppress(StoreError):  # it may be why everything ends
                     await self._end(asking, lane.ended(asking.settled(asking.progress.done)), lane)
             raise
+
+    async def _unpaid(self, asking: Asking, bite: Bite) -> None:
+        """Say that there is no money for an answer, where that was not said today."""
+        begun = asking.begun
+        said = [one.message for one in begun.standing if addressed(one.message)]
+        limits = self._means.limits
+        entries = limits.unpaid(begun.place, said[-1] if said else None, bite) if limits is not None else []
+        written = await self._store.append(entries)
+        for entry, one in zip(entries, written, strict=True):
+            if isinstance(entry.fact, Queued) and one.fresh:
+                self._post(OutboxPost(seq=one.seq, at=entry.at, post=entry.fact.post, parts=()))
 
     async def _end(self, asking: Asking, outcome: Outcome, lane: Lane) -> OutboxPost | None:
         """Write down what came of it, if anything did."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
-from agent.cache.prices import Price
+from agent.cache.prices import ASSUMED, Price
 from agent.tokens.meter import Estimate
 from gateway.events import Usage
 
@@ -31,7 +31,7 @@ class Dialect:
         return self.price.model_copy(update={"minimum_tokens": minimum})
 
     def ceiling_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
-        """What a request may cost at most. 0: nothing, or the price is not known.
+        """What a request may cost at most; where the price is not known, by one that is assumed.
 
         Nothing is read from the cache, all is written for as long as it can be (`long`: an hour), and the answer is
         as long as it may be.
@@ -44,4 +44,5 @@ class Dialect:
             cache_write_1h_tokens=written if long else 0,
             output_tokens=output_tokens,
         )
-        return self.price.cost_usd(usage) or 0.0
+        price = self.price if self.price.priced else ASSUMED
+        return price.cost_usd(usage) or 0.0

@@ -86,7 +86,7 @@ class Keeper:
         self._cadence.setdefault(agent, cadence)
 
     def ceiling_usd(self, request: Request) -> float:
-        """What it may cost at most, as far as its length can be told. 0: nothing, or the price is not known."""
+        """What it may cost at most, as far as its length can be told. 0: nothing."""
         before = self.newest.get(request.shared_key, request.place)
         measured = (before.request, before.estimate) if before is not None else None
         _, estimate = self._gauge.estimate(self.dialect.model, request, measured)

@@ -90,6 +90,10 @@ class Price(_Entry):
         return None if usd is None else usd / _MILLION
 
 
+ASSUMED = Price(input_usd=5.0, output_usd=25.0)
+"""Of a model that is listed without a price: as dear as `default` in the table that ships with the product."""
+
+
 class Prices(_Entry):
     """The whole table."""
 

@@ -7,19 +7,22 @@ something is in it, so that others get less while they are busy with it; senders
 Accounts that are linked are one person: one bucket, one sum; so are all masks of one host, for nicks are changed at
 once. A repeat of what is in the log already costs nothing.
 
-Budgets are of what was spent when a message comes in: turns that run by then are not in it, so a day may cost more than
-its budget by what these cost. A request without a known price counts as free. A room's sum holds all that was spent in
-it, whoever asked; a sender's is their share (`gateway.store.spending`).
+Budgets are of what people cause who are neither owners nor admins. A sender's sum is their share of what turns cost
+(`gateway.store.spending`), a room's and an agent's those of all of them. Before each request of a turn as much is set
+aside as it may cost at most (`afford`), until its turn has ended and the bill is known: turns that run at once cannot
+spend the same money. A request without a known price counts with the one that is assumed.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from agent.cache.prices import ASSUMED
 from gateway.changes import Change, Made
 from gateway.clock import Clock
-from gateway.events import Address, ConversationId, Message, Post, PostKey, Sender
+from gateway.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId, Usage
 from gateway.limits import words
 from gateway.limits.bucket import Buckets
 from gateway.limits.costs import Costs
@@ -29,7 +32,7 @@ from gateway.limits.silence import QUIET_S, Silence
 from gateway.limits.words import Bite, Whose
 from gateway.ops.limit_stats import LimitStats
 from gateway.records import AMBIENT, URGENT, Judged, Limited, Queued, TurnEnded, key_of
-from gateway.standing import ADMINS, Policy, folded, person, source
+from gateway.standing import ADMINS, Policy, person, role_of, source
 from gateway.store import Appended, Entry, Reader
 from gateway.store.spending import NANO, spent
 
@@ -75,8 +78,12 @@ class Limits:
         self.stats = stats or LimitStats()
         rates: dict[Whose, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
         self._rates: Mapping[Whose, Buckets] = {whose: Buckets(rate) for whose, rate in rates.items()}
-        self._usd: Mapping[Whose, float | None] = {"room": most.room_usd, "sender": most.sender_usd}
-        self._costs: Mapping[Whose, Costs] = {"room": Costs(), "sender": Costs()}
+        self._usd = _budgets(most)
+        self._costs: Mapping[Whose, Costs] = {"agent": Costs(), "room": Costs(), "sender": Costs()}
+        self._reserved: dict[ConversationId, dict[tuple[Whose, str], int]] = {}
+        """Billionths of a dollar, for the requests of the turn that runs there."""
+        self._freed = asyncio.Event()
+        """Set when something is set aside no more; then there is another."""
         self._notices = Buckets(NOTICES)
         self._silence = Silence()
         self._reported = Recent[str, None]()
@@ -88,7 +95,7 @@ class Limits:
         """Go by these limits from now on; what was spent and taken stays so. Returns at once."""
         for whose, buckets in self._rates.items():
             buckets.become(getattr(most, whose))
-        self._usd = {"room": most.room_usd, "sender": most.sender_usd}
+        self._usd = _budgets(most)
 
     async def begin(self, reader: Reader) -> None:
         """Learn from the log what was spent and told today. Call it once, before anything comes in."""
@@ -104,13 +111,13 @@ class Limits:
             if age_s < QUIET_S or then == day:
                 room = _room(Address.parse(one.conversation))
                 self._silence.begin(room, bite.name(then), self._clock.monotonic() - age_s)
-        rooms = {one.key: one.cost_usd for one in await reader.spending("room", since=day)}
-        people = dict[str, float]()
-        for share in await reader.spending("sender", since=day):
-            whose = source(folded(share.key))
-            people[whose] = people.get(whose, 0.0) + share.cost_usd
-        self._costs["room"].begin(day, {key: round(usd * NANO) for key, usd in rooms.items()})
-        self._costs["sender"].begin(day, {key: round(usd * NANO) for key, usd in people.items()})
+        for costs in self._costs.values():
+            costs.begin(day, {})
+        for share in await reader.spending("share", since=day):
+            agent, place, sender, provider = share.key.split("\n", 3)
+            unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
+            nano = _assumed(share.usage) if unpriced else round(share.cost_usd * NANO)
+            self._count(day, agent, Address.parse(place), SenderId(sender), nano)
 
     def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log: turns are paid for, notices are said, repeats get back what they took."""
@@ -144,13 +151,104 @@ class Limits:
         taken = self._take(at, sender, role, agent)
         return words.notice(taken) if isinstance(taken, Bite) else ""
 
+    def afford(
+        self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
+    ) -> Bite | None:
+        """Set aside what the next request of the turn there may cost at most, until `settle`. Not None: it may not be.
+
+        `spent_usd`: what the turn has cost so far. Owners and admins cost nobody's budget; where one who is none asks
+        beside them, theirs counts.
+        """
+        asks = self._paid_by(at, agent, askers)
+        nano = _nano(cost_usd) + _nano(spent_usd)
+        if cost_usd <= 0:
+            return None
+        for whose, ones in asks:
+            if self._over(whose, ones, nano, self._aside(whose, ones, at)):
+                return self._bite(whose, ones)
+        self._reserve(at, asks, nano)
+        return None
+
+    async def wait(
+        self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
+    ) -> None:
+        """Return once `afford` does not depend on what other turns have set aside, which may not be needed."""
+        asks = self._paid_by(at, agent, askers)
+        nano = _nano(cost_usd) + _nano(spent_usd)
+        self._reserve(at, asks, _nano(spent_usd))
+        while cost_usd > 0 and self._waits(at, asks, nano):
+            await self._freed.wait()
+
+    def _waits(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> bool:
+        if any(self._over(whose, ones, nano) for whose, ones in asks):
+            return False  # whatever becomes of the others
+        return any(self._over(whose, ones, nano, self._aside(whose, ones, at)) for whose, ones in asks)
+
+    def settle(self, conversation: ConversationId) -> None:
+        """The turn there has ended, and what it cost is counted."""
+        if self._reserved.pop(conversation, None):
+            self._free()
+
+    def _reserve(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> None:
+        before = self._reserved.get(at.conversation, {})
+        self._reserved[at.conversation] = {(whose, ones[0]): nano for whose, ones in asks}
+        if not asks:
+            del self._reserved[at.conversation]
+        if before:
+            self._free()
+
+    def _free(self) -> None:
+        """Something that was set aside may be free."""
+        freed, self._freed = self._freed, asyncio.Event()
+        freed.set()
+
+    def _aside(self, whose: Whose, ones: Sequence[str], at: Address) -> int:
+        """What is set aside for turns elsewhere."""
+        return sum(
+            aside.get((whose, ones[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
+        )
+
+    def _paid_by(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+        """Whose budgets a turn is paid from. None: of nobody's."""
+        payers = [one for one in askers if role_of(self._who, at, one) not in ADMINS]
+        return self._subjects(at, agent, payers) if payers else []
+
+    def unpaid(self, at: Address, message: Message | None, bite: Bite) -> list[Entry]:
+        """What is to be written down where a turn could not be paid: once a day a notice to whoever asked last, too."""
+        self.stats.limited(bite.limit, bite.whose)
+        now, day, now_s, room = self._clock.now(), self._day(), self._clock.monotonic(), _room(at)
+        over = self._silence.over(room, bite.name(day), now_s, lambda _: False)
+        told = message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
+        if not told and _daily(bite, day) in self._reported:
+            return []
+        fact = Limited(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
+        entries = [Entry(fact=fact, at=now, conversation=at.conversation)]
+        if told and message is not None:
+            post = _notice(message, bite)
+            key = f"post:{post.key}"
+            entries.append(Entry(fact=Queued(post=post), at=now, conversation=at.conversation, key=key))
+        return entries
+
+    def _subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+        """Whose budgets count, the widest first."""
+        people = dict.fromkeys(tuple(self._same(at, one)) for one in senders)
+        return [("agent", (agent,)), ("room", (_room(at),)), *(("sender", same) for same in people)]
+
+    def _over(self, whose: Whose, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
+        """Whether that much more is more than they may have today."""
+        usd = self._usd[whose]
+        return usd is not None and self._costs[whose].of(self._day(), ones) + aside + nano > usd * NANO
+
+    def _bite(self, whose: Whose, ones: Sequence[str]) -> Bite:
+        return Bite("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
+
     def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_Taken | Bite":
         """What is taken for one that is to be answered, or what is in the way."""
         now_s, room, same = self._clock.monotonic(), _room(at), self._same(at, sender)
         asks: dict[Whose, str] = {"agent": agent, "room": room, "sender": same[0]}
         if role in ADMINS:
             asks = {"agent": agent}
-        elif bite := self._spent_up(room, same) or self._too_fast(asks, now_s):
+        elif bite := self._spent_up(at, sender, agent) or self._too_fast(asks, now_s):
             return bite
         return _Taken(
             now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
@@ -169,13 +267,11 @@ class Limits:
         linked = self._who.known().links.get(own, ()) if sender.verified else ()
         return sorted({own, *linked}) if linked else (own,)
 
-    def _spent_up(self, room: str, same: Sequence[str]) -> Bite | None:
-        whose: Whose
-        subjects: dict[Whose, Sequence[str]] = {"room": (room,), "sender": same}
-        for whose, ones in subjects.items():
-            usd = self._usd[whose]
-            if usd is not None and self._costs[whose].of(self._day(), ones) >= usd * NANO:
-                return Bite("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${usd:g} a day")
+    def _spent_up(self, at: Address, sender: Sender, agent: str) -> Bite | None:
+        """Nothing is left for one more request, however little it costs."""
+        for whose, ones in self._subjects(at, agent, [sender]):
+            if self._over(whose, ones, 1):
+                return self._bite(whose, ones)
         return None
 
     def _too_fast(self, asks: Mapping[Whose, str], now_s: float) -> Bite | None:
@@ -227,11 +323,35 @@ class Limits:
             return
         at, day = Address.parse(entry.conversation), entry.at.date().isoformat()
         for one in spent(turn):
-            self._costs["room"].add(day, _room(at), one.cost_nano_usd)
-            self._costs["sender"].add(day, source(person(at.channel, one.sender)), one.cost_nano_usd)
+            self._count(day, turn.agent, at, one.sender, one.cost_nano_usd)
+        unpriced = sum(_assumed(one.usage) for one in turn.accounts if one.cost_usd is None)
+        for sender in turn.senders:
+            self._count(day, turn.agent, at, sender, unpriced // len(turn.senders))
+
+    def _count(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
+        """This much was spent for somebody there. What owners and admins cost, and what nobody caused, is left out."""
+        who = Sender(id=sender, name="", verified=True)
+        if not sender or role_of(self._who, at, who) in ADMINS:
+            return
+        self._costs["agent"].add(day, agent, nano)
+        self._costs["room"].add(day, _room(at), nano)
+        self._costs["sender"].add(day, source(person(at.channel, sender)), nano)
 
     def _day(self) -> str:
         return self._clock.now().date().isoformat()
+
+
+def _nano(usd: float) -> int:
+    return round(min(usd, 1e6) * NANO)
+
+
+def _budgets(most: Most) -> Mapping[Whose, float | None]:
+    return {"agent": most.agent_usd, "room": most.room_usd, "sender": most.sender_usd}
+
+
+def _assumed(usage: Usage) -> int:
+    """What requests may have cost whose price nobody knows, in billionths of a dollar."""
+    return round((ASSUMED.cost_usd(usage) or 0.0) * NANO)
 
 
 def _room(at: Address) -> str:

@@ -29,5 +29,6 @@ class Most:
     room: Rate
     agent: Rate
     sender_usd: float | None = None
-    """A UTC day. None: no limit, as in the next."""
+    """A UTC day, of what people cause who are no admins. None: no limit, as in the next."""
     room_usd: float | None = None
+    agent_usd: float | None = None

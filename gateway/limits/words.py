@@ -17,6 +17,7 @@ _NOTICES: Final[dict[tuple[Limit, Whose], str]] = {
     "while.",
     ("cost", "sender"): "I have used up what I may spend on answering you today; from 00:00 UTC on again.",
     ("cost", "room"): "I have used up what I may spend here today; from 00:00 UTC on again.",
+    ("cost", "agent"): "I have used up what I may spend on answers today; from 00:00 UTC on again.",
 }
 
 

@@ -127,7 +127,7 @@ class LinkState(NamedTuple):
     at: datetime
 
 
-SpentBy = Literal["all", "conversation", "room", "sender", "day", "agent", "model"]
+SpentBy = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,7 @@ _SPENT_BY = {
     "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
     "day": "day",
     "agent": "agent",
+    "share": "agent || char(10) || conversation || char(10) || sender || char(10) || provider",
     "model": "model",
 }
 SPENT = {

@@ -89,7 +89,7 @@ def nobody_is_an_owner(here: World, _: Any) -> None:
 
 @fault("config.open_dm", "warning", "access.dm", "sender_usd")
 def anybody_may_spend_anything(here: World, _: Any) -> None:
-    here.config["access"]["dm"] = "open"
+    here.config["access"] |= {"dm": "open", "budgets": {"sender_usd": None}}
 
 
 @fault("config.channel", "bad", "channels.keyboard", "take it out")

@@ -23,7 +23,7 @@ Kind = Literal["direct", "mention", "reply", "room"]
 
 
 def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float) -> Most:
-    return Most(sender=sender, room=room, agent=agent, sender_usd=usd.get("sender_usd"), room_usd=usd.get("room_usd"))
+    return Most(sender=sender, room=room, agent=agent, **usd)
 
 
 def policy(known: Callable[[], Known] = Known) -> Policy:

@@ -1,6 +1,7 @@
 """Bots that the operator listed are answered, but two bots do not talk for ever; and who may invite us where."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from gateway.access import Policy, decide
 from gateway.events import (
     Address,
     ChannelName,
+    ConversationId,
     EventId,
     Membership,
     Message,
@@ -26,7 +28,7 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.exchanges import CONVERSATIONS, Exchanges
+from gateway.exchanges import AGAIN_ROUNDS, CONVERSATIONS, START_ROUNDS, Exchanges, Loops, Pause
 from gateway.records import Judged
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE, Running, Screen, running
@@ -224,3 +226,108 @@ def test_an_invitation_is_followed_once_and_failures_are_only_logged(
         "invited, but cannot enter console/odd: that did not work",
     ):
         assert line in caplog.text
+
+
+PLACE = ConversationId("irc.test/eve")
+
+
+class Chat:
+    """One sender and us, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.loops, self.now_s = Loops(), 1_000.0
+        self.answered = 0
+        self.pauses: list[Pause] = []
+
+    def ours(self, text: str = "What else?") -> None:
+        self.loops.say(PLACE, text)
+        self.loops.shown(PLACE, self.now_s)
+
+    def theirs(self, text: str, *, after_s: float, sender: str = "eve", answer: str | None = "What else?") -> bool:
+        """They say something so long after what was last; whether it is answered."""
+        self.now_s += after_s
+        pause = self.loops.theirs(PLACE, sender, text, self.now_s)
+        if pause is not None:
+            self.pauses.append(pause)
+            return False
+        self.answered += 1
+        if answer is not None:
+            self.now_s += 1.0
+            self.ours(answer)
+        return True
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.5, 3.0])
+def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) -> None:
+    chat = Chat()
+    for _ in range(100):
+        chat.theirs("Pardon?", after_s=after_s)
+    assert chat.answered <= START_ROUNDS + 3 * AGAIN_ROUNDS
+    assert [pause.left_s for pause in chat.pauses if pause.begins][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
+    assert sum(pause.first for pause in chat.pauses) == 1
+
+
+def test_who_writes_long_lines_faster_than_anybody_types_is_a_program() -> None:
+    chat = Chat()
+    for number in range(30):
+        chat.theirs(f"{number} " + "an answer of its own each time, by another model " * 6, after_s=5.0)
+    assert chat.answered <= START_ROUNDS + 2 * AGAIN_ROUNDS
+
+
+def test_who_answers_before_anybody_could_read_is_a_program_whatever_it_says() -> None:
+    chat = Chat()
+    for number in range(60):
+        chat.theirs(f"{number} {number**3:x}", after_s=0.2)
+    assert chat.answered <= 2 * START_ROUNDS
+
+
+def test_who_repeats_our_words_is_a_program() -> None:
+    chat = Chat()
+    for number in range(30):
+        chat.theirs(f"line {number - 1} of mine and yours", after_s=2.0, answer=f"line {number} of mine and yours")
+    assert chat.answered <= START_ROUNDS + 2 * AGAIN_ROUNDS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_person_who_types_fast_and_ahead_is_none(seed: int) -> None:
+    """Ten characters a second, without a break, while answers come whenever they come."""
+    chance, chat = random.Random(seed), Chat()
+    for number in range(200):
+        words = f"{number}: " + "".join(chance.choices("abcdefgh ", k=chance.randint(3, 80)))
+        took_s = len(words) / 10 + chance.uniform(0.2, 1.5)
+        answers_s = chance.uniform(0.3, 4.0)
+        if answers_s < took_s:
+            chat.now_s += answers_s
+            chat.ours("".join(chance.choices("abcdefgh ", k=200)))
+            took_s -= answers_s
+        assert chat.theirs(words, after_s=took_s, answer=None), number
+
+
+def test_a_person_who_answers_at_once_with_short_words_is_none() -> None:
+    chat = Chat()
+    for number in range(100):
+        assert chat.theirs(["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2)
+
+
+def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() -> None:
+    chat = Chat()
+    while chat.theirs("Pardon?", after_s=0.1):
+        pass
+    pauses = [chat.pauses[-1].left_s]
+    for _ in range(8):
+        chat.now_s += pauses[-1]
+        while chat.theirs("Pardon?", after_s=0.1):
+            pass
+        pauses.append(chat.pauses[-1].left_s)
+    assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
+    chat.now_s += 3 * 3_600.0
+    assert [chat.theirs("Pardon?", after_s=0.1) for _ in range(START_ROUNDS)].count(True) == START_ROUNDS
+
+
+def test_what_others_say_in_between_does_not_hide_it() -> None:
+    chat = Chat()
+    for number in range(30):
+        chat.theirs("Pardon?", after_s=0.1)
+        chat.theirs(f"I wonder about {number}", after_s=40.0, sender="ann", answer=None)
+        chat.ours("Do you?")
+    assert sum(pause.begins for pause in chat.pauses) >= 1

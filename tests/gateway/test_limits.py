@@ -245,7 +245,7 @@ def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(tmp_path
     lives(tmp_path, most(sender_usd=1.0), story)
 
 
-def test_a_turn_that_many_asked_for_is_shared_and_unknown_prices_count_as_nothing(tmp_path: Path) -> None:
+def test_a_turn_that_many_asked_for_is_shared(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         place = said().at.conversation
         turn = spent(place, account(cost=0.9), account(), senders=["ann", "bob", "bob", ""], at=house.clock.now())
@@ -254,6 +254,94 @@ def test_a_turn_that_many_asked_for_is_shared_and_unknown_prices_count_as_nothin
         assert (await house.take(said("bob", "#b"))).judged.fate == "context"
 
     lives(tmp_path, most(sender_usd=0.45), story)
+
+
+def test_what_has_no_known_price_costs_what_is_assumed(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        turn = spent(said().at.conversation, account(plain=100_000), senders=["ann"], at=house.clock.now())
+        await house.store.append([turn])
+        assert await house.answered(said()) == 0
+
+    async def the_same_day(house: House) -> None:
+        assert await house.answered(said(room="#b")) == 0
+        assert await house.answered(said("bob")) == 1
+
+    lives(tmp_path, most(sender_usd=0.5), story, the_same_day)
+
+
+def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        root = said("root")
+        await house.pay(root, 9.0)
+        assert house.limits.afford(root.at, AGENT, [root.sender], 9.0) is None
+        ann = said()
+        assert await house.answered(ann) == 1
+        assert house.limits.afford(ann.at, AGENT, [root.sender, ann.sender], 0.6) is not None
+
+    async def the_same_day(house: House) -> None:
+        assert await house.answered(said()) == 1
+
+    lives(tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), story, the_same_day)
+
+
+def test_turns_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None:
+    """Of a hundred that ask at once as many go on as can be paid at worst; the others wait, and nobody is refused."""
+
+    async def story(house: House) -> None:
+        limits, paid, running, most_at_once = house.limits, 0, 0, 0
+
+        async def turn(number: int) -> None:
+            nonlocal paid, running, most_at_once
+            ann = said(f"p{number}", f"#r{number}")
+            await limits.wait(ann.at, AGENT, [ann.sender], 0.1)
+            assert limits.afford(ann.at, AGENT, [ann.sender], 0.1) is None
+            paid, running = paid + 1, running + 1
+            most_at_once = max(most_at_once, running)
+            await asyncio.sleep(0)
+            running -= 1
+            await house.pay(ann, 0.001)
+            limits.settle(ann.at.conversation)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(turn(number) for number in range(100)))
+        assert (paid, most_at_once) == (100, 10)
+        ann = said("late", "#late")
+        assert limits.afford(ann.at, AGENT, [ann.sender], 0.95) is not None, "what was spent is not there any more"
+
+    lives(tmp_path, most(agent_usd=1.0), story)
+
+
+def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
+        for first in (one, two):
+            await limits.wait(first.at, AGENT, [first.sender], 0.2)
+            assert limits.afford(first.at, AGENT, [first.sender], 0.2) is None
+        again = [limits.wait(each.at, AGENT, [each.sender], 0.2, 0.05) for each in (one, two)]
+        async with asyncio.timeout(30):
+            await asyncio.gather(*again)
+        assert limits.afford(one.at, AGENT, [one.sender], 0.2, 0.05) is None
+        assert limits.afford(two.at, AGENT, [two.sender], 0.2, 0.3) is not None
+
+    lives(tmp_path, most(sender_usd=0.5), story)
+
+
+def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        for _ in range(3):
+            ann = said()
+            bite = house.limits.afford(ann.at, AGENT, [ann.sender], 0.6)
+            assert bite is not None
+            await house.store.append(house.limits.unpaid(ann.at, ann, bite))
+        assert await house.notices() == [
+            "I have used up what I may spend on answering you today; from 00:00 UTC on again."
+        ]
+
+    async def the_same_day(house: House) -> None:
+        await story(house)
+        assert house.told == []
+
+    lives(tmp_path, most(sender_usd=0.5), story, the_same_day)
 
 
 def test_a_turn_that_is_in_the_log_already_is_paid_for(tmp_path: Path) -> None:

@@ -109,3 +109,29 @@ def test_who_has_used_up_a_budget_has_nothing_answered_again_either(tmp_path: Pa
             assert len(brain.asked) == 2, "owners have no budget"
 
     simulate(story)
+
+
+def test_a_program_that_answers_each_line_is_left_alone_and_owners_hear_of_it(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda _: Say(text="And what else?", takes_s=0.05))
+        made = settings(tmp_path, access=OLGA, attention={"coalesce": 0})
+        async with world(made, clock, brain) as gateway:
+            await gateway.towns[TELEGRAM].say("good morning", sender="olga")
+            await clock.sleep(10)
+            asked = len(brain.asked)
+            for _ in range(130):
+                before = len(gateway.said("eve"))
+                await gateway.towns[IRC].say("Pardon?", sender="eve")
+                for _ in range(10):
+                    await clock.sleep(0.02)
+                    if len(gateway.said("eve")) > before:
+                        break
+            assert len(brain.asked) - asked <= 10, "a handful"
+            assert sum("faster than a person" in text for text in gateway.said("eve")) == 1
+            (told,) = [text for text in gateway.said("olga") if text != "And what else?"]
+            assert f"`{IRC}:eve`" in told
+            await gateway.towns[DISCORD].say("hello", sender="ann")
+            await clock.sleep(5)
+            assert gateway.said("ann") == ["And what else?"], "nobody else is kept waiting"
+
+    simulate(story)

@@ -509,3 +509,37 @@ def test_one_that_cannot_be_read_any_more_is_over(tmp_path: Path) -> None:
             assert ended.fact.reason.startswith("it cannot be read any more: No such time zone")
 
     run(story())
+
+
+def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+
+            async def asks(who: str, role: str, room: str = "#a", **spoken: str) -> None:
+                await it.reminders.set(
+                    agent="reverie",
+                    at=place(room),
+                    by=SenderId(who),
+                    asked_by=who,
+                    text=f"{who} {room} {spoken}",
+                    spoken=Spoken(**spoken),
+                    role=role,
+                    asker_role=role,
+                )
+
+            often: dict[str, str]
+            for often in ({"every": "1m"}, {"every": "9m"}, {"cron": "0,5 9 * * *"}, {"cron": "0,55 * * * *"}):
+                with pytest.raises(Refused, match="every 10 minutes at most"):
+                    await asks("gus", "guest", **often)
+            await asks("gus", "guest", every="10m")
+            await asks("gus", "guest", "#b", at="1m")
+            with pytest.raises(Refused, match="may have 2 reminders at a time, and has 2"):
+                await asks("gus", "guest", "#c", at="1m")
+            await asks("eve", "guest", every="10m")
+            await asks("root", "admin", every="1m")
+            for number in range(10):
+                await asks("mia", "member", f"#m{number}", every="5m")
+            with pytest.raises(Refused, match="may have 10 reminders"):
+                await asks("mia", "member", every="5m")
+
+    asyncio.run(story())
