@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.models.base import End, Model
+from agent.models.base import Cause, End, Model
 from agent.tokens.meter import prompt_tokens
 from gateway.events import Account, Step, Usage
 
@@ -19,6 +19,8 @@ class Outcome:
     """To be posted; empty unless replied."""
     reason: str = ""
     """Why it failed, or why the model was not asked; empty otherwise. Holds no secrets."""
+    cause: Cause = "broken"
+    """Of a failure, for people."""
     yielded: bool = False
     """The agent wants to rest; it may have replied too."""
     used_tools: bool = False
@@ -86,5 +88,10 @@ class Progress:
     def ended(self, ending: Outcome) -> Outcome:
         """The whole outcome of a turn that ended like this."""
         return replace(
-            self.done, outcome=ending.outcome, text=ending.text, reason=ending.reason, yielded=ending.yielded
+            self.done,
+            outcome=ending.outcome,
+            text=ending.text,
+            reason=ending.reason,
+            cause=ending.cause,
+            yielded=ending.yielded,
         )

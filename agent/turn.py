@@ -122,7 +122,7 @@ async def take_turn(
             progress.lost(error.accounts)
             if await _mended(asked, error, shorten):
                 continue
-            return progress.ended(Outcome(outcome="failed", reason=error.reason))
+            return progress.ended(Outcome(outcome="failed", reason=error.reason, cause=error.cause))
         ended = await turn.take(answer, news)
         if ended is not None:
             return progress.ended(ended)
@@ -165,7 +165,7 @@ class _Turn:
         if ended is not None and not unanswered:
             return ended
         if self._nudged:
-            return Outcome(outcome="failed", reason="the model answered with nothing, twice")
+            return Outcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
         self._nudged = True
         self._asked.hint(UNANSWERED if unanswered else NUDGE)
         if unanswered:
@@ -178,13 +178,13 @@ class _Turn:
             return Outcome(outcome="replied", text=text)
         if self._asked.without_tools():
             return None
-        return Outcome(outcome="failed", reason=ENDLESS)
+        return Outcome(outcome="failed", reason=ENDLESS, cause="tools")
 
     def _unread(self, answer: Answer) -> Outcome | None:
         """What was to be a call cannot be read: it is asked for again, and not posted as words."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
-            return Outcome(outcome="failed", reason="the model wrote tool calls that cannot be read")
+            return Outcome(outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing")
         self._asked.hint("\n".join(answer.problems))
         return None
 
@@ -269,7 +269,7 @@ def _ended(answer: Answer) -> Outcome | None:
     if yields:
         return Outcome(outcome="replied" if text else "yielded", text=text, yielded=True)
     if answer.end is not None and answer.end.stop == "refused":  # what it had begun to say is not its answer
-        return Outcome(outcome="failed", reason="the model declined to answer")
+        return Outcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if not names and text:
         return Outcome(outcome="replied", text=text)
     return None

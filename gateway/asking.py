@@ -135,12 +135,12 @@ class Asking:
                 return await self._take(setting, brief, whose)
             except TooLong as error:
                 self._room.lost(error.accounts)
-                outcome = Outcome(outcome="failed", reason=error.reason)
+                outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
                 tries += 1
             except Malformed as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", self._conversation, error.reason)
                 self._room.lost(error.accounts)
-                outcome = Outcome(outcome="failed", reason=error.reason)
+                outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
                 seeing, news = seeing and bool(told.media), False
         return outcome
 

@@ -1,7 +1,9 @@
 """How turns are written down: the record and the post, in one transaction."""
 
 import logging
+from collections.abc import Mapping
 
+from agent.models.base import Cause
 from agent.outcome import Outcome
 from gateway.clock import Clock
 from gateway.events import Post, PostKey
@@ -13,7 +15,22 @@ from gateway.turn import Begun, Dealt
 
 logger = logging.getLogger("reverie.turns")
 
-APOLOGY = "I could not answer this time (reference {}). The operator can look it up in the log."
+FAILURES: Mapping[Cause, str] = {
+    "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",
+    "unreachable": "I cannot reach the model I think with right now. Please ask again in a few minutes.",
+    "misconfigured": "The model I think with refuses my requests, because something is not set up correctly. Asking "
+    "again will not help before my operator has corrected it.",
+    "budget": "My account with the provider of my model is out of credit. Asking again will not help before my "
+    "operator has added some.",
+    "too_long": "That is too long for me to take in at once. Please ask again with less text.",
+    "tools": "I kept using tools for this and did not come to an answer. Please ask again, best for one part of it.",
+    "refused": "The model I think with declined to answer this. Asking the same again will hardly help; please put it "
+    "in other words.",
+    "nothing": "The model I think with gave no answer to this. Please ask again.",
+    "broken": "Something went wrong in me, and I could not answer. Please ask again; if it happens twice, tell my "
+    "operator.",
+}
+"""What people are told instead of an answer: the cause, and whether to ask again."""
 
 
 class Writing:
@@ -31,7 +48,7 @@ class Writing:
         text, basis = self._redact(outcome.text), dealt.basis
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", begun.turn, outcome.reason)
-            text = APOLOGY.format(begun.turn) if _awaited(begun, dealt) else ""
+            text = FAILURES[outcome.cause] if _awaited(begun, dealt) else ""
         return TurnEnded(
             turn=begun.turn,
             covers=dealt.told.covers,

@@ -75,7 +75,8 @@ class PastTurn:
         `label`: of a record that does not tell it (`gateway.labels.label_of`). None: such a record is anybody's words.
         """
         assert isinstance(ended, TurnEnded)
-        exchange = Exchange(heard=ended.heard, reply=ended.text, steps=ended.steps, simple=simple)
+        reply = "" if ended.outcome == "failed" else ended.text  # what we said of a failure is not the agent's
+        exchange = Exchange(heard=ended.heard, reply=reply, steps=ended.steps, simple=simple)
         return cls(
             seq=seq,
             raw=exchange,

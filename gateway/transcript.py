@@ -27,7 +27,7 @@ def _lines(seq: Seq, turn: TurnEnded) -> Iterator[str]:
             whole = source(seq, number, called)
             yield f"{asked}]" if called.ended else f"{asked} -> {whole.handle}, {whole.chars} characters]"
         yield step.heard
-    if turn.text:
+    if turn.text and turn.outcome != "failed":
         yield f"[you] {turn.text}"
     elif turn.outcome == "interrupted":
         yield "[you were interrupted]"

@@ -97,6 +97,7 @@ class AnthropicModel:
         self._model = model
         self._options = options(model, effort, thinking)
         self._systems = rules(model).systems
+        self._takes_marks = True
         self._leaks = leaks
         keep = clear_keeping
         self._clearing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
@@ -113,7 +114,7 @@ class AnthropicModel:
         while True:
             asked = {} if self._clearing is None else {_EDITING: editing(self._clearing, request.conversation)}
             wire = translate(
-                request,
+                request if self._takes_marks else replace(request, marks=()),
                 model=self._model,
                 recall=self._thoughts.recall,
                 options=self._options | asked,
@@ -128,7 +129,7 @@ class AnthropicModel:
                         yield chunk
                 break
             except Malformed as error:
-                if begun or not self._mend(wire, error.reason):
+                if begun or not self._mend(wire, f"{error.reason} {error.told}"):
                     raise
         for note in answer.notes:
             _log.info("%s %s", self.label, note)
@@ -190,6 +191,10 @@ class AnthropicModel:
         if wire.recalled and _RECALLED.search(reason):
             _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
             self._thoughts.give_up(wire.recalled)
+            return True
+        if self._takes_marks and "cache_control" in reason and wire.marks:
+            _log.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
+            self._takes_marks = False
             return True
         if _EDITING in wire.body and _NO_EDITING.search(reason):
             _log.info("%s does not leave tool results out by itself: not asked to any more", self.label)

@@ -32,6 +32,8 @@ class Wire:
     told: Told
     systems: bool
     """There are system messages among the messages."""
+    marks: bool
+    """Something is marked for the cache."""
     recalled: tuple[str, ...]
     """Answers that are sent with their thinking, by the ids of their first calls."""
     fleeting: int | None
@@ -81,6 +83,7 @@ def translate(
         body=body,
         told=told,
         systems=any(message["role"] == "system" for message in messages),
+        marks=bool(marks),
         recalled=tuple(laid.recalled),
         fleeting=laid.fleeting,
         _prefix=laid.prefix,

@@ -273,11 +273,18 @@ class Model(Protocol):
         """Release connections and child processes. Streams under way end with an error."""
 
 
+Cause = Literal[
+    "overloaded", "unreachable", "misconfigured", "budget", "too_long", "tools", "refused", "nothing", "broken"
+]
+"""Why there is no answer, for people: `gateway.ending` has the words. budget: no credit is left at the provider; tools:
+the model called tools where it was to answer; nothing: it answered without a word; broken: something else, of ours."""
+
+
 # ModelError
 # +-- Busy          wait, then ask the same again
 # +-- Unusable      this model will not answer: try the next one, tell the operator
 # +-- TooLong       fold the conversation, then ask again
-# +-- Malformed     our request is wrong: give up, it is a bug or a wrong setting
+# +-- Malformed     our request is wrong: the next model may take it, unless it is what the prompt says
 
 
 class ModelError(Exception):
@@ -288,10 +295,20 @@ class ModelError(Exception):
         self.reason = reason
         self.accounts: tuple[Account, ...] = ()  # of what is billed all the same
         self.status: int | None = None  # of the HTTP answer that said so; None: there was none
+        self.told = ""  # all that it said, for programs: message, codes and the field that it names. Untrusted
+
+    @property
+    def cause(self) -> Cause:
+        """What people are told of it."""
+        return "broken"
 
 
 class Busy(ModelError):
     """Overloaded, rate-limited, cut off or silent: ask again after a while."""
+
+    @property
+    def cause(self) -> Cause:
+        return "unreachable" if self.status is None else "overloaded"
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -301,10 +318,28 @@ class Busy(ModelError):
 class Unusable(ModelError):
     """No key, no credit, no such model, not installed: asking again will not help."""
 
+    no_credit = False
+
+    @property
+    def cause(self) -> Cause:
+        return "budget" if self.no_credit else "misconfigured"
+
 
 class TooLong(ModelError):
     """The conversation does not fit the window."""
 
+    @property
+    def cause(self) -> Cause:
+        return "too_long"
+
 
 class Malformed(ModelError):
     """The provider refuses the request as it is."""
+
+    def __init__(self, reason: str, *, by_prompt: bool = False) -> None:
+        super().__init__(reason)
+        self.by_prompt = by_prompt  # because of what is said in it, not of how it is asked: others would not take it
+
+    @property
+    def cause(self) -> Cause:
+        return "refused" if self.by_prompt else "misconfigured"

@@ -53,8 +53,8 @@ class Failover:
       again without its first half being said twice.
     - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
       for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
-      is told once. `TooLong` of the first and `Malformed` are raised at once; a fallback whose
-      window is too small is passed over.
+      is told once. So it is with a `Malformed` that is not about what the prompt says; others, and `TooLong` of the
+      first, are raised at once; a fallback whose window is too small is passed over.
     - Three requests in a row that ended in `Busy`: the model is passed over for 30 s, and each time twice as long, up
       to 300 s. Then one request tries it, once, while others go on to pass it over. Whoever is passed over is still
       asked, once, when all others have failed.
@@ -118,10 +118,12 @@ class Failover:
                 continue
             except (Malformed, TooLong) as error:
                 self._answered(place)
-                if place == 0 or isinstance(error, Malformed):
+                if error.by_prompt if isinstance(error, Malformed) else place == 0:
                     error.accounts = tuple(lost)
                     raise
                 self._tell(place, error)  # a fallback's window is not what the conversation is folded for
+                if isinstance(error, Malformed):
+                    failed = failed if isinstance(failed, Busy) else error
                 continue
             self._answered(place)
             self._told.discard(place)

@@ -41,9 +41,23 @@ _SCARCE = 1 / 8
 """Of what was asked for: who stops so soon and has said nothing had no room. A limit of the server's own is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
-    r"|credit balance is too low|model_not_found",
+    r"|credit balance is too low",
     re.IGNORECASE,
 )
+_NO_MODEL = re.compile(r"model_not_found", re.IGNORECASE)
+_PAYMENT_REQUIRED = 402
+_BY_PROMPT = re.compile(
+    r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bimage|media_type|base64|content[ _](?:policy|filter|management)"
+    r"|invalid_prompt|responsible_?ai|roles? must alternate|tool_use_?id|tool_use ids|tool_call_id|`tool_result`"
+    r"|role 'tool'|user message|last message|`thinking`|safety",
+    re.IGNORECASE,
+)
+"""How providers find fault with what is said in a request: with a message, a picture, or what it is about. All else
+(fields, values, tools, the model's name) is the request's own form."""
+_OWN_FORM = re.compile(
+    r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter", re.IGNORECASE
+)
+_TOLD_CHARS = 4_000
 _BY_TYPE: dict[str, int] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -67,6 +81,8 @@ class _Told(NamedTuple):
     message: str
     codes: tuple[str, ...] = ()
     request_id: str = ""
+    param: str = ""
+    """The field that is named, where that is told apart."""
 
 
 def failure(
@@ -134,6 +150,12 @@ def _moment(read: Callable[[str], datetime], written: str) -> datetime | None:
 def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
     error = _meant(status, told, where=where, secret=secret, hint_s=hint_s)
     error.status = status
+    searched = " ".join((told.message, *told.codes, told.param))
+    error.told = searched.replace(secret, "***")[:_TOLD_CHARS] if secret else searched[:_TOLD_CHARS]
+    if isinstance(error, Unusable):
+        error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
+    if isinstance(error, Malformed):
+        error.by_prompt = _BY_PROMPT.search(searched) is not None and _OWN_FORM.search(searched) is None
     return error
 
 
@@ -143,7 +165,7 @@ def _meant(status: int, told: _Told, *, where: str, secret: str, hint_s: float |
     if _REQUEST_ID.fullmatch(told.request_id) and not (secret and secret in told.request_id):
         reason = f"{reason} ({told.request_id})"
     searched = " ".join((message, *told.codes))
-    if _NO_CREDIT.search(searched):
+    if _NO_CREDIT.search(searched) or _NO_MODEL.search(searched):
         return Unusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
         return TooLong(reason)
@@ -180,8 +202,10 @@ def _read(body: bytes) -> _Told:
     inner = details.get("error_code") if isinstance(details, dict) else None
     codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
     message = error.get("message") or error.get("detail") or ""
+    param = error.get("param")
     return _Told(
         message if isinstance(message, str) else json.dumps(message),
         codes,
         request_id if isinstance(request_id, str) else "",
+        param if isinstance(param, str) else "",
     )

@@ -1,5 +1,6 @@
 """OpenAI-compatible streaming chat completions: OpenAI, vLLM, Ollama and their kin."""
 
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
@@ -10,14 +11,15 @@ from typing import Literal
 from pydantic import ValidationError
 
 from agent.models.anthropic_wire import loop_begins
-from agent.models.base import Began, Busy, Chunk, End, Reasoned, Request, Said, Text, ToolCall, TooLong
+from agent.models.base import Began, Busy, Chunk, End, Malformed, Reasoned, Request, Said, Text, ToolCall, TooLong
 from agent.models.failures import stream_failure, window_full
 from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
 from agent.models.openai_answer import Answer, ChunkIn
 from agent.models.openai_thinking import ThinksAloud, Unthought
-from agent.models.openai_wire import Json, dialect_of, translate
+from agent.models.openai_wire import Json, dialect_of, translate, without_field
 from gateway.events import Usage
 
+_log = logging.getLogger(__name__)
 _REMEMBERED = 256
 """Answers with thinking kept for their tool loops: a loop has tens at most, a gateway a few at a time."""
 _UNOPENED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
@@ -81,9 +83,23 @@ class OpenAIModel:
         if not request.max_output_tokens:
             yield End(stop="end", usage=Usage(), model=self._model)
             return
-        async with aclosing(self.answer(self.body(request), earlier_calls=count_calls(request))) as chunks:
-            async for chunk in chunks:
-                yield replace(chunk, fleeting=self._fleeting(request)) if isinstance(chunk, End) else chunk
+        tried, begun = {self._dialect}, False
+        while True:
+            body = self.body(request)
+            try:
+                async with aclosing(self.answer(body, earlier_calls=count_calls(request))) as chunks:
+                    async for chunk in chunks:
+                        begun = begun or isinstance(chunk, Text)
+                        yield replace(chunk, fleeting=self._fleeting(request)) if isinstance(chunk, End) else chunk
+            except Malformed as error:
+                other = without_field(self._dialect, body, error.told)
+                if begun or other is None or other in tried:
+                    raise
+                _log.warning("%s: asked in another way from now on: %s", self.label, error.reason)
+                self._dialect = other
+                tried.add(other)
+            else:
+                return
 
     def _fleeting(self, request: Request) -> int | None:
         """Which answer is the first that is handed back with its thinking, as only its loop does."""
@@ -92,7 +108,8 @@ class OpenAIModel:
 
     def body(self, request: Request) -> Json:
         """Return what `request` is on the wire."""
-        return translate(request, model=self._model, dialect=self._dialect, recall=self._recall) | self._sampling
+        body = translate(request, model=self._model, dialect=self._dialect, recall=self._recall) | self._sampling
+        return {field: value for field, value in body.items() if field not in self._dialect.without}
 
     async def answer(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:  # noqa: C901 - in their order
         """As `stream`, for a request that is written already."""

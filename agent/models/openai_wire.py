@@ -9,7 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from agent.models.anthropic_wire import loop_begins, tool_input
@@ -26,6 +26,14 @@ _MARKED = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
 """Models that cache up to breakpoints only: gpt-5.6 and later."""
 _LIFETIMES = {"1h": "12h", "5m": "30m"}
 """Ours, in what OpenAI has; each is the least that it keeps an entry."""
+_UNSUPPORTED = re.compile(
+    r"unsupported|not supported|not support|unrecognized|unrecognised|unknown|unexpected|not permitted|not allowed"
+    r"|invalid (?:parameter|argument|field)|is required|field required|missing|instead|deprecated",
+    re.IGNORECASE,
+)
+"""How servers say that they take no such field, or want another one."""
+_NEEDED = frozenset({"model", "messages", "stream", "tools"})
+"""Without these there is no answer that is of use."""
 _NOBODY = "(nothing yet)"
 """In place of a user who has said nothing: templates of Qwen's answer 500 without one (vllm#36432)."""
 
@@ -38,6 +46,10 @@ class Dialect:
     """It is OpenAI itself."""
     breakpoints: bool = False
     """It caches what it is told to."""
+    newer: bool = False
+    """It wants `max_completion_tokens`, not `max_tokens`."""
+    without: frozenset[str] = frozenset()
+    """Fields that it does not take."""
     identity_in: Literal["system", "user"] = "system"
     """Where the blocks go: a system message, or the beginning of the first user message."""
 
@@ -45,7 +57,26 @@ class Dialect:
 def dialect_of(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> Dialect:
     """The dialect spoken at `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
-    return Dialect(openai=openai, breakpoints=openai and bool(_MARKED.match(model)), identity_in=identity_in)
+    marked = openai and bool(_MARKED.match(model))
+    return Dialect(openai=openai, newer=openai, breakpoints=marked, identity_in=identity_in)
+
+
+def without_field(dialect: Dialect, body: Json, told: str) -> Dialect | None:
+    """The dialect in which a refusal that says this is not said again. None: it names no field of the request.
+
+    Only whole fields are looked for, and only where the field itself is refused, not its value.
+    """
+    if not _UNSUPPORTED.search(told):
+        return None
+    named = [field for field in body if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", told)]
+    if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in told):
+        return replace(dialect, newer=True)
+    if "max_completion_tokens" in named:
+        return replace(dialect, newer=False)
+    if dialect.breakpoints and "prompt_cache_" in told:
+        return replace(dialect, breakpoints=False, without=dialect.without | {*named})
+    dropped = {field for field in named if field not in _NEEDED}
+    return replace(dialect, without=dialect.without | dropped) if dropped else None
 
 
 def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall = lambda _: None) -> Json:
@@ -71,11 +102,9 @@ def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall 
         ]
         if request.answer_only:
             body["tool_choice"] = "none"
+    body["max_completion_tokens" if dialect.newer else "max_tokens"] = request.max_output_tokens
     if dialect.openai:
-        body["max_completion_tokens"] = request.max_output_tokens
         body["prompt_cache_key"] = request.shared_key
-    else:
-        body["max_tokens"] = request.max_output_tokens
     if dialect.breakpoints and request.marks:
         body["prompt_cache_options"] = {"mode": "explicit"}  # nothing that was not planned is written
     return body

@@ -2,17 +2,18 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Busy, Malformed, Model, ModelError, TooLong, Unusable
+from agent.models.base import Busy, Malformed, Mark, Model, ModelError, TooLong, Unusable
 from agent.models.failover import Failover
 from agent.models.failures import failure as named
 from agent.models.failures import retry_after_s
 from gateway.clock import ManualClock
-from tests.agent.models_kit import KEY, against, ask
+from tests.agent.models_kit import KEY, against, ask, request, text
 from tests.agent.test_models_anthropic import opus
 from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
 
@@ -132,3 +133,18 @@ def test_whatever_the_body_is_there_is_a_reason(body: bytes) -> None:
     reason = named(500, {}, body, where="x", secret=KEY, now=NOW).reason
     assert reason.startswith("x answered 500")
     assert "(" not in reason
+
+
+def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        marks = (Mark(behind="block", index=0, lifetime="1h"), Mark(behind="said", index=0, lifetime="5m"))
+        marked = replace(request(), marks=marks)
+        api.then(said("system.0.cache_control: Extra inputs are not permitted"))
+        assert text(await ask(model, marked)) == text(await ask(model, marked)) == "You said: hi"
+        assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [True, False, False]
+        api.then(said("cache_control is still not taken"))
+        with pytest.raises(Malformed):
+            await ask(model, marked)
+        assert len(api.seen) == 4
+
+    against(opus, story)

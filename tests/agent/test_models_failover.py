@@ -1,8 +1,10 @@
 """Retries on a manual clock, and who stands in for whom."""
 
 import asyncio
+import contextlib
+import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -101,7 +103,7 @@ def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFix
     ]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x")])
+@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", by_prompt=True)])
 def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
     async def story() -> None:
         clock = ManualClock()
@@ -241,3 +243,65 @@ def test_the_scripted_model_follows_its_script() -> None:
             ScriptedModel(Script(rules=(Rule(match="("),)), clock=ManualClock())
 
     asyncio.run(story())
+
+
+COMPLAINTS = {
+    "max_tokens: 99999 > 64000, which is the maximum allowed number of output tokens for m": False,
+    "tools.3.custom.input_schema: JSON schema is invalid": False,
+    "Invalid schema for function 'bash': 'x' is not valid under any of the given schemas": False,
+    "`temperature` is deprecated for this model.": False,
+    "thinking.adaptive.display: Extra inputs are not permitted": False,
+    "messages.0.content.1.text.cache_control: Extra inputs are not permitted": False,
+    "The model `m` does not support tools": False,
+    "Unknown parameter: 'seed'": False,
+    "messages.2.content.0.image.source.base64: image exceeds 5 MB maximum": True,
+    "Could not process image": True,
+    "messages.4: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1": True,
+    "messages: roles must alternate between user and assistant": True,
+    "Invalid 'messages[3].content': string too long": True,
+    "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.": True,
+}
+"""What providers say with 400, and whether it is because of what the prompt says."""
+
+
+@pytest.mark.parametrize("complaint", COMPLAINTS)
+def test_a_fallback_is_asked_after_a_400_that_is_not_about_the_prompt(complaint: str) -> None:
+    async def story() -> None:
+        error = {"message": complaint, "type": "invalid_request_error"}
+        async with one_of_two(Answer(status=400, body=json.dumps({"error": error}).encode())) as (model, first, other):
+            if COMPLAINTS[complaint]:
+                with pytest.raises(Malformed) as raised:
+                    await ask(model)
+                assert raised.value.cause == "refused"
+                assert not other.seen
+            else:
+                assert text(await ask(model)) == "You said: hi"
+                with pytest.raises(Malformed) as raised:
+                    await ask(first)
+                assert raised.value.cause == "misconfigured"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_a_fallback_is_asked_after_a_wrong_key(status: int) -> None:
+    async def story() -> None:
+        body = b'{"error": {"message": "no"}}'
+        async with one_of_two(Answer(status=status, body=body)) as (model, _, other):
+            assert text(await ask(model)) == "You said: hi"
+            assert len(other.seen) == 1
+
+    asyncio.run(story())
+
+
+@contextlib.asynccontextmanager
+async def one_of_two(answer: Answer) -> AsyncIterator[tuple[Failover, OpenAIModel, ModelApi]]:
+    """Two models, the first of which is always answered so; that one, and where the other one is."""
+    async with ModelApi(strict=False) as api, ModelApi() as other:
+        api.default = lambda _: answer
+        models = [OpenAIModel(name="main", model="m", base_url=one.url, api_key="k") for one in (api, other)]
+        model = Failover(models, clock=ManualClock(), random=lambda: 0.0)
+        try:
+            yield model, models[0], other
+        finally:
+            await model.aclose()

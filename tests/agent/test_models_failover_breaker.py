@@ -87,7 +87,7 @@ def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> Non
     assert not [r.message for r in caplog.records if "passed over" in r.message]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x")])
+@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", by_prompt=True)])
 def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
     async def story(clock: ManualClock) -> None:
         first = scripted(clock, DOWN, DOWN, error, DOWN, DOWN)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agent.models.base import Busy, Model, Said, Text, ToolCall, ToolResult, Unusable
+from agent.models.base import Busy, Malformed, Model, Said, Text, ToolCall, ToolResult, Unusable
 from agent.models.openai import OpenAIModel
 from agent.models.openai_answer import Answer as Incoming
 from agent.models.openai_answer import ChunkIn
@@ -39,10 +39,53 @@ def test_a_request_on_the_wire() -> None:
 
 
 def test_only_openai_itself_gets_its_own_fields() -> None:
-    body = translate(request(), model="m", dialect=Dialect(openai=True))
+    body = translate(request(), model="m", dialect=Dialect(openai=True, newer=True))
     assert body["prompt_cache_key"] == "reverie"
     assert body["max_completion_tokens"] == 100
     assert "max_tokens" not in body
+
+
+def refused(message: str, param: str | None = None) -> Answer:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    return Answer(status=400, body=json.dumps({"error": error}).encode())
+
+
+UNSUPPORTED = "Unsupported parameter: '{}' is not supported with this model. Use '{}' instead."
+OTHER = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+
+@pytest.mark.parametrize(
+    "message", [UNSUPPORTED, "Unrecognized request argument supplied: {}", "{}: Extra inputs are not permitted"]
+)
+@pytest.mark.parametrize("field", OTHER)
+def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, message: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        wrong = refused(message.format(field, OTHER[field]), field)
+        api.default = lambda body: wrong if field in body else Answer(text="Hello.")
+        assert isinstance(model, OpenAIModel)
+        model._dialect = Dialect(newer=field == "max_completion_tokens")
+        assert text(await ask(model)) == text(await ask(model)) == "Hello."
+        assert [field in seen.body for seen in api.seen] == [True, False, False]
+        assert all(seen.body[OTHER[field]] == 100 for seen in api.seen[1:])
+
+    against(client, story, strict=False)
+
+
+def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_not() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(refused("Unsupported parameter: 'stream_options'", "stream_options"))
+        assert text(await ask(model)) == text(await ask(model)) == "You said: hi"
+        assert ["stream_options" in seen.body for seen in api.seen] == [True, False, False]
+        api.then(refused("Unsupported parameter: 'messages'", "messages"))
+        with pytest.raises(Malformed):
+            await ask(model)
+        api.then(*[refused("max_tokens is too large: 100. This model takes at most 10 completion tokens")] * 3)
+        with pytest.raises(Malformed):
+            await ask(model)
+        assert len(api.seen) == 5
+        assert "max_tokens" in api.seen[-1].body
+
+    against(client, story)
 
 
 @pytest.mark.parametrize(

@@ -420,7 +420,7 @@ async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
         await gateway.screen.until(1)
         await gateway.console.say("say two", sender="ann")
         await gateway.screen.until(2)
-        assert gateway.screen.parts[1].body.startswith("I could not answer this time")
+        assert gateway.screen.parts[1].body.startswith("Something went wrong in me")
         await gateway.console.say("!retry", sender="ann")
         await gateway.screen.until(4)
     assert gateway.screen.parts[3].body == "at last"
