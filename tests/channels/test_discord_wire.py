@@ -427,3 +427,60 @@ def test_no_payload_breaks_the_reading(count: int) -> None:
 
 def test_names_of_accounts_keep_conversations_apart() -> None:
     assert Directory(ChannelName("discord.a")).address("1") != Directory(ChannelName("discord.b")).address("1")
+
+
+VIEWS, NONE_AT_ALL = str(1 << 10), "0"
+_EVERYONE = {"id": "7", "name": "@everyone", "permissions": VIEWS}
+
+
+def _denied(who: str, **more: str) -> dict[str, object]:
+    return {"id": who, "type": 0, "allow": NONE_AT_ALL, "deny": VIEWS, **more}
+
+
+def _allowed(who: str) -> dict[str, object]:
+    return {"id": who, "type": 0, "allow": VIEWS, "deny": NONE_AT_ALL}
+
+
+@pytest.mark.parametrize(
+    ("everyone", "overwrites", "audience"),
+    [
+        (VIEWS, [], "space"),
+        (NONE_AT_ALL, [], "room"),
+        (VIEWS, [_denied("7")], "room"),
+        (NONE_AT_ALL, [_allowed("7")], "space"),
+        (NONE_AT_ALL, [_allowed("8")], "room"),
+        (VIEWS, [_denied("8")], "room"),
+        (VIEWS, [_denied("9", type="1")], "room"),
+        (VIEWS, [{"id": "8", "type": 0, "allow": NONE_AT_ALL, "deny": str(1 << 11)}], "space"),
+        (VIEWS, None, None),
+        (None, [], None),
+        ("many", [], "room"),
+    ],
+)
+def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audience: str | None) -> None:
+    directory, more = Directory(NAME), {} if overwrites is None else {"permission_overwrites": overwrites}
+    roles = [{"id": "8", "name": "staff", "permissions": VIEWS}]
+    roles += [{**_EVERYONE, "permissions": everyone}] if everyone is not None else []
+    channel = {"id": "100", "type": 0, "name": "general", **more}
+    threads = [{"id": "101", "type": 11, "parent_id": "100"}, {"id": "102", "type": 12, "parent_id": "100"}]
+    directory.learn("GUILD_CREATE", {"id": "7", "channels": [channel], "threads": threads, "roles": roles})
+    assert directory.audience(directory.address("100")) == audience
+    assert directory.audience(directory.address("101")) == audience, "a thread follows its channel"
+    assert directory.audience(directory.address("102")) == "thread", "a private one does not"
+    assert directory.audience(directory.address("103")) is None
+
+
+def test_who_can_read_a_channel_follows_its_changes() -> None:
+    directory = Directory(NAME)
+    channel = {"id": "100", "type": 0, "permission_overwrites": []}
+    directory.learn("GUILD_CREATE", {"id": "7", "channels": [channel], "roles": [_EVERYONE]})
+    at = directory.address("100")
+    assert directory.audience(at) == "space"
+    directory.learn("CHANNEL_UPDATE", {**channel, "guild_id": "7", "permission_overwrites": [_denied("7")]})
+    assert directory.audience(at) == "room"
+    directory.learn("CHANNEL_UPDATE", {**channel, "guild_id": "7"})
+    assert directory.audience(at) == "space"
+    directory.learn("GUILD_ROLE_UPDATE", {"guild_id": "7", "role": {**_EVERYONE, "permissions": NONE_AT_ALL}})
+    assert directory.audience(at) == "room"
+    directory.learn("GUILD_DELETE", {"id": "7"})
+    assert directory.audience(at) is None

@@ -99,6 +99,23 @@ async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(server: S
             await alice.close()
 
 
+@pytest.mark.parametrize("server", [inspircd, ngircd])
+@story
+async def test_a_room_is_open_or_closed_as_its_modes_say(server: Server, tmp_path: Path) -> None:
+    at = Address(channel=NAME, room=RoomId("#room"))
+    with served(server, tmp_path) as port:
+        alice = await Raw.joined(port)
+        async with running(port) as run:
+            await run.up()
+            await run.until(lambda: run.channel.audience(at) == "everybody")
+            for mode in ("s", "i", "k"):
+                alice.say(f"MODE #room +{mode}{' word' if mode == 'k' else ''}")
+                await run.until(lambda: run.channel.audience(at) == "room")
+                alice.say(f"MODE #room -{mode}{' word' if mode == 'k' else ''}")
+                await run.until(lambda: run.channel.audience(at) == "everybody")
+        await alice.close()
+
+
 @pytest.mark.parametrize(("server", "longest"), [(inspircd, 30), (ngircd, 20)])
 @story
 async def test_a_taken_nick_of_the_longest_kind_has_a_shorter_substitute(

@@ -264,3 +264,70 @@ async def test_what_is_not_about_rooms_needs_another_connection() -> None:
         await run.up()
         assert not run.channel.adapt(config(ircd.port, rooms=["#new"], nick="other"))
         assert run.channel.nick == "reverie"
+
+
+OPEN_ROOM = Address(channel=NAME, room=RoomId("#room"))
+
+
+@pytest.mark.parametrize(
+    ("modes", "audience"),
+    [
+        *(("+nt", "everybody"), ("+", "everybody"), ("+ntl 5", "everybody"), ("+nts", "room"), ("+i", "room")),
+        *(("+ntk secret", "room"), ("+p", "room"), ("+O", "room")),
+    ],
+)
+def test_who_can_read_a_room_follows_from_its_modes(modes: str, audience: str) -> None:
+    @story
+    async def run() -> None:
+        async with Ircd(Options(modes={"#room": modes})) as ircd, running(ircd) as it:
+            await it.up()
+            await ircd.received("MODE #room")
+            await settled(ircd.clients[0], "told")
+            assert it.channel.audience(OPEN_ROOM) == audience
+            assert it.channel.audience(Address(channel=NAME, room=RoomId("#ROOM"))) == audience
+            assert it.channel.audience(Address(channel=NAME, room=RoomId("nick!alice"))) is None
+            assert it.channel.audience(Address(channel=NAME, room=RoomId("#other"))) is None
+
+    run()
+
+
+@story
+async def test_a_room_closes_at_once_and_opens_when_the_server_has_said_how_it_stands() -> None:
+    modes = {"#room": "+nt"}
+    async with Ircd(Options(modes=modes)) as ircd, running(ircd) as it:
+        await it.up()
+        bot = ircd.clients[0]
+        await ircd.received("MODE #room")
+        await settled(bot, "one")
+        assert it.channel.audience(OPEN_ROOM) == "everybody"
+        modes["#room"] = "+ntk"
+        bot.send(":op!o@host MODE #room +o-v+k alice bob secret")
+        await settled(bot, "two")
+        assert it.channel.audience(OPEN_ROOM) == "room"
+        modes["#room"] = "+nt"
+        bot.send(":op!o@host MODE #room -k secret")
+        bot.send(":op!o@host MODE #room +b *!*@host")
+        await ircd.received("MODE #room", 3)
+        await settled(bot, "three")
+        assert it.channel.audience(OPEN_ROOM) == "everybody"
+
+
+@pytest.mark.parametrize("refusal", ["473", "475"])
+def test_a_room_that_lets_nobody_in_is_closed(refusal: str) -> None:
+    @story
+    async def run() -> None:
+        async with Ircd(Options(modes={}, refused={"#room": refusal})) as ircd, running(ircd) as it:
+            await it.up()
+            await settled(ircd.clients[0], "told")
+            assert it.channel.audience(OPEN_ROOM) == "room"
+
+    run()
+
+
+@story
+async def test_who_can_read_is_not_known_where_the_server_does_not_tell() -> None:
+    async with Ircd() as ircd, running(ircd) as it:
+        await it.up()
+        await ircd.received("MODE #room")
+        await settled(ircd.clients[0], "told")
+        assert it.channel.audience(OPEN_ROOM) is None

@@ -12,7 +12,19 @@ from channels.telegram.cursor import Cursor
 from channels.telegram.inbound import Inbound, valid
 from channels.telegram.people import View
 from channels.telegram.wire import read
-from gateway.events import NOTIFICATION, Attachment, ChannelName, Command, Edited, Membership, Message, Reacted
+from gateway.events import (
+    NOTIFICATION,
+    Address,
+    Attachment,
+    ChannelName,
+    Command,
+    Edited,
+    Membership,
+    Message,
+    Reacted,
+    RoomId,
+    ThreadId,
+)
 from gateway.records import key_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -516,3 +528,26 @@ def test_whatever_comes_is_read_or_left_out(
 def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
     taken = inbound().take(valid(found), NOW)
     assert taken.count == len(valid(found))
+
+
+def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
+    inbound, number = Inbound(VIEW, counting=True), iter(range(1, 99))
+
+    def take(kind: str = "message", **chat: Any) -> None:
+        body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
+        inbound.take(valid([update(body, kind, next(number))]), NOW)
+
+    def audience(room: str, thread: str | None = None) -> str | None:
+        at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)
+        return inbound.audience(at)
+
+    assert audience("-100") is None
+    take(**GROUP)
+    take(**CHANNEL, username="news")
+    take(**PRIVATE, username="ann")
+    assert (audience("-100"), audience("-100", "7"), audience("-200")) == ("room", "room", "everybody")
+    assert audience("1001") is None
+    take(**GROUP, username="lounge")
+    assert (audience("-100"), audience("-100", "7")) == ("everybody", "everybody")
+    take("my_chat_member", **GROUP)
+    assert audience("-100") == "room"
