@@ -120,9 +120,10 @@ class Places:
         if is_inner(conversation) or await self.private(conversation):
             return conversation
         place = Address.parse(conversation)
-        if self._bindings.of(place).private is False:
-            return PUBLIC
         known, told = self._known.get(conversation), self._told(place)
+        closed = place.thread is not None and told == conversation  # what holds for a room does not open these
+        if self._bindings.of(place).private is False and not closed:
+            return PUBLIC
         now = told if told is not None or known is None else known.scope
         if now is None:
             return conversation

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random as _random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from channels.backoff import Backoff
@@ -16,6 +17,7 @@ from channels.base import (
     Going,
     Part,
     People,
+    Rejected,
     Unreachable,
     unrecorded,
 )
@@ -26,7 +28,7 @@ from channels.irc.memory import Memory
 from channels.irc.outgoing import WINDOW
 from channels.irc.registration import Logins
 from channels.irc.render import FORMATTING
-from channels.irc.senders import alone_with
+from channels.irc.senders import alone_with, target_of
 from channels.irc.sending import deliver, show_typing
 from channels.irc.session import Session
 from channels.irc.upkeep import beside, come_up, enter, watch
@@ -97,14 +99,20 @@ class IrcChannel:
             return None
         server, me = session.isupport.network or None, session.nick
         if session.isupport.is_room(at.room):
-            return PlaceNames(room=at.room, server=server, me=me)
+            thread = f"those of rank {at.thread} alone" if at.thread else None
+            return PlaceNames(room=at.room, thread=thread, server=server, me=me)
         return PlaceNames(person=session.identities.nick(at.room), server=server, me=me)
 
     def _there(self, at: Address) -> tuple[Session, str]:
         """What is connected, and what a place is called there now."""
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
-        return self._session, self._session.identities.nick(at.room)
+        if at.thread is None:
+            return self._session, self._session.identities.nick(at.room)
+        target = target_of(at.room, at.thread)
+        if self._session.isupport.status_of(target) != at.thread:  # else all of the room would hear it
+            raise Rejected(f"this server does not let anybody write to {target}")
+        return self._session, target
 
     async def seen(self, at: Address) -> None:
         if self._session is not None:
@@ -114,7 +122,7 @@ class IrcChannel:
 
     async def typing(self, at: Address, *, active: bool) -> None:
         if self._session is not None:
-            show_typing(self._session, at.room, self._clock.monotonic(), active=active)
+            show_typing(self._session, at, self._clock.monotonic(), active=active)
 
     @property
     def nick(self) -> str:
@@ -134,6 +142,8 @@ class IrcChannel:
 
     def audience(self, at: Address) -> Audience | None:
         session = self._session
+        if at.thread is not None:
+            return "thread"
         known = session.openness.of(session.isupport.fold(at.room)) if session is not None else None
         return None if known is None else "everybody" if known else "room"
 
@@ -147,7 +157,7 @@ class IrcChannel:
         await acts.set_topic(*self._there(at), topic)
 
     async def people(self, at: Address, *, most: int) -> People:
-        return acts.people(*self._there(at), at.room, most)
+        return acts.people(self._there(at)[0], self._there(replace(at, thread=None))[1], at.room, most)
 
     def adapt(self, config: Section) -> bool:
         mine = self._config

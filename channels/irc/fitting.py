@@ -12,9 +12,9 @@ from gateway.events import Post
 
 def split(post: Post, config: IrcConfig, session: Session | None) -> tuple[str, ...]:
     """The messages of one page of it."""
-    cut, target = pages(post, config, session), target_of(post.to.room)
+    cut, target = pages(post, config, session), target_of(post.to.room, post.to.thread)
     page, limits = cut[min(post.page, len(cut)) - 1], session.multiline if session else None
-    page = calling_few(session, target, page) if session else page
+    page = calling_few(session, post.to.room, page) if session else page
     return (
         gathered(page, body_bytes(target, config, session), limits) if limits and not is_direct(post.to.room) else page
     )
@@ -22,7 +22,7 @@ def split(post: Post, config: IrcConfig, session: Session | None) -> tuple[str, 
 
 def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple[str, ...], ...]:
     """All of its pages, as messages."""
-    target = target_of(post.to.room)
+    target = target_of(post.to.room, post.to.thread)
     surely = surely_bytes(config.nick, target)
     page_lines = 0 if post.style == "notice" else config.page_lines  # who approves must have seen all of it
     most = body_bytes if is_direct(post.to.room) else _line_bytes  # what is for one person goes line by line

@@ -1,7 +1,7 @@
 """Lines into notifications. Pure: the time and a fresh id are handed in."""
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -24,6 +24,7 @@ from gateway.events import (
     Reacted,
     RoomId,
     Sender,
+    ThreadId,
 )
 
 _STALE: Final = timedelta(minutes=5)
@@ -85,7 +86,10 @@ def _place(line: Line, sender: Sender, view: View) -> tuple[Address, bool] | Non
     target = line.param(0)
     room = view.isupport.room_of(target)
     if room is not None:
-        return _room(room, view), True
+        # https://modern.ircdocs.horse/#statusmsg-parameter: for some of those who are there, so apart from the room.
+        status = view.isupport.status_of(target)
+        at = _room(room, view)
+        return (replace(at, thread=ThreadId(status)) if status else at), True
     if view.isupport.fold(target) != view.isupport.fold(view.me):
         return None
     return Address(channel=view.channel, room=alone_with(sender, line.source.mask)), False

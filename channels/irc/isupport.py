@@ -143,6 +143,11 @@ class Isupport:
         """Whether `target` names a channel rather than a person."""
         return target[:1] in self.chantypes if target else False
 
+    def status_of(self, target: str) -> str:
+        """The signs in front of a room's name that say that only people with such a rank are meant (STATUSMSG)."""
+        room = self.room_of(target)
+        return "" if room is None else target[: len(target) - len(room)]
+
     def room_of(self, target: str) -> str | None:
         """The channel that a message to `target` was said in (`@#ops` is said in `#ops`); None: a person."""
         bare = target.lstrip(self.statusmsg) if self.statusmsg else target

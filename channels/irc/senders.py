@@ -53,6 +53,9 @@ def alone_with(sender: Sender, mask: str | None = None) -> RoomId:
     return RoomId(f"{sender.name}!account:{sender.account}" if sender.account else mask)
 
 
-def target_of(room: str) -> str:
-    """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick. A room's name is itself."""
-    return room.partition("!")[0] or room
+def target_of(room: str, thread: str | None = None) -> str:
+    """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick. A room's name is itself.
+
+    `thread`: the signs of rank in front of a room's name, where only people of such a rank are meant.
+    """
+    return f"{thread}{room}" if thread else room.partition("!")[0] or room

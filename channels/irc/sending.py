@@ -4,9 +4,10 @@ from channels.base import Going, Part, Rejected, unrecorded
 from channels.irc.compose import pieces, reply_tags, singly, together
 from channels.irc.identity import is_direct
 from channels.irc.parts import Direct
+from channels.irc.senders import target_of
 from channels.irc.session import Session
 from channels.irc.wire import line, tagged
-from gateway.events import Receipt, RoomId
+from gateway.events import Address, Receipt
 from gateway.safety.mentions import without_nicks
 
 
@@ -52,9 +53,10 @@ def calling_few(session: Session, target: str, lines: tuple[str, ...]) -> tuple[
     return tuple(without_nicks("\n".join(lines), here, session.isupport.fold).split("\n")) if here else lines
 
 
-def show_typing(session: Session, room: RoomId, now_s: float, *, active: bool) -> None:
+def show_typing(session: Session, at: Address, now_s: float, *, active: bool) -> None:
     """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
-    target, state = session.whom(room) if is_direct(room) else (room, "known")
+    room = at.room
+    target, state = session.whom(room) if is_direct(room) else (target_of(room, at.thread), "known")
     folded = session.isupport.fold(target)
     if state == "other" or "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
         return

@@ -2,16 +2,18 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from channels.base import Rejected
 from channels.irc.inbox import MOST
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import NOTIFICATION, Membership
-from tests.channels.irc_kit import running, settled, story
-from tests.servers.ircd import Ircd, Options
+from tests.channels.irc_kit import part, running, settled, story
+from tests.servers.ircd import CAPS, Ircd, Options
 
 SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
@@ -53,6 +55,7 @@ async def test_people_and_rooms_are_told_apart() -> None:
             bot.send(line)
         await run.message(len(lines))
         assert [(m.kind, m.at.room) for m in run.messages] == [(kind, room) for _, kind, room in lines]
+        assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 6
         assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
         assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 3
         assert [m.text for m in run.messages[7:9]] == ["/me pokes reverie", "/me waves"]
@@ -296,3 +299,33 @@ async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
         await run.up()
         ircd.clients[0].raw(line)
         assert (await run.message()).id in first, "also in another process"
+
+
+@story
+async def test_what_is_said_to_operators_alone_is_answered_to_them_alone() -> None:
+    async with Ircd(Options(caps=CAPS, isupport=("STATUSMSG=@+", "PREFIX=(ov)@+"))) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.send(":op!o@h PRIVMSG @#room :reverie: ops only?")
+        bot.send(":op!o@h PRIVMSG #room :reverie: all?")
+        await run.message(2)
+        ops, everybody = run.messages
+        assert (ops.kind, ops.at.room, ops.at.thread) == ("mention", "#room", "@")
+        assert ops.at.conversation != everybody.at.conversation
+        assert run.channel.audience(ops.at) == "thread"
+        assert run.channel.audience(everybody.at) != "thread"
+        await run.channel.typing(ops.at, active=True)
+        await run.channel.send(replace(part("for you"), to=ops.at))
+        await run.channel.send(part("for all"))
+        said = [line.partition(" ")[2] if line[0] == "@" else line for line in ircd.lines]
+        assert [line for line in said if line.startswith(("PRIVMSG", "TAGMSG"))] == [
+            "TAGMSG @#room",
+            "PRIVMSG @#room :for you",
+            "PRIVMSG #room :for all",
+        ]
+        assert {one.name for one in (await run.channel.people(ops.at, most=9)).people} == set()
+        bot.send(":irc.test 005 reverie -STATUSMSG :are supported")
+        await settled(bot, "gone")
+        with pytest.raises(Rejected, match="does not let anybody write to @#room"):
+            await run.channel.send(replace(part("secret"), to=ops.at))
+        assert "secret" not in str(ircd.lines)

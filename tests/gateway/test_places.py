@@ -75,6 +75,21 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
     run(look())
 
 
+def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opened(tmp_path: Path) -> None:
+    ops = replace(ROOM, thread=ThreadId("@"))
+
+    async def look() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append(heard(1, room="#room"))
+            places = Places(store, OPEN, told=lambda at: at.conversation if at.thread else PUBLIC)
+            places.heard(ops.conversation, direct=False)
+            assert await places.scope(ROOM.conversation) == PUBLIC
+            assert await places.scope(ops.conversation) == ops.conversation
+            assert not (await places.sight(ROOM.conversation)).sees(ops.conversation)
+
+    run(look())
+
+
 def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(tmp_path: Path) -> None:
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:

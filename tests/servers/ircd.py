@@ -256,7 +256,7 @@ class Ircd:
                 client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
             elif target.startswith("#") and client not in members:
                 client.numeric("442", target, ":You're not on that channel")
-            elif not target.startswith("#") and not (
+            elif not target.lstrip("@+").startswith("#") and not (
                 self.people.get(target) or any(c.nick == target for c in self.here())
             ):
                 client.numeric("401", target, ":No such nick")
