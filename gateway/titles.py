@@ -79,6 +79,8 @@ class Titles:
         """As the log has it."""
         self._told: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
         """What a channel told last, and the same cleaned: most often it tells the same again."""
+        self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
+        """What a channel told last, and who spoke in a direct chat, of which nothing was new to the log."""
 
     async def begin(self) -> None:
         """Know the places that were named last."""
@@ -97,6 +99,7 @@ class Titles:
 
     def learn(self, named: Named) -> None:
         """These names are in the log."""
+        self._settled.pop(named.at.conversation, None)
         _keep(self._known, named.at.conversation, named.names)
 
     async def news(self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]) -> Named | None:
@@ -104,12 +107,18 @@ class Titles:
 
         `written`: what is just being written, which this adds to.
         """
-        if isinstance(event, Link) or event.at is None or is_inner(event.at.conversation):
+        if isinstance(event, Link) or event.at is None:
             return None
         at, conversation = event.at, event.at.conversation
-        told = self._cleaned(at)
-        if _is_direct(event) and isinstance(event, Message) and told.person is None:
-            told = replace(told, person=self._clean(event.sender.name))
+        if is_inner(conversation):
+            return None
+        whom = event.sender.name if isinstance(event, Message) and event.kind == "direct" else ""
+        source = (self._names(at), whom)
+        if self._settled.get(conversation) == source:
+            return None
+        told = self._cleaned(at, source[0])
+        if whom and told.person is None:
+            told = replace(told, person=self._clean(whom))
         if replace(told, me=None) == _NOTHING:
             return None
         before = written.get(conversation) or self._known.get(conversation)
@@ -118,6 +127,8 @@ class Titles:
             before = self._known.get(conversation)
         names = _merged(before or _NOTHING, told)
         if names == (before or _NOTHING):
+            if conversation not in written:
+                _keep(self._settled, conversation, source)
             return None
         written[conversation] = names
         changed = [
@@ -133,7 +144,7 @@ class Titles:
         if known is None and at.thread is not None:
             room = self._known.get(replace(at, thread=None).conversation, _NOTHING)
             known = replace(room, thread=None)
-        names = _merged(known or _NOTHING, self._cleaned(at))
+        names = _merged(known or _NOTHING, self._cleaned(at, self._names(at)))
         shown = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
 
@@ -150,20 +161,26 @@ class Titles:
         names = self.names(at)
         if names.person:
             return f"{names.person} ({names.handle})" if names.handle else names.person
-        room = self.room(at)
+        room = self._room(at, names)
         if room and names.server and room != at.room:
             room = f"{room} in {names.server}"
         room = room or self._unknown(at)
-        return room if at.thread is None else f"{self.thread(at) or 'a thread'} in {room}"
+        return room if at.thread is None else f"{self._thread(at, names) or 'a thread'} in {room}"
 
     def room(self, at: Address) -> str:
         """What people call the room of that address, a thread or not. Empty: that is not known."""
-        return self.names(at).room or ("" if _NUMBER.fullmatch(at.room) else self._clean(at.room))
+        return self._room(at, self.names(at))
+
+    def _room(self, at: Address, names: PlaceNames) -> str:
+        return names.room or ("" if _NUMBER.fullmatch(at.room) else self._clean(at.room))
 
     def thread(self, at: Address) -> str:
         """What people call the thread of that address. Empty: that is not known."""
+        return self._thread(at, self.names(at))
+
+    def _thread(self, at: Address, names: PlaceNames) -> str:
         own = at.thread or ""
-        return self.names(at).thread or ("" if _NUMBER.fullmatch(own) else self._clean(own))
+        return names.thread or ("" if _NUMBER.fullmatch(own) else self._clean(own))
 
     def label(self, conversation: ConversationId | str) -> str:
         """A place for a model: its title as a quotation, and the address that tools take.
@@ -208,9 +225,11 @@ class Titles:
         labelled = _LABELLED.search(stripped)
         for one in (labelled[1] if labelled else "", stripped):
             try:
-                return [Address.parse(one)]
+                at = Address.parse(one)
             except ValueError:
                 continue
+            if self._is_channel(at.channel) or is_inner(at.conversation):
+                return [at]
         wanted, known = _folded(stripped), [Address.parse(one) for one in self._known]
         return [at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_folded, self._titles(at))]
 
@@ -233,9 +252,8 @@ class Titles:
             case _:
                 return f"a room on {platform}"
 
-    def _cleaned(self, at: Address) -> PlaceNames:
-        """What the channel tells by now."""
-        told = self._names(at)
+    def _cleaned(self, at: Address, told: PlaceNames | None) -> PlaceNames:
+        """What the channel tells."""
         if told is None:
             return _NOTHING
         last = self._told.get(at.conversation)
@@ -253,6 +271,8 @@ class Titles:
         """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
         seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in unhidden(text))
         flat = self._redact(line(seen, len(seen)))
+        if _LABELLED.search(flat):  # or a title could be taken for the label of another place
+            flat = flat.replace("(", "[").replace(")", "]")
         return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
 
 
@@ -271,10 +291,6 @@ def _merged(before: PlaceNames, told: PlaceNames) -> PlaceNames:
     }
     first = both.pop("thread_created_as")
     return PlaceNames(**{**both, "thread": both["thread"] or first or None})
-
-
-def _is_direct(event: Notification) -> bool:
-    return isinstance(event, Message) and event.kind == "direct"
 
 
 def _folded(text: str) -> str:

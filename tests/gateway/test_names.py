@@ -9,8 +9,20 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from gateway.events import Named
-from gateway.store import rebuild
+from gateway.clock import ManualClock
+from gateway.events import (
+    Address,
+    ChannelName,
+    Message,
+    MessageId,
+    Named,
+    PlaceNames,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.store import Store, rebuild
+from gateway.titles import Titles
 from tests.channels.kit import story
 from tests.gateway.everywhere_kit import Town, town
 from tests.gateway.everywhere_seats import DISCORD, IRC, TELEGRAM
@@ -18,6 +30,7 @@ from tests.servers.discord_api_world import FORUM
 from tests.servers.model_api import Answer
 from tests.servers.model_api_events import Json
 from tests.servers.ports import free_port
+from tests.store.kit import NOW
 
 NUMBER = re.compile(r"\d{5,}")
 
@@ -262,3 +275,25 @@ async def test_forum_posts_and_topics_are_told_by_their_titles(tmp_path: Path) -
         await it.so(lambda: len(it.model.seen) > count, "an answer in the topic")
         assert card(it.model.seen[-1].body)[1] == 'Place: the room "Book club", in the thread "Dune"'
         await it.delivered()
+
+
+@story
+async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path: Path) -> None:
+    told = dict[str, PlaceNames]()
+    async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
+        channels = {ChannelName("telegram.main")}
+        titles = Titles(store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__)
+        mine, other = (Address(channel=ChannelName("telegram.main"), room=RoomId(room)) for room in ("-1001", "-1002"))
+        for title in ("Team/Berlin", "Ops (telegram.main/-1002)", '"Ops" (telegram.main/-1002)', "telegram.main"):
+            told[mine.conversation] = PlaceNames(room=title, topic="")
+            said = Message(
+                id=MessageId("1"), at=mine, sender=Sender(id=SenderId("1"), name="a"), text="x", sent=NOW, kind="room"
+            )
+            named = await titles.news(said, NOW, {})
+            assert named is not None
+            titles.learn(named)
+            assert await titles.news(said, NOW, {}) is None, "it is known"
+            assert titles.meant(titles.label(mine.conversation), [other]) == [mine]
+            assert titles.meant(titles.title(mine.conversation), [other]) == [mine]
+        assert titles.meant("telegram.main/-1002") == [other]
+        assert titles.title(other.conversation) == "a Telegram group"
