@@ -75,8 +75,10 @@ PACE_CHARS_S: Final = 20.0
 """Nobody types faster for long: 240 words a minute."""
 LONG_CHARS: Final = 40
 """Shorter lines say nothing about the pace of typing."""
-SAME_S: Final = 4.0
+SAME_S: Final = 1.5
 """Who answers each line as fast as this, always with nearly the same words, does not read them."""
+PERHAPS_SAME_S: Final = 4.0
+"""The same, but a person who plays a game may be as fast for a while."""
 SAME_RATIO: Final = 0.9
 COMPARED_CHARS: Final = 400
 FIRST_PAUSE_S: Final = 60.0
@@ -161,8 +163,8 @@ def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: 
     """
     if len(text) >= LONG_CHARS and len(text) / max(now_s - talk.said_s, 0.001) > PACE_CHARS_S:
         return SURE
-    if after_s <= SAME_S and any(_similar(text, one) for one in (talk.said, ours) if one):
-        return SURE
+    if after_s <= PERHAPS_SAME_S and any(_similar(text, one) for one in (talk.said, ours) if one):
+        return SURE if after_s <= SAME_S else UNSURE
     return UNSURE if after_s <= REACTION_S else 0
 
 

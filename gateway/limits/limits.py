@@ -96,6 +96,7 @@ class Limits:
         for whose, buckets in self._rates.items():
             buckets.become(getattr(most, whose))
         self._usd = _budgets(most)
+        self._free()
 
     async def begin(self, reader: Reader) -> None:
         """Learn from the log what was spent and told today. Call it once, before anything comes in."""

@@ -28,7 +28,7 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.exchanges import AGAIN_ROUNDS, CONVERSATIONS, START_ROUNDS, Exchanges, Loops, Pause
+from gateway.exchanges import AGAIN_ROUNDS, CONVERSATIONS, SAME_S, START_ROUNDS, Exchanges, Loops, Pause
 from gateway.records import Judged
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE, Running, Screen, running
@@ -262,7 +262,7 @@ def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) 
     chat = Chat()
     for _ in range(100):
         chat.theirs("Pardon?", after_s=after_s)
-    assert chat.answered <= START_ROUNDS + 3 * AGAIN_ROUNDS
+    assert chat.answered <= (START_ROUNDS + 3 * AGAIN_ROUNDS) * (1 if after_s < SAME_S else 2)
     assert [pause.left_s for pause in chat.pauses if pause.begins][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
     assert sum(pause.first for pause in chat.pauses) == 1
 
@@ -284,7 +284,7 @@ def test_who_answers_before_anybody_could_read_is_a_program_whatever_it_says() -
 def test_who_repeats_our_words_is_a_program() -> None:
     chat = Chat()
     for number in range(30):
-        chat.theirs(f"line {number - 1} of mine and yours", after_s=2.0, answer=f"line {number} of mine and yours")
+        chat.theirs(f"line {number - 1} of mine and yours", after_s=1.0, answer=f"line {number} of mine and yours")
     assert chat.answered <= START_ROUNDS + 2 * AGAIN_ROUNDS
 
 
@@ -307,6 +307,12 @@ def test_a_person_who_answers_at_once_with_short_words_is_none() -> None:
     chat = Chat()
     for number in range(100):
         assert chat.theirs(["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2)
+
+
+def test_a_person_who_plays_a_game_is_none() -> None:
+    chat = Chat()
+    for number in range(60):
+        assert chat.theirs("roll" if number % 9 else "how many points is that?", after_s=2.0 + number % 5)
 
 
 def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() -> None:
