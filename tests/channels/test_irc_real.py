@@ -106,13 +106,19 @@ async def test_a_room_is_open_or_closed_as_its_modes_say(server: Server, tmp_pat
     with served(server, tmp_path) as port:
         alice = await Raw.joined(port)
         async with running(port) as run:
+
+            async def until(audience: str) -> None:
+                async with asyncio.timeout(30):
+                    while run.channel.audience(at) != audience:
+                        await asyncio.sleep(0.02)
+
             await run.up()
-            await run.until(lambda: run.channel.audience(at) == "everybody")
+            await until("everybody")
             for mode in ("s", "i", "k"):
                 alice.say(f"MODE #room +{mode}{' word' if mode == 'k' else ''}")
-                await run.until(lambda: run.channel.audience(at) == "room")
+                await until("room")
                 alice.say(f"MODE #room -{mode}{' word' if mode == 'k' else ''}")
-                await run.until(lambda: run.channel.audience(at) == "everybody")
+                await until("everybody")
         await alice.close()
 
 

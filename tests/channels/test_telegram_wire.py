@@ -533,7 +533,7 @@ def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
 def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
     inbound, number = Inbound(VIEW, counting=True), iter(range(1, 99))
 
-    def take(kind: str = "message", **chat: Any) -> None:
+    def take(chat: dict[str, Any], kind: str = "message") -> None:
         body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
         inbound.take(valid([update(body, kind, next(number))]), NOW)
 
@@ -542,12 +542,12 @@ def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
         return inbound.audience(at)
 
     assert audience("-100") is None
-    take(**GROUP)
-    take(**CHANNEL, username="news")
-    take(**PRIVATE, username="ann")
+    take(GROUP)
+    take(CHANNEL | {"username": "news"})
+    take(PRIVATE | {"username": "ann"})
     assert (audience("-100"), audience("-100", "7"), audience("-200")) == ("room", "room", "everybody")
     assert audience("1001") is None
-    take(**GROUP, username="lounge")
+    take(GROUP | {"username": "lounge"})
     assert (audience("-100"), audience("-100", "7")) == ("everybody", "everybody")
-    take("my_chat_member", **GROUP)
+    take(GROUP, "my_chat_member")
     assert audience("-100") == "room"

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 
@@ -276,7 +276,7 @@ async def opened(street: Street) -> None:
     def is_open(found: list[Stored]) -> bool:
         audiences = [one.fact for one in found if isinstance(one.fact, AudienceKnown)]
         mine = [one for one in audiences if one.at.room == street.there]
-        return bool(mine) and cast("AudienceKnown", mine[-1]).scope != mine[-1].at.conversation
+        return bool(mine) and mine[-1].scope != mine[-1].at.conversation
 
     async with asyncio.timeout(30):
         while not is_open(await street.log("audience")):
