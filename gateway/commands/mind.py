@@ -63,7 +63,9 @@ class DmnCommands:
         said, _ = mindctl.answer(DmnOrder(what="status", by=_by(ask)), self._minds, now)
         places = [place for one in said.data for place in _places(one)]
         private = await hidden(ask, self._places, places)
-        lines = [line for one in said.data for line in mindctl.told(_counted(one, private), now)]
+        await self._places.titles.load(places)
+        label = self._places.titles.label
+        lines = [line for one in said.data for line in mindctl.told(_counted(one, private, label), now)]
         return Answer(text="\n".join(["```", *(line.replace("`", "'") for line in lines), "```"]))
 
     async def _order(self, what: Literal["pause", "wake", "sleep", "quiet", "off"], ask: Ask, _world: World) -> Answer:
@@ -129,21 +131,24 @@ def _places(one: MindSeen) -> Iterable[ConversationId]:
     return (*one.running, *one.waiting, *one.low, *(wish.conversation for wish in one.wanted))
 
 
-def _counted(one: MindSeen, private: Collection[ConversationId]) -> MindSeen:
+def _counted(one: MindSeen, private: Collection[ConversationId], label: Callable[[ConversationId], str]) -> MindSeen:
     """With so many private conversations, and not their names; of many others only the first."""
-    lists = {name: tuple(_named(getattr(one, name), private)) for name in ("running", "waiting", "low")}
+    lists = {name: tuple(_named(getattr(one, name), private, label)) for name in ("running", "waiting", "low")}
     wanted = [
         Wish(conversation=place, why=why)
         for why in dict.fromkeys(wish.why for wish in one.wanted)
-        for place in _named([wish.conversation for wish in one.wanted if wish.why == why], private)
+        for place in _named([wish.conversation for wish in one.wanted if wish.why == why], private, label)
     ]
     return one.model_copy(update={**lists, "wanted": tuple(wanted)})
 
 
-def _named(places: Sequence[ConversationId], private: Collection[ConversationId]) -> list[ConversationId]:
+def _named(
+    places: Sequence[ConversationId], private: Collection[ConversationId], label: Callable[[ConversationId], str]
+) -> list[ConversationId]:
     told = [place for place in places if place not in private]
     counts = {"more": len(told) - MOST_TOLD, "private": len(places) - len(told)}
-    return [*told[:MOST_TOLD], *(ConversationId(f"{count} {what}") for what, count in counts.items() if count > 0)]
+    shown = [ConversationId(label(place)) for place in told[:MOST_TOLD]]
+    return [*shown, *(ConversationId(f"{count} {what}") for what, count in counts.items() if count > 0)]
 
 
 def _sum(some: Sequence[Pending]) -> str:

@@ -8,6 +8,7 @@ from gateway.commands.world import Ask
 from gateway.events import Address, ConversationId
 from gateway.records import is_inner
 from gateway.scopes import Sight
+from gateway.titles import Titles
 from gateway.tools.consent import PLACE_CHARS, code
 
 MOST_SUGGESTED: Final = 25
@@ -17,6 +18,10 @@ SUGGESTED_CHARS: Final = 100
 
 class Homes(Protocol):
     """Who knows places: `gateway.places.Places`."""
+
+    @property
+    def titles(self) -> Titles:
+        """What places are called."""
 
     async def scope(self, conversation: ConversationId) -> str:
         """Who may be told what is said there."""
