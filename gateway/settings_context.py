@@ -23,11 +23,12 @@ class PromptCache(Section):
     enabled: bool = True
     """False: none is set, and only providers that keep every prefix by themselves cache."""
     policy: Literal["auto", "fixed"] = "auto"
-    """auto: marks and lifetimes are chosen by cost; fixed: by the table in ARCHITECTURE.md."""
+    """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with these; one whose own
+    gaps show that it is cheaper gets others."""
     long_ttl: Lasting = 3600.0
     """Of what all conversations share, and the longest that `auto` may choose."""
     short_ttl: Lasting = 300.0
-    """Of what is behind it, under `fixed`; `auto` chooses. Not longer than `long_ttl`."""
+    """Of what is behind it, under `fixed`; `auto` begins with 5m and chooses. Not longer than `long_ttl`."""
     long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
     """Kinds or names of providers that honour an hour; others are never asked for it."""
     keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -3,7 +3,8 @@
 Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by what survives them:
 up to 5 minutes, up to an hour, longer. Talk comes in bursts with silences between, so what follows a short gap
 is counted apart from what follows a long one (a Markov chain over the three kinds). Newer gaps weigh more, one
-gap outweighs the prior, and what is not known of one conversation is taken from all others.
+gap outweighs the prior, and what is not known of one conversation is taken from all others. Apart from that it is
+summed up what an hour would have kept, and what it would have cost (`agent.cache.lifetimes`).
 """
 
 from bisect import bisect_right
@@ -42,14 +43,23 @@ _PRESUMED = 0.03
 """Gaps in each length, so that nothing is impossible that was never seen."""
 _OVER = 0.1
 """Of one gap: that the conversation is over. It hardly counts before it has been idle for longer than ever."""
+_AGED = 0.95
+"""What the sums of a growing prefix (`Habit.kept`) still weigh after each gap that 5 minutes do not survive."""
+_POOL_AGED = 0.999
+"""The same of all conversations together, after each request."""
+_LARGEST = 120
+"""Requests after which a conversation is taken to grow no more: a fold ends it."""
+_OFTEN, _ONCE = 2.8, 0.9
+"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one that has them:
+the third, because what has hardly begun may be over; the first, where most others have them."""
+_USUAL, _PROOF = 0.8, 3.0
+"""In all conversations together an hour must have kept such a share of what was written for it, and so much more, for
+one gap to be enough in each."""
 _KEPT = 4_096
 """Conversations remembered, the last used ones."""
 
 TALK: Share = (0.65, 0.20, 0.15)
-"""A guess for a conversation of which nothing is known."""
-AGENT: Share = (0.45, 0.45, 0.10)
-"""A guess for all conversations of an agent together. Writing for an hour too often costs 0.75 of a prefix,
-writing for 5 minutes too often 1.15 each time, so this leans to the hour."""
+"""A guess for a prefix of which nothing is known."""
 
 
 class Odds(NamedTuple):
@@ -63,6 +73,13 @@ class Odds(NamedTuple):
     """How many more requests will repeat it."""
     known: bool = True
     """False: no gap was ever seen, and all this is a guess."""
+    gaps: Share = (0.0, 0.0, 0.0)
+    """Gaps of each kind that were seen, newer ones weighing more: for a prefix that keeps its size."""
+    kept: float = 0.0
+    """What an hour would have kept that 5 minutes would not, for a prefix that grows with each request: in units of
+    what one request adds. 0 as long as too little was seen."""
+    written: float = 0.0
+    """What would have been written for it, in the same units."""
 
 
 class Habit(NamedTuple):
@@ -78,6 +95,9 @@ class Habit(NamedTuple):
     """Four rows (after each kind of gap, and at first) of three kinds."""
     lengths: tuple[float, ...]
     """Gaps by length: up to each of `LENGTHS_S`, and longer."""
+    kept: float = 0.0
+    written: float = 0.0
+    """As in `Odds`."""
 
 
 _SHARED, _POOL = "shared", "pool"
@@ -94,10 +114,33 @@ def kind(gap_s: float) -> int:
 def asked(habit: Habit | None, at_s: float) -> Habit:
     """Take in that the prefix is asked for now."""
     if habit is None:
-        return _NEW._replace(last_s=at_s, asked=1)
+        kept, written = grown(0, None)
+        return _NEW._replace(last_s=at_s, asked=1, kept=kept, written=written)
     gap_s = max(0.0, at_s - habit.last_s)
     gap = kind(gap_s)
-    return Habit(at_s, gap, habit.asked + 1, _add(habit.weights, habit.last, gap), _longer(habit.lengths, gap_s))
+    kept, written = grown(habit.asked, gap)
+    weight = 1.0 if gap == 0 else _AGED
+    return Habit(
+        last_s=at_s,
+        last=gap,
+        asked=habit.asked + 1,
+        weights=_add(habit.weights, habit.last, gap),
+        lengths=_longer(habit.lengths, gap_s),
+        kept=habit.kept * weight + kept,
+        written=habit.written * weight + written,
+    )
+
+
+def grown(asked: int, gap: int | None) -> tuple[float, float]:
+    """Return what an hour keeps at a request, and what is written for it, after so many requests and this gap.
+
+    What a conversation has of its own begins with its card and first message, and each request adds about as much as
+    each of these. None: this is the first request.
+    """
+    size = float(min(asked, _LARGEST) + 1)
+    if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`kind`)
+        return (size, 1.0) if gap == 1 else (0.0, 1.0)
+    return 0.0, size + 1.0
 
 
 def _add(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
@@ -136,7 +179,15 @@ def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: f
         guess = _mix(overall, prior[row], prior_weight)
         rows.append(_mix((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW))
     remaining = min(_AT_MOST, _AT_LEAST + habit.asked)
-    return Odds(rows[habit.last], (rows[0], rows[1], rows[2]), remaining, known=any(overall))
+    return Odds(
+        next=rows[habit.last],
+        rows=(rows[0], rows[1], rows[2]),
+        remaining=remaining,
+        known=any(overall),
+        gaps=overall,
+        kept=habit.kept,
+        written=habit.written,
+    )
 
 
 def _mix(seen: tuple[float, float, float], guess: Share, weight: float) -> Share:
@@ -163,24 +214,32 @@ class Cadence:
     def asked(self, conversation: str, at_s: float) -> None:
         """Take in a request of this conversation."""
         self.shared = asked(self.shared, at_s)
-        before = self._each.pop(conversation, None)
-        if before is not None:
-            gap_s, pool = max(0.0, at_s - before.last_s), self.pool
+        before, pool = self._each.pop(conversation, None), self.pool
+        if before is None:
+            kept, written = grown(0, None)
+        else:
+            gap_s = max(0.0, at_s - before.last_s)
             weights, lengths = _add(pool.weights, before.last, kind(gap_s)), _longer(pool.lengths, gap_s)
-            self.pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
+            pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
+            kept, written = grown(before.asked, kind(gap_s))
+        self.pool = pool._replace(kept=pool.kept * _POOL_AGED + kept, written=pool.written * _POOL_AGED + written)
         self._each[conversation] = asked(before, at_s)
         if len(self._each) > _KEPT:
             self._each.popitem(last=False)
 
     def shared_odds(self) -> Odds:
         """Of what all conversations share."""
-        return odds(self.shared or _NEW, (AGENT, AGENT, AGENT, AGENT), _WEAK)
+        return odds(self.shared or _NEW, (TALK, TALK, TALK, TALK), _WEAK)
 
     def odds(self, conversation: str) -> Odds:
         """Of this conversation."""
         pooled = odds(self.pool, (TALK, TALK, TALK, TALK), _WEAK)
         weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
-        return odds(self._each.get(conversation, _NEW), (*pooled.rows, pooled.next), weight)
+        habit = self._each.get(conversation, _NEW)
+        usual = self.pool.kept > _USUAL * self.pool.written + _PROOF
+        shown = sum(habit.weights[1::3]) >= (_ONCE if usual else _OFTEN)
+        found = odds(habit, (*pooled.rows, pooled.next), weight)
+        return found if shown else found._replace(kept=0.0)
 
     def returns(self, conversation: str, idle_s: float, within_s: float) -> float:
         """Return how likely it is that this conversation, idle for so long, asks again within so long."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agent.cache.ask import Ask, scaled
 from agent.cache.cadence import Cadence
-from agent.cache.lifetimes import Multipliers, expected
+from agent.cache.lifetimes import Multipliers, hour_pays
 from agent.cache.marks import MAX_MARKS
 from agent.cache.plan import again
 from agent.cache.prices import Price
@@ -70,7 +70,8 @@ def refresh_at(
     if most_usd is None or not 0.0 < most_usd <= budget_usd or resting.tokens < price.minimum_tokens:
         return None
     costs = Multipliers(price.read, price.write_5m, price.write_1h)
-    if lengthens and resting.lifetime == "5m" and expected(cadence.odds(resting.conversation), costs).best() == "1h":
+    odds = cadence.odds(resting.conversation)
+    if lengthens and resting.lifetime == "5m" and hour_pays(odds.kept, odds.written, costs):
         return None  # once it is gone it will be written for an hour, which it could not be as long as it lives
     idle_s = max(0.0, resting.until_s - resting.asked_s)
     saved, costs_now = resting.mortal * (price.write(resting.lifetime) - price.read), resting.tokens * price.read

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
 
-from agent.cache.lifetimes import Expected
+from agent.cache.cadence import Odds
+from agent.cache.lifetimes import Multipliers, hour_pays
 from agent.cache.warmth import Cached, Digest
 from gateway.events import Lifetime
 
@@ -24,8 +25,10 @@ in front of it."""
 Marked = list[tuple[int, Lifetime]]
 """Units to mark behind, ascending, and for how long."""
 
-_LIFETIMES: tuple[Lifetime | None, ...] = (None, "5m", "1h")
-"""From the shortest."""
+_HELD = 0.4
+"""Gaps between 5 minutes and an hour that are presumed of what begins with the hour."""
+_ENOUGH = 2.0
+"""Gaps of more than an hour before which the end of a conversation is marked in any case."""
 
 
 class Unit(NamedTuple):
@@ -96,68 +99,57 @@ class Places:
         ours = max(self.head, _binding(self, self.head))
         return self.hit is not None and self.hit.unit > ours and self.hit.lifetime == "5m"
 
-    def tokens(self, start: int, end: int) -> int:
-        """Between the ends of two units; -1: the beginning."""
-        return self.upto[end] - (self.upto[start] if start >= 0 else 0) if end > start else 0
+    @property
+    def cold(self) -> bool:
+        """Whether nothing of this conversation alone is cached."""
+        return self.hit is None or self.hit.unit <= max(self.head, _binding(self, self.head))
 
 
-def auto(places: Places, shared: Expected, own: Expected, *, known: bool) -> Marked:
-    """Choose by expected cost. `known` is False if nothing is known of how often what is shared is asked for."""
-    head, end, hit = places.head, places.end, places.hit
-    front, tail = _lifetimes(places, head, end, (shared, own))
-    chosen: dict[int, Lifetime] = {}
-    inner = -1 if known or hit is not None else places.last(head - 1)
-    if front == "1h" and inner >= 0 and 2 * places.upto[inner] >= places.upto[head]:
-        # A guess, so not all is put on it: most of what is shared for an hour, the rest for 5 minutes.
-        chosen[inner], front, tail = "1h", "5m", tail and "5m"
-    if head >= 0 and (front or hit is not None):
-        chosen[head] = front or "5m"
-    if tail:
-        binding, stone = _binding(places, head), _stepping_stone(places, end)
-        if binding > head:
-            # Other conversations stand behind it as well: it must not die with the one that wrote it first.
-            chosen[binding] = front or tail
-        if stone > binding:
-            chosen[stone] = tail
-        chosen[end] = tail
-    elif hit is not None and (place := places.next(hit.unit)) > head:
-        chosen[place] = "5m"  # only read; should it be gone after all, this is the cheaper surprise
-    return _ordered(chosen)
+def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
+    """Mark the places of the plain layout, each for as long as the gaps seen so far show to be cheapest.
+
+    A conversation begins with the plain layout: an hour for what all share and for the binding, 5 minutes behind
+    them. The card and what is behind it are kept for an hour once the gaps of this conversation show that it pays,
+    and the rest for 5 minutes once they show that the hour does not.
+    """
+    if cost.write_1h == inf:
+        return fixed(places, long=False, short="5m")
+    if not own.known:
+        return fixed(places, long=True, short="5m")
+    behind: Lifetime = "1h" if not places.behind_short and hour_pays(own.kept, own.written, cost) else "5m"
+    front, binding = _begun_long(shared, cost), _begun_long(own, cost)
+    short, medium, long = own.gaps
+    # Somebody must have been there in time, or what was written at the end was hardly ever read.
+    seldom = long >= _ENOUGH and short * (1.0 - cost.read) < (medium + long) * (cost.write_5m - 1.0)
+    return _laid_out(places, front, binding, behind, ends=behind == "1h" or not seldom)
 
 
-def _lifetimes(
-    places: Places, head: int, end: int, expected: tuple[Expected, Expected]
-) -> tuple[Lifetime | None, Lifetime | None]:
-    """Choose for what is shared and for this conversation together: the first may not be the shorter one."""
-    shared, own = expected
-    hit = places.hit or Cached(-1, "5m")
-    fronts = _to_be_had(shared) if head > hit.unit else (shared.best(),)  # what is read has its lifetime already
-    tails = _to_be_had(own) if end > head else (None,)
-    tokens = places.tokens(hit.unit, head), places.tokens(max(hit.unit, head), end)
-    pairs = [
-        (tokens[0] * shared.of(front) + tokens[1] * own.of(tail), front, tail)
-        for front in fronts
-        for tail in tails
-        if not tokens[0] or _LIFETIMES.index(tail) <= _LIFETIMES.index(front)
-    ]
-    _, front, tail = min(pairs, key=lambda pair: pair[0])
-    return front, tail
-
-
-def _to_be_had(expected: Expected) -> tuple[Lifetime | None, ...]:
-    return tuple(lifetime for lifetime in _LIFETIMES if expected.of(lifetime) < inf)
+def _begun_long(odds: Odds, cost: Multipliers) -> Lifetime:
+    """Choose for a prefix that keeps its size and began with an hour."""
+    _, medium, long = odds.gaps
+    return "1h" if hour_pays(medium + _HELD, long, cost) else "5m"
 
 
 def fixed(places: Places, *, long: bool, short: Lifetime) -> Marked:
     """Follow the table: an hour for what all share and for the binding, `short` for what is behind them."""
+    front: Lifetime = "1h" if long else "5m"
+    return _laid_out(places, front, front, short if long else "5m")
+
+
+def _laid_out(places: Places, front: Lifetime, binding: Lifetime, behind: Lifetime, *, ends: bool = True) -> Marked:
+    """Mark what all share, the binding, the card, where the request before ended if that is far back, and the end.
+
+    Where that is too many the binding's mark goes: it is then written with the card. `ends`: False leaves the end
+    out as long as nothing of the conversation is cached.
+    """
     head, end = places.head, places.end
-    stone = _stepping_stone(places, end)
-    card = max((i for i, unit in enumerate(places.units) if unit.behind == "block"), default=-1)
-    behind: Lifetime = short if long else "5m"
-    chosen = {unit: behind for unit in (places.last(card) if stone < 0 else stone, end) if unit >= 0}
-    for unit in (head, _binding(places, head)):
-        if unit >= 0:
-            chosen[unit] = "1h" if long else "5m"
+    stone, bound = _stepping_stone(places, end), _binding(places, head)
+    card = places.last(max((i for i, unit in enumerate(places.units) if unit.behind == "block"), default=-1))
+    chosen = {unit: behind for unit in ((card, stone, end) if ends or not places.cold else (card,)) if unit >= 0}
+    if head >= 0:
+        chosen[head] = front
+    if bound >= 0 and (bound == card or len(chosen) < MAX_MARKS):
+        chosen[bound] = binding
     return _ordered(chosen)
 
 
@@ -187,13 +179,10 @@ def _stepping_stone(places: Places, end: int) -> int:
 
 
 def _ordered(chosen: dict[int, Lifetime]) -> Marked:
-    """Put the marks in order, none longer-lived than one in front of it, and no more than may be.
-
-    Where there are too many, the foremost goes: `auto`'s guess, without which the rest is written all the same.
-    """
+    """Put the marks in order, none longer-lived than one in front of it."""
     marks: Marked = []
     long = False
-    for unit in sorted(chosen, reverse=True)[:MAX_MARKS]:
+    for unit in sorted(chosen, reverse=True):
         long = long or chosen[unit] == "1h"
         marks.append((unit, "1h" if long else "5m"))
     return marks[::-1]

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from agent.cache.cadence import Odds
-from agent.cache.lifetimes import Multipliers, expected
+from agent.cache.lifetimes import Multipliers
 from agent.cache.marks import LOOK_BACK, Marked, Places, Unit, auto, fixed
 from agent.cache.prices import Price
 from agent.cache.warmth import Cached
@@ -66,8 +66,7 @@ def plan(
         marks = fixed(places, long=policy.long, short=policy.short)
     elif policy.kind == "auto":
         cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.long else inf)
-        behind = cost._replace(write_1h=inf) if places.behind_short else cost
-        marks = auto(places, expected(shared, cost), expected(own, behind), known=shared.known)
+        marks = auto(places, shared, own, cost)
     read = _found(places, marks, cached)
     writes = tuple((unit, lifetime) for unit, lifetime in marks if unit >= read)
     return Plan(

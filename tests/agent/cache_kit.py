@@ -70,9 +70,16 @@ def body(parts: Sequence[Part], planned: Plan) -> dict[str, Any]:
 
 
 def odds(short: float, middle: float, *, remaining: float = 20.0) -> Odds:
-    """The same after every gap."""
+    """The same after every gap, as if ten had been seen by a prefix of five times what a request adds."""
     share = (short, middle, 1.0 - short - middle)
-    return Odds(next=share, rows=(share, share, share), remaining=remaining)
+    return Odds(
+        next=share,
+        rows=(share, share, share),
+        remaining=remaining,
+        gaps=(10 * share[0], 10 * share[1], 10 * share[2]),
+        kept=50 * middle,
+        written=10 * (short + middle) + 50 * share[2],
+    )
 
 
 def make(parts: Sequence[Part], *, own: Odds, shared: Odds | None = None, cached: Sequence[Cached] = ()) -> Plan:

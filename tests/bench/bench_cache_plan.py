@@ -1,9 +1,10 @@
 """What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py [--json]`.
 
-One room of 50 messages at fixed gaps, and days of 20 rooms and 30 direct chats with two agents, judged by the
-prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant optimum (`optimum.py`) for the same
-requests: it knows when silences end, which nobody can, so talk at random cannot come near it. Beside it, the same
-requests in four other layouts.
+Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a few seeds, judged
+by the prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant optimum (`optimum.py`) for the same
+requests: it knows when silences end, which nobody can, so talk at random cannot come near it. Printed are the four
+policies: `auto`, `fixed`, all for an hour, all for 5 minutes; then the plan with money to keep warm, and layouts of
+others, for one of the days.
 """
 
 import argparse
@@ -69,6 +70,8 @@ class Talk:
     rng: random.Random
     said: list[Piece] = field(default_factory=list)
     count: int = 0
+    free_s: float = 0.0
+    """When the last turn has ended."""
 
     def turn(self, at_s: float) -> Turn:
         self._say(30, 150)
@@ -138,6 +141,117 @@ def steady_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[
             yield at
             at += rng.uniform(400, 1_800) if slow else 5 + rng.expovariate(1 / 40)
         at += rng.uniform(1.5, 4 if room else 7) * 3_600
+
+
+def conversation(rng: random.Random, name: str, agent: str, *, room: bool, shared: int, card: int, own: int) -> Talk:
+    """A room, which shares its binding with the others, or a direct chat, which has up to `own` tokens of its own."""
+    binding = Piece("binding", f"{agent} rooms", 60) if room else Piece("binding", name, rng.randint(20, own))
+    return Talk(name, agent, head(agent, shared), (binding, Piece("channel", f"card {name}", card)), rng)
+
+
+def told_at(talks: list[tuple[Talk, list[float]]], rng: random.Random, *, tools: float) -> list[Turn]:
+    """Turns at these times; so large a share of the requests is followed by one with what a tool has found."""
+    turns = []
+    for asked_s, number in sorted((asked_s, number) for number, (_, times) in enumerate(talks) for asked_s in times):
+        talk = talks[number][0]
+        at_s = max(asked_s, talk.free_s)
+        turns.append(talk.turn(at_s))
+        while rng.random() < tools:
+            at_s += rng.uniform(2, 8)
+            turns.append(talk.turn(at_s))
+        talk.free_s = at_s + 3.0
+    return sorted(turns, key=lambda turn: turn.at_s)
+
+
+def busy_hour(seed: int) -> list[Turn]:
+    """130 questions in 30 places: short talks, some of them taken up again, two silences of 6 minutes everywhere."""
+    rng = random.Random(seed)
+    silences = [rng.uniform(600, 3_200) for _ in range(2)]
+    times: list[list[float]] = [[] for _ in range(30)]
+    while sum(map(len, times)) < 130:
+        place = rng.choice(times)
+        at_s = rng.uniform(0, 3_500)
+        if place and rng.random() > 0.3:
+            continue
+        for _ in range(1 + int(rng.expovariate(1 / 4))):
+            if at_s > 3_600 or any(0 <= at_s - silence < 360 for silence in silences):
+                break
+            place.append(at_s)
+            at_s += 10 + rng.expovariate(1 / 60)
+    talks = [
+        (conversation(rng, f"p/{number}", "a", room=number % 3 > 0, shared=4_400, card=75, own=150), place)
+        for number, place in enumerate(times)
+    ]
+    return told_at(talks, rng, tools=0.06)
+
+
+def day_with_silences(seed: int) -> list[Turn]:
+    """Two agents in 30 places: bursts with hours between them, a fifth of the places slow all day long."""
+    rng = random.Random(seed)
+    talks = []
+    for number in range(30):
+        room, times = number < 12, steady_times(rng, number < 12, -7 * 3_600.0)
+        agent = f"agent{number % 2}"
+        talk = conversation(rng, f"p/{number}", agent, room=room, shared=4_000, card=rng.randint(60, 250), own=2_500)
+        talks.append((talk, [at_s for at_s in times if rng.random() < 0.5]))
+    return told_at(talks, rng, tools=0.25)
+
+
+def random_gaps(seed: int) -> list[Turn]:
+    """A day of 10 places, each with gaps of its own mean and kind: exponential, log-normal, or with a heavy tail."""
+    rng = random.Random(seed)
+    talks = []
+    for number in range(10):
+        mean_s, at_s, times = rng.choice((60, 200, 400, 900, 2_000, 5_000, 12_000)), 0.0, list[float]()
+        while at_s < DAY_S and len(times) < 120:
+            times.append(at_s)
+            exponential, tailed = rng.expovariate(1 / mean_s), 0.3 * mean_s * rng.paretovariate(1.2)
+            at_s += (exponential, mean_s * rng.lognormvariate(-0.7, 1.2), tailed)[number % 3]
+        talks.append(
+            (conversation(rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500), times)
+        )
+    return told_at(talks, rng, tools=0.25)
+
+
+def sparse_week(seed: int) -> list[Turn]:
+    """8 places that are asked something one or two times a day; every second question is followed by another."""
+    rng = random.Random(seed)
+    talks = []
+    for number in range(8):
+        at_s, times = rng.expovariate(1.5 / DAY_S), list[float]()
+        while at_s < 7 * DAY_S:
+            times.append(at_s)
+            at_s += rng.lognormvariate(5.0, 1.0) if rng.random() < 0.5 else rng.expovariate(1.5 / DAY_S)
+        talks.append(
+            (conversation(rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500), times)
+        )
+    return told_at(talks, rng, tools=0.25)
+
+
+RECORDED: dict[str, Callable[[int], list[Turn]]] = {
+    "a busy hour": busy_hour,
+    "a day with silences": day_with_silences,
+    "random gaps": random_gaps,
+    "a sparse week": sparse_week,
+}
+POLICIES = {
+    "auto": Policy(),
+    "fixed": Policy(kind="fixed"),
+    "all long": Policy(kind="fixed", short="1h"),
+    "all short": Policy(kind="fixed", long=False),
+}
+
+
+def costs(turns: list[Turn], price: Price) -> dict[str, float]:
+    """What each policy costs for these requests, and the bound, in plain input tokens."""
+    found = {}
+    for name, policy in POLICIES.items():
+        judge, keeper = Judge(price), Keeper(price, policy)
+        for turn in turns:
+            keeper(turn, judge)
+        assert not keeper.missed, f"{name}: {keeper.missed} requests were billed otherwise than predicted"
+        found[name] = judge.paid
+    return found | {"bound": best(turns, Cost(price.read, price.write_5m, price.write_1h))}
 
 
 # Layouts: from a turn to a body of the Messages API. The judge reads of a text only how long it is.
@@ -358,21 +472,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
     price = PRICES.of(arguments.model)
-    scenes = {f"one room, a message every {gap} s": room_at(gap, shared=2_000) for gap in (60, 310, 900, 3_000)}
-    scenes["a day of bursts and long silences"] = day(steady_times, seed=arguments.seed)
-    scenes["a day of talk at random"] = day(random_times, seed=arguments.seed)
-    result: dict[str, Any] = {"model": arguments.model, "read": price.read}
-    spent_s: list[float] = []
+    result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}, "layouts": {}}
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    scenes = {f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds}
+    scenes |= {f"one room, a message every {gap} s": room_at(gap, shared=2_000) for gap in (60, 310, 900, 3_000, 5_400)}
     for scene, turns in scenes.items():
-        result[scene] = {"requests": len(turns)}
-        for name, layout in layouts(price).items():
-            result[scene][name] = run(turns, layout, price)._asdict()
-            if isinstance(layout, Keeper):
-                spent_s += layout.spent_s
-                result[scene][name] |= {"mispredicted": layout.missed, "refreshed": layout.refreshed}
+        result["policies"][scene] = {"requests": len(turns)} | costs(turns, price)
+    spent_s: list[float] = []
+    turns = day(random_times, seed=arguments.seed)
+    for name, layout in layouts(price).items():
+        result["layouts"][name] = run(turns, layout, price)._asdict()
+        if isinstance(layout, Keeper):
+            spent_s += layout.spent_s
+            result["layouts"][name] |= {"mispredicted": layout.missed, "refreshed": layout.refreshed}
     result["planning_ms"] = {
         "median": statistics.median(spent_s) * 1e3,
         "p99": statistics.quantiles(spent_s, n=100)[98] * 1e3,
@@ -381,15 +497,19 @@ def main() -> None:
 
 
 def told(result: dict[str, Any]) -> str:
-    lines = [f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the clairvoyant optimum."]
-    for scene, outcomes in result.items():
-        if isinstance(outcomes, dict) and "requests" in outcomes:
-            lines.append(f"\n{scene} ({outcomes['requests']} requests)")
-            for name, each in outcomes.items():
-                if name != "requests":
-                    more = f", {each['refreshed']} refreshes" if each.get("refreshed") else ""
-                    more += f", {each['mispredicted']} mispredicted" if each.get("mispredicted") else ""
-                    lines.append(f"  {name:36} {each['ratio']:6.3f}, {each['read_share']:6.1%} read{more}")
+    lines = [f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the clairvoyant optimum.", ""]
+    lines.append(
+        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in POLICIES)}      bound  auto/best of the others"
+    )
+    for scene, found in result["policies"].items():
+        ratios = "  ".join(f"{found[name] / found['bound']:9.3f}" for name in POLICIES)
+        against = found["auto"] / min(found[name] for name in POLICIES if name != "auto")
+        lines.append(f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}")
+    lines.append("\na day of talk at random")
+    for name, each in result["layouts"].items():
+        more = f", {each['refreshed']} refreshes" if each.get("refreshed") else ""
+        more += f", {each['mispredicted']} mispredicted" if each.get("mispredicted") else ""
+        lines.append(f"  {name:36} {each['ratio']:6.3f}, {each['read_share']:6.1%} read{more}")
     times = result["planning_ms"]
     return "\n".join([*lines, f"\nplanning: {times['median']:.2f} ms, p99 {times['p99']:.2f} ms"])
 

@@ -135,7 +135,7 @@ def test_stopping_does_not_wait_for_a_refresh(tmp_path: Path) -> None:
 
 def test_a_prompt_that_is_kept_warm_keeps_its_card(tmp_path: Path) -> None:
     async def story() -> None:
-        config = CONFIG.replace("policy: fixed, long_ttl: 5m", "policy: auto")
+        config = CONFIG.replace("long_ttl: 5m", "short_ttl: 1h")
         async with garden(tmp_path, "keep_warm_usd: 5", config=config) as (made, api):
             for number in range(5):
                 await ask(made)
