@@ -382,6 +382,14 @@ class CanEdit(Protocol):
 
 
 @runtime_checkable
+class KnowsRefusals(Protocol):
+    """Knows why it is not in a room that it was configured for."""
+
+    def refusal(self, room: RoomId) -> str:
+        """Why, in one line, untrusted; empty: we are there, or it is not known. Pure and cheap."""
+
+
+@runtime_checkable
 class HasDropped(Protocol):
     """Lets go of what it hears if nobody takes it for long, because its platform tells nothing twice."""
 

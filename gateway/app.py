@@ -39,6 +39,7 @@ from gateway.ops.llm_stats import LlmStats
 from gateway.ops.mind_stats import MindStats
 from gateway.ops.onlookers import Onlookers
 from gateway.ops.operator import OperatorChannel
+from gateway.ops.outages import Outages
 from gateway.ops.report import clock_time
 from gateway.ops.stats import Stats
 from gateway.ops.watch import Watch
@@ -217,6 +218,15 @@ class _Gateway:
         )
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = Stats({name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now())
+        self.outages = Outages(
+            live,
+            self.channels,
+            self.stats,
+            clock,
+            tell=self.people.owners.tell,
+            title=lambda at: self.titles.label(at.conversation),
+        )
+        store.hear(self.outages.wrote)
         self.watch = self._watch(settings)
         live.tell(self._reloaded)
         self.runner = Runner(
@@ -386,6 +396,7 @@ class _Gateway:
             token=said.token.get_secret_value() if said.token is not None else None,
             house=lambda: self._shown(release),
             onlookers=self.onlookers,
+            look=self.outages.look,
         )
 
     def _shown(self, release: str) -> shown.House:

@@ -58,6 +58,7 @@ class Writing:
             outcome=outcome.outcome,
             text=text,
             reason=self._redact(outcome.reason),
+            failure=outcome.cause if outcome.outcome == "failed" else "",
             model=outcome.model,
             usage=outcome.usage,
             requests=outcome.requests,

@@ -140,6 +140,8 @@ class TurnEnded:
     """Model requests that were made."""
     autonomous: bool
     """Nobody asked for it."""
+    failure: str = ""
+    """Of a failed turn: the `Cause` (`agent.models.base`). Empty: it did not fail, or an older version wrote this."""
     media: tuple[MediaRef, ...] = ()
     """The images shown with the new lines, in their order: what a later prompt repeats, too."""
     accounts: tuple[Account, ...] = ()

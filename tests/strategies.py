@@ -161,6 +161,7 @@ identities = st.builds(records.IdentityLinked)
 thresholds = st.builds(records.ThresholdSet)
 rules = st.builds(records.RuleSet)
 models_chosen = st.builds(records.ModelChosen)
+named = st.builds(events.Named, at=addresses, sent=times)
 mcp_tools_approved = st.builds(records.McpToolApproved)
 limited = st.builds(records.Limited)
 audited = st.builds(records.Audited, at=st.none() | addresses)
@@ -204,6 +205,7 @@ facts: st.SearchStrategy[records.Fact] = st.one_of(
     thresholds,
     rules,
     models_chosen,
+    named,
     mcp_tools_approved,
     limited,
     audited,

@@ -170,6 +170,11 @@ class DiscordChannel:
     def inside(self, room: RoomId) -> bool | None:
         return None if self._life is None else self._directory.sees(room)
 
+    def refusal(self, room: RoomId) -> str:
+        if self._life is None or not self._directory.complete or self._directory.sees(room):
+            return ""
+        return "Discord shows no such channel or server: invite the bot to it, and let it view the channel"
+
     async def people(self, at: Address, *, most: int) -> People:
         return await self._acts.people(at, most)
 

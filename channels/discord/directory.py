@@ -56,6 +56,8 @@ class Directory:
         self._nicks: dict[str, str] = {}
         """Guild -> what we are called there, where that is another name."""
         self._guilds: dict[str, str] = {}
+        self._named_guilds: set[str] | None = None
+        """Guilds of which Discord is still to tell. None: it has not said in which we are."""
         """Guild -> its name."""
         self.places: dict[str, Place] = {}
         self._roles: dict[str, tuple[str, str]] = {}
@@ -126,6 +128,11 @@ class Directory:
         """Whether Discord has told us of that channel, or of anything in that guild."""
         return room in self.places or any(place.guild == room for place in self.places.values())
 
+    @property
+    def complete(self) -> bool:
+        """Whether Discord has told of each guild that it named when we came: until then what is missing may come."""
+        return self._named_guilds is not None and not self._named_guilds
+
     def role(self, role: str) -> str:
         """For display; empty if not known."""
         return self._roles.get(role, ("", ""))[1]
@@ -140,6 +147,8 @@ class Directory:
             case "READY":
                 self.me = snowflake(obj(data, "user"), "id") or self.me
                 self._handle = string(obj(data, "user"), "username") or self._handle
+                named = {snowflake(guild, "id") for guild in objs(data, "guilds")}
+                self._named_guilds = (self._named_guilds or set()) | (named - self._guilds.keys())
             case "GUILD_CREATE":
                 self._guild(data)
             case "GUILD_UPDATE" if string(data, "name"):
@@ -189,6 +198,8 @@ class Directory:
 
     def _guild(self, data: Json) -> None:
         guild = snowflake(data, "id")
+        if self._named_guilds is not None:
+            self._named_guilds.discard(guild)
         if not guild or flag(data, "unavailable"):
             return
         self._forget(guild)

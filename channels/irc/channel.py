@@ -140,6 +140,10 @@ class IrcChannel:
     def inside(self, room: RoomId) -> bool | None:
         return acts.inside(self._session, room) if self._session else None
 
+    def refusal(self, room: RoomId) -> str:
+        session = self._session
+        return session.presence.refusal(room, session.isupport, self._clock.monotonic()) if session else ""
+
     def audience(self, at: Address) -> Audience | None:
         session = self._session
         if at.thread is not None:

@@ -45,6 +45,17 @@ class Presence:
         """Folded rooms that we are in."""
         return sorted(self._rooms.entered)
 
+    def refusal(self, room: str, isupport: Isupport, now_s: float) -> str:
+        """Why we are not in a room; empty: we are, or nothing is known."""
+        folded = isupport.fold(room)
+        if folded in self._rooms.entered:
+            return ""
+        if folded in self._memory.barred:
+            return "it was thrown out or left, and goes back when an admin has it join"
+        refusal, at_s = self._rooms.refusals.get(folded, ""), self._rooms.retry_at_s(folded)
+        again = f"; next attempt in {max(0.0, at_s - now_s) / 60:.0f} min" if refusal and at_s is not None else ""
+        return f"{refusal}{again}"
+
     def open(self, isupport: Isupport, now_s: float) -> list[str]:
         """Ask to be let into the configured rooms, except those that we were thrown out of or left; which these are."""
         rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._memory.barred]

@@ -52,6 +52,8 @@ class Rooms:
         self._again: set[str] = set()
         """Folded; entered from the configuration, so a refusal is tried again."""
         self._later: dict[str, _Later] = {}
+        self.refusals: dict[str, str] = {}
+        """Why the server did not let us in when we asked last, by folded room."""
 
     def ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
         """The lines to send. `again`: if one is refused or not answered, it is tried again later.
@@ -74,6 +76,7 @@ class Rooms:
         if said.command == "JOIN" and mine:
             if len(self.entered) < _MOST_ENTERED:
                 self.entered.add(room)
+                self.refusals.pop(room, None)
             if later := self._later.get(room):
                 later.at_s, later.wait_s = float("inf"), 0.0
         elif (said.command == "PART" and mine) or (
@@ -89,6 +92,7 @@ class Rooms:
         self.asked -= {outcome.room for outcome in settled}
         if refusal:
             for outcome in settled:
+                self.refusals[outcome.room] = refusal
                 self._put_off(outcome.room, now_s, closed=said.command in _CLOSED)
         return settled
 
@@ -105,6 +109,11 @@ class Rooms:
         self._again.add(folded)
         later = self._later.setdefault(folded, _Later(room, 0.0, 0.0))
         later.at_s = now_s + REJOIN_S
+
+    def retry_at_s(self, room: str) -> float | None:
+        """When it (folded) is asked for again; None: it is not, or the answer is still to come."""
+        later = self._later.get(room)
+        return later.at_s if later is not None and later.at_s < float("inf") else None
 
     def give_up(self, room: str) -> None:
         """It (folded) is not to be tried again."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
-from telegram.error import TelegramError
+from telegram.error import BadRequest, Forbidden, TelegramError
 
 from channels.base import (
     Audience,
@@ -23,6 +23,7 @@ from channels.base import (
     Unreachable,
     unrecorded,
 )
+from channels.payload import string
 from channels.tasks import end
 from channels.telegram.acts import Acts
 from channels.telegram.calls import Api
@@ -35,15 +36,29 @@ from channels.telegram.outgoing import FILE_BYTES, Outgoing
 from channels.telegram.pace import Pace
 from channels.telegram.people import View
 from channels.telegram.polling import Polling
-from channels.telegram.ranks import Ranks
+from channels.telegram.ranks import ANY, Ranks
 from channels.telegram.render import CAPTION, parse, render
 from channels.telegram.trouble import Trouble
 from gateway.clock import Clock
-from gateway.events import Address, Attachment, ChannelName, EventId, Link, MessageId, PlaceNames, Post, Receipt, Sender
+from gateway.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    EventId,
+    Link,
+    MessageId,
+    PlaceNames,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+)
 from gateway.ids import new_id
 
 _LOG = logging.getLogger("reverie.telegram")
 _GOODBYE_S = 0.5
+ROOMS_S = 600.0
+"""Between two looks at the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
     "headings become bold, tables are shown as they are written."
@@ -86,6 +101,8 @@ class TelegramChannel:
         )
         self._ways: tuple[Outgoing, Extras, Acts] | None = None
         """Set while something can be sent."""
+        self._refusals: dict[RoomId, str] = {}
+        """Why Telegram does not show us a configured chat."""
         self._up: tuple[bool, bool] | None = None
         """Whether it hears, or at least can say something."""
 
@@ -102,6 +119,9 @@ class TelegramChannel:
 
     def audience(self, at: Address) -> Audience | None:
         return self._inbound.audience(at)
+
+    def refusal(self, room: RoomId) -> str:
+        return self._refusals.get(room, "") if self._ways else ""
 
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(text.dump() for text in render(post.text, first=CAPTION if post.file else None))
@@ -180,16 +200,18 @@ class TelegramChannel:
             raise Denied(f"the HTTP client cannot be set up: {error}") from None
         trouble = Trouble(api, self._clock, self._random, link)
         settling: asyncio.Task[None] | None = None
+        looking: asyncio.Task[None] | None = None
         try:
             with api.discreet():
                 await self._meet(api, trouble)
                 await self._menus.begin(api)
                 settling = asyncio.create_task(self._menus.settle())
+                looking = asyncio.create_task(self._look_at_rooms(api))
                 await self._receive(api, emit, trouble)
         finally:
             self._ways = None
             self._menus.end()
-            await end(*([settling] if settling is not None else []))
+            await end(*(task for task in (settling, looking) if task is not None))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(api.close(), _GOODBYE_S)
 
@@ -216,6 +238,24 @@ class TelegramChannel:
                 )
             await trouble.over()
             return
+
+    async def _look_at_rooms(self, api: Api) -> None:
+        """Now and then: ask for the configured chats, as what we are in may change behind our back. Never raises."""
+        while True:
+            for room in (room for room in self._config.rooms if room != ANY):
+                chat = self._inbound.chat(room)
+                url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._inbound.view.me}"
+                try:  # not by the library's method, which insists on every field
+                    told = await api.read(api.bot.request.post(url))
+                except (BadRequest, Forbidden) as error:
+                    self._refusals[RoomId(room)] = f"{api.clean(error)}: add the bot to this chat"
+                except TelegramError:
+                    continue  # nothing is known of it now
+                else:
+                    status = string(told, "status") if isinstance(told, dict) else ""
+                    gone = status in ("left", "kicked")
+                    self._refusals[RoomId(room)] = f"the bot is {status}: add it to this chat" if gone else ""
+            await self._clock.sleep(ROOMS_S)
 
     async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
         if self._config.webhook is None:

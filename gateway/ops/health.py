@@ -8,7 +8,7 @@ and a process that hangs is found out.
 import asyncio
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ class Health:
 
     ok: bool
     findings: tuple[str, ...]
-    """One line each, the bad ones if not ok."""
+    """One line each: the bad ones if not ok, and in any case what works in part only."""
 
 
 def beat_file(store: Path) -> Path:
@@ -40,14 +40,15 @@ def beat_file(store: Path) -> Path:
     return store.with_name(f"{store.name}.alive")
 
 
-async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event) -> None:
+async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event, look: Callable[[], None]) -> None:
     """Give signs of life until cancelled; then none is left to be mistaken for one.
 
-    `news`: set when a channel's state has changed, which is then told at once.
+    `news`: set when a channel's state has changed, which is then told at once. `look`: called before each sign.
     """
     file = beat_file(store)
     try:
         while True:
+            look()
             news.clear()
             with contextlib.suppress(OSError):  # read-only: then the sign is missing, and that is seen
                 _write(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
@@ -115,11 +116,12 @@ async def check(store: Path, channels: Collection[str], now: datetime) -> Health
             links = {link.channel: link for link in await reader.links() if link.at >= sign.snapshot.started}
     except StoreError as error:
         return Health(ok=False, findings=(str(error),))
-    bad = [told_problem(one) for one in sign.snapshot.problems]
+    bad = [told_problem(one) for one in sign.snapshot.problems if not one.partial]
+    less = [told_problem(one) for one in sign.snapshot.problems if one.partial]
     for name in channels:
         link = links.get(ChannelName(name))
         if link is None:
             bad.append(f"{name} has not connected yet")
         elif not link.up:
             bad.append(f"{name} is down: {link.reason}")
-    return Health(ok=not bad, findings=tuple(bad) or tuple(f"{name} is up" for name in channels))
+    return Health(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))

@@ -42,6 +42,8 @@ class Problem:
     since: datetime
     reason: str
     """One sentence for people, with what to do. Untrusted: perhaps a server's words."""
+    partial: bool = False
+    """The gateway does its work all the same, but less of it than it is configured for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class Snapshot:
     def ready(self) -> bool:
         """No problem, and everything that may be connected is: a refused channel needs the operator, not time."""
         wanted = [one.state for one in self.channels if one.state != "refused"]
-        return bool(wanted) and all(state == "up" for state in wanted) and not self.problems
+        whole = all(one.partial for one in self.problems)
+        return bool(wanted) and all(state == "up" for state in wanted) and whole
 
 
 SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
@@ -112,16 +115,25 @@ class Stats:
             self._read, self._later = now, tuple(later)
         self.changed()
 
-    def problem(self, what: str, reason: str, since: datetime) -> None:
-        """There is this problem until it is `solved`. Said again, it has another reason by now."""
+    def problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
+        """There is this problem until it is `solved`. Said again, it has another reason by now. Whether it is new."""
         before = self._problems.get(what)
-        self._problems[what] = Problem(what=what, since=since if before is None else before.since, reason=reason)
-        self.changed()
-
-    def solved(self, what: str) -> None:
-        """There is no such problem any more. One that there was not is as good."""
-        if self._problems.pop(what, None) is not None:
+        now = Problem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
+        self._problems[what] = now
+        if now != before:
             self.changed()
+        return before is None
+
+    def solved(self, what: str) -> bool:
+        """There is no such problem any more. Whether there was."""
+        if self._problems.pop(what, None) is None:
+            return False
+        self.changed()
+        return True
+
+    def problems(self, prefix: str) -> list[str]:
+        """The names of those that there are and that begin so."""
+        return [what for what in self._problems if what.startswith(prefix)]
 
     def took(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
         """These came in and were new. What comes from elsewhere is not counted."""

@@ -45,16 +45,19 @@ class Watch:
         token: str | None = None,
         house: "Callable[[], House] | None" = None,
         onlookers: Onlookers | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """`llm`, `minds`, `tools`, `limits`: None: there are no metrics of models, agents, tools or limits.
 
         `minds` and `tools` are told what the store writes. `redact` is given what metrics are labelled with. `names`,
         `token`: as `OpsSite` has them. `house`: what the API shows, asked for when somebody first asks it.
+        `look`: called every few seconds.
         """
         self._store = store
         self._clock = clock
         self._stats = stats
         self._house = house
+        self._look = look
         self.stream = Stream(clock, onlookers or Onlookers(clock), lambda: self._site.door().teller())
         self._site = OpsSite(
             pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
@@ -75,7 +78,7 @@ class Watch:
         """Until cancelled. A port that is taken is only a warning."""
         try:
             await self._server.start()
-            await beat(self._store.path, self._clock, self._stats, self._news)
+            await beat(self._store.path, self._clock, self._stats, self._news, self._look)
         finally:
             await self._server.close()
             await self.stream.close()

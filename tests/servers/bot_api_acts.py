@@ -139,6 +139,15 @@ class Acts:
         ours = [self.world.bot] if chat.admin else []
         return [{"status": "administrator", "user": person.body} for person in (*chat.administrators, *ours)]
 
+    async def get_chat_member(self, asked: Asked) -> Json:
+        """Only of the bot itself."""
+        chat = self.world.chat(asked.get("chat_id"))
+        if str(asked.get("user_id")) != str(self.world.bot.id):
+            raise ApiError(400, "Bad Request: member not found")
+        if chat.left:
+            raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
+        return {"status": "administrator" if chat.admin else "member", "user": self.world.bot.body}
+
     async def get_chat_member_count(self, asked: Asked) -> int:
         return self.world.chat(asked.get("chat_id")).members
 

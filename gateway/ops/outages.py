@@ -1,0 +1,79 @@
+"""Outages that no channel's link tells of: configured rooms that cannot be entered, and models that do not answer.
+
+Each is a problem in `Stats`, so `/ready`, `reverie health` and `reverie channels` show it. Owners are told once when
+it begins, and when a model answers again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from channels.base import Channel, KnowsRefusals
+from gateway.clock import Clock
+from gateway.events import Address, ChannelName, RoomId
+from gateway.live import Live
+from gateway.ops.stats import Stats
+from gateway.records import TurnEnded
+from gateway.store import Appended, Entry
+
+MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
+"""Causes of a failed turn that are the provider's, whatever was asked."""
+_ROOM: Final = "room:"
+
+
+class Outages:
+    """Of one gateway. `wrote` is to be told of all that the store writes."""
+
+    def __init__(
+        self,
+        live: Live,
+        channels: Mapping[ChannelName, Channel],
+        stats: Stats,
+        clock: Clock,
+        *,
+        tell: Callable[[str, str], None],
+        title: Callable[[Address], str],
+    ) -> None:
+        """`tell`: as `Owners.tell`. `title`: what people call a place."""
+        self._live = live
+        self._channels = channels
+        self._stats = stats
+        self._clock = clock
+        self._tell = tell
+        self._title = title
+
+    def look(self) -> None:
+        """Note which configured rooms cannot be entered by now. Call it every few seconds."""
+        refused = {
+            f"{_ROOM}{at.conversation}": (at, why)
+            for name, channel in list(self._channels.items())
+            if isinstance(channel, KnowsRefusals)
+            for room in self._rooms(name)
+            for at in [Address(channel=name, room=room)]
+            if (why := channel.refusal(room))
+        }
+        for what, (at, why) in refused.items():
+            text = f"{self._title(at)} cannot be entered: {why}"
+            if self._stats.problem(what, text, self._clock.now(), partial=True):
+                self._tell(what, f"{text}.")
+        for what in self._stats.problems(_ROOM):
+            if what not in refused:
+                self._stats.solved(what)
+
+    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        """These were appended to the log: the end of a turn says whether a model answered."""
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, TurnEnded) and done.fresh:
+                self._turn_ended(entry.fact)
+
+    def _turn_ended(self, turn: TurnEnded) -> None:
+        what, now = f"model:{turn.agent}", self._clock.now()
+        if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
+            text = f"No model answers {turn.agent}: {turn.reason}"
+            if self._stats.problem(what, text, now):
+                self._tell(f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again.")
+        elif turn.requests and turn.outcome != "failed" and self._stats.solved(what):
+            self._tell(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+
+    def _rooms(self, name: ChannelName) -> Sequence[RoomId]:
+        config = self._live.settings.channels.get(name)
+        return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]
