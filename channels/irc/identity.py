@@ -28,7 +28,7 @@ _FRESH_S: Final = 2.0
 _FRESH_WATCHED_S: Final = 10.0
 """For so long an answer to WHOIS counts; longer where the server tells us at once that the nick is gone."""
 _ACCOUNT: Final = "account:"
-State = Literal["known", "unknown", "other"]
+State = Literal["known", "told", "unknown", "other"]
 T = TypeVar("T")
 
 
@@ -157,7 +157,10 @@ class Identities:
         return self._now.get(chat) or target_of(chat)
 
     def whom(self, chat: RoomId, people: People, isupport: Isupport, now_s: float) -> tuple[str, State]:
-        """Whom to write to, and whether that is known to be the person. `unknown`: WHOIS would tell."""
+        """Whom to write to, and whether that is known to be the person.
+
+        `told`: WHOIS said so a moment ago, for whatever waited for that. `unknown`: WHOIS would tell.
+        """
         account = chat.partition("!")[2].removeprefix(_ACCOUNT) if f"!{_ACCOUNT}" in chat else ""
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
         names = [self.nick(chat), target_of(chat)]
@@ -166,8 +169,8 @@ class Identities:
         ask = ""
         for name in dict.fromkeys(names):
             state = self._state(name, account, userhost, people, isupport, now_s)
-            if state == "known":
-                return name, "known"
+            if state in {"known", "told"}:
+                return name, state
             ask = ask or (name if state == "unknown" else "")
         return (ask, "unknown") if ask else (names[0], "other")
 
@@ -188,7 +191,7 @@ class Identities:
         if seen is None or (not self.deaf and seen.until_s <= now_s):
             return "unknown"
         same = seen.account == account if account else _same_host(seen.userhost, userhost)
-        return "known" if same else "other"
+        return "other" if not same else "known" if self.deaf else "told"
 
     def ask(self, nick: str, isupport: Isupport) -> list[str]:
         """What to send to learn who has this nick."""

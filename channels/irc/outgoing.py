@@ -146,7 +146,7 @@ class Outgoing:
             return True
         nick, state = self.whom(item.direct.chat)
         folded = self.fold(nick)
-        if state == "known":
+        if state == "known" or (state == "told" and item.checked):
             if not self._elsewhere(item.direct.chat, folded):
                 item.nick, item.target = nick, folded
                 return True
@@ -197,7 +197,10 @@ class Outgoing:
     def told(self, nick: str) -> None:
         """The server has answered WHOIS about this (folded) nick."""
         _, items = self._asked.pop(nick, (0.0, []))
+        chats = {item.direct.chat for item in items if item.direct is not None}
         self._put_back(items)
+        for item in self._waiting:
+            item.checked = item.checked or (item.direct is not None and item.direct.chat in chats)
 
     def unanswered(self, before_s: float) -> bool:
         """Go on with what waits for an answer to WHOIS since before; whether anything does."""

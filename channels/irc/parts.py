@@ -51,6 +51,8 @@ class Item:
     """With `direct`: all of `lines`, to be written again under another nick."""
     again: int = 0
     """How often that was."""
+    checked: bool = False
+    """WHOIS was asked for it."""
     number: int = 0
     """Of two for one person the lower one goes first."""
     gone: bool = False

@@ -73,8 +73,8 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
         ([":chief!b@h JOIN #room boss :real"], ("chief", "known")),
         (["@account=boss :chief!b@h PRIVMSG reverie :hi", *_whois("boss", "mallory")], ("chief", "unknown")),
         (["@account=boss :boss!b@h PRIVMSG reverie :hi"], ("boss", "unknown")),
-        (_whois("boss", "boss"), ("boss", "known")),
-        (_whois("BOSS", "boss"), ("boss", "known")),
+        (_whois("boss", "boss"), ("boss", "told")),
+        (_whois("BOSS", "boss"), ("boss", "told")),
         (_whois("boss", "bosss"), ("boss", "other")),
         (_whois("boss"), ("boss", "other")),
         ([":s 401 reverie boss :No such nick"], ("boss", "other")),
@@ -97,7 +97,7 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
     assert told.one.ask("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
     told.hear(*_whois("boss", "boss"))
     told.now_s = 11.9
-    assert told.whom(BOSS) == ("boss", "known")
+    assert told.whom(BOSS) == ("boss", "told")
     assert told.one.ask("boss", watching) == ["WHOIS boss"]
     assert told.one.ask("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
     assert Told().one.ask("boss", Isupport()) == ["WHOIS boss"]
@@ -121,7 +121,7 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
             ],
             ("al", "other"),
         ),
-        (_whois("al", "", "a@h"), ("al", "known")),
+        (_whois("al", "", "a@h"), ("al", "told")),
         (_whois("al", "", "a@other"), ("al", "other")),
     ],
 )
@@ -212,6 +212,7 @@ async def test_a_known_nick_needs_no_question_and_an_unknown_one_is_asked_about_
         assert [line for line in ircd.clients[0].lines if line.startswith(("WHOIS", "PRIVMSG"))] == [
             "WHOIS boss",
             "PRIVMSG boss :0",
+            "WHOIS boss",
             "PRIVMSG boss :1",
         ]
         ircd.clients[0].send(":boss!b@h JOIN #room boss :real")

@@ -1,5 +1,6 @@
 """SASL against real services: Atheme behind InspIRCd."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import Denied
+from channels.base import Away, Denied
 from tests.channels.irc_kit import part, running, story
 from tests.channels.test_irc_real import Raw
 from tests.servers.ports import free_port
@@ -57,3 +58,37 @@ async def test_the_right_password_logs_in_and_a_wrong_one_stops_the_channel(tmp_
             with pytest.raises(Denied, match="904"):
                 await refused.task
             assert refused.links == [False]
+
+
+@story
+async def test_a_private_answer_waits_for_the_account_that_asked(tmp_path: Path) -> None:
+    with network(tmp_path) as port:
+        boss = await Raw.joined(port)
+        boss.say("NICK boss")
+        await boss.until(r":alice\S* NICK ")
+        boss.say("PRIVMSG NickServ :REGISTER correcthorse boss@example.org")
+        await boss.until(r":NickServ\S* NOTICE boss :.*(registered|REGISTERED)")
+        async with running(port, rooms=[]) as run:
+            await run.up()
+            boss.say("PRIVMSG reverie :the plan?")
+            asked = await run.message()
+            assert asked.at.room == "boss!account:boss"
+            await run.channel.send(part("first", room=asked.at.room))
+            await boss.until(r":reverie\S* PRIVMSG boss :first")
+            boss.say("QUIT")
+            await boss.close()
+            eve = await Raw.joined(port)
+            eve.say("NICK boss")
+            await eve.until(r":alice\S* NICK ")
+            with pytest.raises(Away, match="not logged in as boss"):
+                await run.channel.send(part("secret", room=asked.at.room))
+            waiting = asyncio.create_task(run.channel.seen(asked.at))
+            eve.say("PRIVMSG NickServ :IDENTIFY boss correcthorse")
+            await eve.until(r":NickServ\S* NOTICE boss :.*identified")
+            eve.say("NICK chief")
+            await eve.until(r":boss\S* NICK ")
+            eve.say("PRIVMSG reverie :I am back")
+            await asyncio.wait_for(waiting, 10)
+            await run.channel.send(part("for the account", room=asked.at.room))
+            await eve.until(r":reverie\S* PRIVMSG chief :for the account")
+            await eve.close()
