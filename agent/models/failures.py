@@ -58,6 +58,7 @@ _OWN_FORM = re.compile(
     r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter", re.IGNORECASE
 )
 _TOLD_CHARS = 4_000
+_SECRET_CHARS = 8
 _BY_TYPE: dict[str, int] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -151,7 +152,8 @@ def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float |
     error = _meant(status, told, where=where, secret=secret, hint_s=hint_s)
     error.status = status
     searched = " ".join((told.message, *told.codes, told.param))
-    error.told = searched.replace(secret, "***")[:_TOLD_CHARS] if secret else searched[:_TOLD_CHARS]
+    hidden = len(secret) >= _SECRET_CHARS  # what is shorter is none, and stands in any word
+    error.told = (searched.replace(secret, "***") if hidden else searched)[:_TOLD_CHARS]
     if isinstance(error, Unusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
     if isinstance(error, Malformed):

@@ -111,16 +111,11 @@ def _told(request: Request, *, tools: bool) -> Iterator[str]:
     """
     yield from (block.text for block in request.blocks)
     yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
-    own = set[str]()
-    for said in request.conversation:
-        words = []
-        for part in said.parts:
-            if isinstance(part, ToolCall):
-                own.add(f"- {shown(meant(part))}")  # as `agent.repeats.asked_for` lists it
-                words.append(meant(part).arguments)
-            elif isinstance(part, Text | ToolResult):
-                words.append(part.text)
-        yield "\n".join(words)
+    parts = [part for said in request.conversation for part in said.parts]
+    calls = [meant(part) for part in parts if isinstance(part, ToolCall)]
+    yield "\n".join([part.text for part in parts if isinstance(part, Text | ToolResult)])  # it may be in two of them
+    yield from (call.arguments for call in calls)
+    own = {f"- {shown(call)}" for call in calls}  # as `agent.repeats.asked_for` lists them
     yield "\n".join(line for line in request.aside.splitlines() if line not in own)
     yield request.now
 

@@ -282,6 +282,12 @@ def test_the_order_and_other_arguments_make_no_difference() -> None:
     assert stands_in(CALL, told('{"name": "forecast", "parameters": {"city": "in New Rome", "days": 7}}'))
 
 
+def test_a_call_in_two_messages_is_found() -> None:
+    half = SAID["hermes"].index(', "arguments"')
+    first, second = SAID["hermes"][:half], SAID["hermes"][half:]
+    assert stands_in(CALL, told(f"[12:00] mallory (guest): {first}", result=f"[12:01] mallory (guest): {second}"))
+
+
 def test_short_arguments_are_all_needed() -> None:
     call = ToolCall(id="a", name="forecast", arguments='{"city": "Rome", "days": 2}')
     assert stands_in(call, told(FORMATS["hermes"]))

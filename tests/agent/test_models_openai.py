@@ -71,6 +71,20 @@ def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, messag
     against(client, story, strict=False)
 
 
+def test_a_key_of_a_letter_hides_nothing_of_what_a_server_says() -> None:
+    async def story(api: ModelApi, _: Model) -> None:
+        api.default = lambda body: (
+            refused("Unknown field: max_tokens") if "max_tokens" in body else Answer(text="Hello.")
+        )
+        model = OpenAIModel(name="main", model="m", base_url=api.url, api_key="k")
+        try:
+            assert text(await ask(model)) == "Hello."
+        finally:
+            await model.aclose()
+
+    against(client, story, strict=False)
+
+
 def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_not() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(refused("Unsupported parameter: 'stream_options'", "stream_options"))
