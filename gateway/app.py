@@ -301,10 +301,17 @@ class _Gateway:
         )
 
     async def _propose(self, agent: str, notes: Sequence[Note]) -> None:
-        """Ask owners whether these notes may come into an agent's memory."""
+        """Ask owners whether these notes may come into an agent's memory. Only who is alone with it is shown them."""
+        told = self.equipment.live.settings.access.tell
+        alone = not told or await self.life.places.direct(Address.parse(told).conversation) is True
 
         def text(to: Address | None) -> str:
             prefix = "/" if to is None else self.people.manners.of(to.channel)
+            if to is None or not alone:
+                return (
+                    f"{len(notes)} that others had me remember wait for an owner's word: "
+                    f"`{prefix}memory pending` shows them to an owner who is alone with me."
+                )
             return render_waiting(notes, prefix, lambda place: code(self.titles.title(place), PLACE_CHARS))
 
         await self.people.owners.told(f"memory:{agent}:{notes[-1].seq}", text)

@@ -70,9 +70,11 @@ async def newest_dream(reader: Reader, agent: str) -> Dreamt | None:
 
 
 def standing(newest_first: list[Dreamt]) -> Dreamt | None:
-    """The newest dream that was not taken back."""
+    """The newest dream that changed something and was not taken back."""
     undone = 0
     for one in newest_first:
+        if one.fact.before == one.fact.after:
+            continue
         if one.fact.reason == UNDONE:
             undone += 1
         elif undone:

@@ -64,8 +64,8 @@ class Inbound:
         """What is certainly written down: to be set by whoever emits."""
         self.numbers = Numbers()
         self._titles = Titles()
-        self._public: OrderedDict[str, bool] = OrderedDict()
-        """Chat, as Telegram names it now -> whether anybody can read it, as its newest update said."""
+        self._public: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        """Chat, as Telegram names it now -> its newest update, and whether anybody can read it, as that said."""
         self._seen: Counter[str] = Counter()
         """How many pictures albums had when they were held back."""
 
@@ -93,8 +93,8 @@ class Inbound:
 
     def audience(self, at: Address) -> Audience | None:
         """Who can read what is said there. All topics of a group are its members'."""
-        public = self._public.get(self.chat(at.room))
-        return None if public is None else "everybody" if public else "room"
+        known = self._public.get(self.chat(at.room))
+        return None if known is None else "everybody" if known[1] else "room"
 
     def _learn(self, update: Json) -> None:
         """Only what has a username can be opened by anybody (core.telegram.org/bots/api#chat)."""
@@ -103,7 +103,10 @@ class Inbound:
                 chat = obj(holder, "chat")
                 number = whole(chat, "id")
                 if number is not None and raw(chat, "type") in _SHARED:
-                    self._public[str(number)] = bool(raw(chat, "username"))
+                    last, before = self._public.get(str(number), (0, False))
+                    # A webhook's updates come in any order: an older one may close a chat, and does not open it.
+                    public = bool(raw(chat, "username")) and (before or _id(update) > last)
+                    self._public[str(number)] = max(last, _id(update)), public
                     self._public.move_to_end(str(number))
         while len(self._public) > _MOST_CHATS:
             self._public.popitem(last=False)
