@@ -217,7 +217,8 @@ class Identities:
             return False
         logged_in = {"JOIN": said.param(1), "ACCOUNT": said.param(0)}.get(said.command)
         tells = account in {said.tags.get("account"), logged_in} if account else said.source.mask.endswith(f"!{who}")
-        return tells or fold(said.source.nick) in names
+        asks = said.command == "JOIN" or (said.command == "PRIVMSG" and not isupport.is_room(said.param(0)))
+        return tells or (asks and fold(said.source.nick) in names)  # what they say in a room is no news of who they are
 
 
 def absence(chat: RoomId) -> str:

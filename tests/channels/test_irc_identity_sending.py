@@ -325,6 +325,7 @@ async def test_a_sign_of_a_person_is_noticed(sign: str) -> None:
         waiting = asyncio.create_task(run.channel.seen(part("x", room=BOSS).to))
         ircd.clients[0].send(":eve!e@h JOIN #room * :real")
         ircd.clients[0].send(":boss!b@h QUIT :bye")
+        ircd.clients[0].send(":boss!e@h PRIVMSG #room :I am another")
         await settled(ircd.clients[0], "others")
         assert not waiting.done()
         ircd.clients[0].raw(sign.encode() + b"\r\n")
