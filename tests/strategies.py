@@ -45,6 +45,12 @@ reactions = st.builds(events.Reacted, at=addresses, sender=senders, sent=times)
 memberships = st.builds(
     events.Membership, at=addresses, sender=senders, sent=times, subject=st.none() | texts, text=st.none() | texts
 )
+named = st.builds(
+    events.Named,
+    at=addresses,
+    names=st.builds(events.PlaceNames, room=st.none() | texts, person=st.none() | texts, topic=st.none() | texts),
+    sent=times,
+)
 commands = st.builds(events.Command, at=addresses, sender=senders, sent=times)
 links = st.builds(events.Link, sent=times)
 alarms = st.builds(
@@ -60,7 +66,7 @@ finished = st.builds(events.Finished, sent=times, at=st.none() | addresses)
 deliveries = st.builds(events.Delivery, at=addresses, sent=times)
 
 notifications: st.SearchStrategy[events.Notification] = st.one_of(
-    messages, edits, deletions, reactions, memberships, commands, links, alarms, finished, deliveries
+    messages, edits, deletions, reactions, memberships, named, commands, links, alarms, finished, deliveries
 )
 """Every notification."""
 
