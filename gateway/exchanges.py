@@ -4,6 +4,7 @@ A bot that the operator listed is answered, but not for ever: what it says to us
 person speaking in between, is at last only context. A program that carries no mark of a bot is known by how it answers.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -63,24 +64,33 @@ class Exchanges:
             self._counts.popitem(last=False)
 
 
-START_ROUNDS: Final = 6
-"""Answers in a row that no person gives like this: then it is a program, whatever its platform says of it."""
-AGAIN_ROUNDS: Final = 2
+START: Final = 40
+"""Of what rounds in a row count: then it is a program, whatever its platform says of it."""
+AGAIN: Final = 14
 """The same after it was found out once."""
-SURE, UNSURE = 2, 1
-"""What a round counts; unsure is who may have written ahead, so it takes twice as many."""
+REPEATED: Final = 7
+"""What a round counts in which somebody says at once what was said before: six are enough."""
+PERHAPS_REPEATED: Final = 3
+"""The same within seconds: a person who plays a game may do so for a while."""
+ALIKE: Final = 2
+"""Nearly the same words as before, at once."""
+FAST: Final = 1
+"""Other words, but faster than anybody reads or types: who writes ahead of our answers may seem so for a while."""
 REACTION_S: Final = 0.7
 """Nobody reads a line and answers it faster."""
 PACE_CHARS_S: Final = 20.0
 """Nobody types faster for long: 240 words a minute."""
 LONG_CHARS: Final = 40
 """Shorter lines say nothing about the pace of typing."""
-SAME_S: Final = 1.5
-"""Who answers each line as fast as this, always with nearly the same words, does not read them."""
-PERHAPS_SAME_S: Final = 4.0
-"""The same, but a person who plays a game may be as fast for a while."""
+AT_ONCE_S: Final = 1.5
+"""Who says the same again as fast as this has not read our line."""
+SECONDS_S: Final = 4.0
+"""Who does so time after time hardly reads it."""
+REMEMBERED: Final = 2
+"""Of what somebody said last."""
 SAME_RATIO: Final = 0.9
 COMPARED_CHARS: Final = 400
+_WORDS: Final = re.compile(r"\w+")
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 3_600.0
 CALM_S: Final = 3_600.0
@@ -102,9 +112,9 @@ class _Talk:
     """Between us and one sender in one conversation. Times are monotonic, in seconds."""
 
     rounds: int = 0
-    """Answers of theirs in a row that no person would give, each as `SURE` or `UNSURE`."""
-    said: str = ""
-    """What they said last."""
+    """What their last answers in a row count that no person would give so."""
+    said: tuple[str, ...] = ()
+    """What they said last, the newest at the end."""
     said_s: float = -inf
     paused: int = 0
     """How often they were found out."""
@@ -148,8 +158,8 @@ class Loops:
         if ours_s > talk.said_s:  # else it is more of what they said before
             counts = _like_a_program(talk, text, now_s - ours_s, now_s, ours)
             talk.rounds = talk.rounds + counts if counts else 0
-        talk.said, talk.said_s = text[:COMPARED_CHARS], now_s
-        if talk.rounds < SURE * (AGAIN_ROUNDS if talk.paused else START_ROUNDS):
+        talk.said, talk.said_s = (*talk.said, _plain(text))[-REMEMBERED:], now_s
+        if talk.rounds < (AGAIN if talk.paused else START):
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.paused, LONGEST_PAUSE_S)
         talk.rounds, talk.paused, talk.until_s = 0, talk.paused + 1, now_s + pause_s
@@ -157,21 +167,22 @@ class Loops:
 
 
 def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: str) -> int:
-    """What this round counts: nobody reads our line and writes this in that time. `after_s`: after our line.
+    """What this round counts. 0: a person may have read our line and written this. `after_s`: after our line."""
+    said, before = _plain(text), (*talk.said, _plain(ours))
+    if said in before and after_s <= SECONDS_S:
+        return REPEATED if after_s <= AT_ONCE_S else PERHAPS_REPEATED
+    if after_s <= AT_ONCE_S and any(_alike(said, one) for one in before[-2:]):
+        return ALIKE
+    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.said_s, 0.001) > PACE_CHARS_S
+    return FAST if typed or after_s <= REACTION_S else 0
 
-    Whoever writes ahead, without waiting for our lines, had the time since their own last line to type.
-    """
-    if len(text) >= LONG_CHARS and len(text) / max(now_s - talk.said_s, 0.001) > PACE_CHARS_S:
-        return SURE
-    if after_s <= PERHAPS_SAME_S and any(_similar(text, one) for one in (talk.said, ours) if one):
-        return SURE if after_s <= SAME_S else UNSURE
-    return UNSURE if after_s <= REACTION_S else 0
+
+def _plain(text: str) -> str:
+    """The words alone."""
+    return " ".join(_WORDS.findall(text[:COMPARED_CHARS].casefold())) or text[:COMPARED_CHARS]
 
 
-def _similar(one: str, other: str) -> bool:
-    one, other = one[:COMPARED_CHARS].casefold(), other[:COMPARED_CHARS].casefold()
-    if one == other:
-        return True
+def _alike(one: str, other: str) -> bool:
     shortest, longest = sorted((len(one), len(other)))
     if not longest or shortest / longest < SAME_RATIO:
         return False

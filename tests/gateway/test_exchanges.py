@@ -28,7 +28,7 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.exchanges import AGAIN_ROUNDS, CONVERSATIONS, SAME_S, START_ROUNDS, Exchanges, Loops, Pause
+from gateway.exchanges import AGAIN, AT_ONCE_S, CONVERSATIONS, REPEATED, START, Exchanges, Loops, Pause
 from gateway.records import Judged
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE, Running, Screen, running
@@ -262,30 +262,30 @@ def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) 
     chat = Chat()
     for _ in range(100):
         chat.theirs("Pardon?", after_s=after_s)
-    assert chat.answered <= (START_ROUNDS + 3 * AGAIN_ROUNDS) * (1 if after_s < SAME_S else 2)
+    assert chat.answered <= (START + 3 * AGAIN) / REPEATED * (1 if after_s < AT_ONCE_S else 3)
     assert [pause.left_s for pause in chat.pauses if pause.begins][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
     assert sum(pause.first for pause in chat.pauses) == 1
 
 
 def test_who_writes_long_lines_faster_than_anybody_types_is_a_program() -> None:
     chat = Chat()
-    for number in range(30):
-        chat.theirs(f"{number} " + "an answer of its own each time, by another model " * 6, after_s=5.0)
-    assert chat.answered <= START_ROUNDS + 2 * AGAIN_ROUNDS
+    for number in range(100):
+        chat.theirs(f"{number**5:x} an answer of its own each time by another model {number**9:x} " * 3, after_s=5.0)
+    assert chat.answered <= START + 3 * AGAIN
 
 
 def test_who_answers_before_anybody_could_read_is_a_program_whatever_it_says() -> None:
     chat = Chat()
-    for number in range(60):
+    for number in range(200):
         chat.theirs(f"{number} {number**3:x}", after_s=0.2)
-    assert chat.answered <= 2 * START_ROUNDS
+    assert chat.answered <= START + 1
 
 
 def test_who_repeats_our_words_is_a_program() -> None:
     chat = Chat()
     for number in range(30):
         chat.theirs(f"line {number - 1} of mine and yours", after_s=1.0, answer=f"line {number} of mine and yours")
-    assert chat.answered <= START_ROUNDS + 2 * AGAIN_ROUNDS
+    assert chat.answered <= (START + 2 * AGAIN) / REPEATED + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -327,7 +327,7 @@ def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() ->
         pauses.append(chat.pauses[-1].left_s)
     assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
     chat.now_s += 3 * 3_600.0
-    assert [chat.theirs("Pardon?", after_s=0.1) for _ in range(START_ROUNDS)].count(True) == START_ROUNDS
+    assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(START // REPEATED + 1))
 
 
 def test_what_others_say_in_between_does_not_hide_it() -> None:
