@@ -21,6 +21,7 @@ from gateway.commands.suggest import Suggestions
 from gateway.control import listen
 from gateway.correlation import entitle
 from gateway.desks import Desks, House
+from gateway.doubts import notice
 from gateway.equipment import Equipment, equip
 from gateway.events import Address, Alarm, ChannelName, Notification, Sender
 from gateway.fleet import Fleet
@@ -326,6 +327,7 @@ class _Gateway:
             judge=self.life.inward.judge,
             arrived=self.inbox.arrived,
             redact=self.redact,
+            doubt=lambda post, marks_replies: notice(self.store, post, marks_replies=marks_replies),
         )
 
     def _reloaded(self, came: Reloaded) -> None:

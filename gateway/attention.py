@@ -164,8 +164,8 @@ def _is_told(event: Notification) -> bool:
             return bool(event.changed)
         case Reacted():
             return event.added
-        case Delivery():  # who is told that one is uncertain may say it again, and then it may stand there twice
-            return event.state == "failed"
+        case Delivery():
+            return event.state != "sent"
         case _:
             return False
 

@@ -11,6 +11,10 @@ Pieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
 """As `agent.brief.Line.happened`."""
 
 HAPPENED: Final = (Alarm, Finished, Reacted, Delivery, Link, Named)
+DOUBT: Final = (
+    'may or may not have been delivered (whoever waited for it may say "again" to see it once more; '
+    "do not repeat it unasked)"
+)
 SNIPPET_CHARS: Final = 80
 """Of a post of ours: enough to know it again."""
 
@@ -28,7 +32,7 @@ def tale(event: Happened, post: str = "") -> Pieces:
             return (*reaction, *_because(" to your message", post[:SNIPPET_CHARS]))
         case Delivery():
             which: Pieces = (("quoted", post[:SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
-            known = "could not be delivered" if event.state == "failed" else "may or may not have been delivered"
+            known = "could not be delivered" if event.state == "failed" else DOUBT
             return (("own", "your message "), *which, *_because(known, event.reason))
         case Named():
             return _renamed(event)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -20,15 +20,17 @@ from gateway import retry
 from gateway.attempt import Attempt, bug
 from gateway.clock import Clock
 from gateway.correlation import concerning
-from gateway.events import Address, ChannelName, ConversationId, Delivery, EventId, Post, Receipt
+from gateway.events import Address, ChannelName, ConversationId, Delivery, EventId, Post, PostKey, Receipt
 from gateway.inbox import Arrival
 from gateway.outfiles import OutFiles
-from gateway.records import Fact, Judged, PartEnded, key_of
+from gateway.records import Fact, Judged, PartEnded, Queued, key_of
 from gateway.redaction import Redact, Redactor
 from gateway.store import Entry, OutboxPart, OutboxPost, Store
 
 logger = logging.getLogger("reverie.outbox")
 
+DOUBT_S = 60.0
+"""A notice that an answer may not have arrived waits so long, or until something else is to be said there."""
 LOST_IN_CRASH = "the process ended while this part was being sent"
 SETTLE_S = 1.0
 """After its channel has ended, an attempt gets this long to write down what became of it."""
@@ -48,12 +50,14 @@ class Outbox:
         judge: Callable[[Delivery], Judged | None] = lambda _: None,
         arrived: Callable[[Arrival], None] = lambda _: None,
         redact: Redact | None = None,
+        doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
         """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
 
         `files`: None, if nobody else puts any there. `judge` says what becomes of a delivery of what a turn said that
         did not go well (None: nothing), which is written down with it; `arrived` is called if it is due. Of what the
-        machine itself says nobody is told. `redact` is given every text that goes out.
+        machine itself says nobody is told. `redact` is given every text that goes out. `doubt`: what whoever waited for
+        a post is told because it may not have arrived (`doubts.notice`); None: nothing.
         """
         self._store = store
         self._channels = channels
@@ -63,6 +67,9 @@ class Outbox:
         self._judged = judge
         self._arrived = arrived
         self._redact = redact or Redactor()
+        self._doubt = doubt
+        self._held: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
+        """The notice that waits in a place; set: it waits no longer."""
         self._links: dict[ChannelName, asyncio.Event] = {}
         """Set while it is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
@@ -96,6 +103,8 @@ class Outbox:
             return  # the store has it: the next process delivers it
         place = item.post.to.conversation
         self._queues.setdefault(place, deque()).append(item)
+        if place in self._held:
+            self._held[place][1].set()
         if place not in self._workers:
             self._workers[place] = self._spawn(self._work(place))
 
@@ -117,6 +126,8 @@ class Outbox:
         """
         named = {place for place in self._workers if Address.parse(place).channel == channel}
         working = [self._workers[place] for place in named - self._away]
+        for place in named & self._held.keys():
+            self._held[place][1].set()
         if working and self._link(channel).is_set():
             await asyncio.wait(working, timeout=grace_s)
         self.link(channel, up=False)
@@ -125,6 +136,8 @@ class Outbox:
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
+        for _, held in self._held.values():
+            held.set()
         if working := self._working():
             await asyncio.wait(working, timeout=grace_s)
         self._stopping = True
@@ -145,12 +158,26 @@ class Outbox:
         queue = self._queues[place]
         try:
             while queue and not self._stopping:
+                if not await self._due(place, queue):
+                    return
                 with concerning(conversation=place, post=queue[0].post.key):
                     await self._deliver(queue[0])
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
         finally:
+            self._held.pop(place, None)
             del self._workers[place], self._queues[place]
+
+    async def _due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
+        """Let a notice wait for company, or for its time. False: we stop."""
+        item = queue[0]
+        if place in self._held and self._held[place][0] == item.post.key:
+            if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await within(self._clock, left_s, self._held[place][1].wait())
+            if not self._stopping:
+                del self._held[place]
+        return not self._stopping
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
@@ -258,7 +285,7 @@ class Outbox:
 
     async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
         now, place = self._clock.now(), post.to.conversation
-        entries, told = list[Entry](), list[Entry]()
+        entries, told, queued = list[Entry](), list[Entry](), dict[int, Post]()
         for fact in facts:
             key = key_of(fact) if isinstance(fact, Delivery) else None
             entries.append(entry := Entry(fact=fact, at=now, conversation=place, key=key))
@@ -266,10 +293,38 @@ class Outbox:
                 judged = self._judged(fact)
                 if judged is not None:
                     told.append(Entry(fact=judged, at=now, conversation=place, cause=entry))
+            if isinstance(fact, Delivery) and fact.state == "uncertain" and (doubt := await self._doubted(post)):
+                queued[len(told)] = doubt
+                told.append(
+                    Entry(fact=Queued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry)
+                )
         written = await self._store.append([*entries, *told])
+        for index, doubt in queued.items():
+            if (done := written[len(entries) + index]).fresh:
+                self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
         for one, entry in zip(written[len(entries) :], told, strict=True):
             if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.fresh:
                 self._arrived(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
+
+    async def _doubted(self, post: Post) -> Post | None:
+        """What is to be said of it, unless that is to be said there already."""
+        if self._doubt is None or post.to.conversation in self._held:
+            return None
+        channel = self._channels.get(post.to.channel)
+        return await self._doubt(post, channel is not None and channel.capabilities.replies)
+
+    def _put_next(self, item: OutboxPost) -> None:
+        """Deliver it before all else that waits there: it is about what was said last."""
+        place = item.post.to.conversation
+        if self._stopping:
+            return
+        if waiting := self._queues.get(place):
+            waiting.insert(1, item)
+        else:
+            self.put(item)
+        held = self._held[place] = item.post.key, asyncio.Event()
+        if len(self._queues[place]) > 2:  # noqa: PLR2004 - it, what was said last, and something else
+            held[1].set()
 
     async def _of_a_turn(self, post: Post) -> bool:
         """Whether it is what a turn said: else it answers a command, and no agent knows of it."""

@@ -22,6 +22,7 @@ from gateway.commands.pace import Pace
 from gateway.commands.table import BY_NAME, Row
 from gateway.commands.words import Unfit, typed
 from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.doubts import doubtful
 from gateway.events import ChannelName, Command, Message, MessageId, Post, PostKey
 from gateway.ops.report import clock_time, span
 from gateway.records import LOW, Judged, key_of
@@ -98,6 +99,8 @@ class Desk:
             return False
         try:
             async with asyncio.timeout(ANSWER_S):
+                if command.name == "again":
+                    return bool(await doubtful(self._world.reader, command.at.conversation))
                 page = await handlers.next_page(self._world, command, look_back=1)
                 if page is not None and read.overheard:
                     (newest,) = await self._world.reader.newest(1, kinds=["post"], conversation=command.at.conversation)

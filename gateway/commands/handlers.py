@@ -13,6 +13,7 @@ from gateway.commands import approve, context, help  # noqa: A004 - it is what i
 from gateway.commands.parse import nearest
 from gateway.commands.table import BY_NAME, TABLE
 from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.doubts import doubtful
 from gateway.events import Address, Command, ConversationId, Post, SenderId
 from gateway.ops.report import clock_time, span, told
 from gateway.standing import ADMINS, RANKS
@@ -167,6 +168,12 @@ async def more(ask: Ask, world: World) -> str | Answer:
     return Answer(text=post.text, page=post.page + 1, private=post.private)
 
 
+async def again(ask: Ask, world: World) -> str:
+    """What may not have arrived, word for word."""
+    posts = await doubtful(world.reader, ask.command.at.conversation)
+    return "\n\n".join(post.text for post in posts) or "Nothing that I said here is in doubt."
+
+
 async def next_page(world: World, command: Command, *, look_back: int = SHOWN_POSTS) -> Post | None:
     """The last long answer among the newest posts there, if not all of it has been shown.
 
@@ -201,6 +208,7 @@ HANDLERS: dict[str, Handler] = {
     "whoami": whoami,
     "status": status,
     "more": more,
+    "again": again,
     "version": version,
     "usage": usage,
     "cache": cache,

@@ -2,7 +2,7 @@
 
 A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own name in it.
 Some things are understood without a prefix when they are said to the bot and nothing else is: `more` (in a room also
-said to nobody, behind a page of a long answer), the question
+said to nobody, behind a page of a long answer), `again`, the question
 whether it is a person, and what is word for word a command of the table (`reverie: dmn pause`).
 """
 
@@ -18,7 +18,7 @@ from gateway.events import Command, EventId, Message
 _CALLED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
 """`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
-_MORE = re.compile(r"(?:please,?\s+)?more(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
+_MORE = re.compile(r"(?:please,?\s+)?(more|again)(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
 _QUESTION_CHARS = 120
 """A question that is asked in passing is part of a conversation; this one is short."""
 
@@ -81,8 +81,8 @@ def read(message: Message, prefix: str, rows: Mapping[str, Row], ours: Collectio
         name = found[1].lower()
         if name in rows or message.kind == "direct":
             return Read(command=_command(message, name, (found[2] or "").strip()))
-    if _MORE.fullmatch(said):
-        return Read(command=_command(message, "more", ""), only_if_more=True, overheard=not addressed)
+    if (word := _MORE.fullmatch(said)) and (addressed or word[1].lower() == "more"):
+        return Read(command=_command(message, word[1].lower(), ""), only_if_more=True, overheard=not addressed)
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(said):
         return Read(command=_command(message, "about", ""))

@@ -142,6 +142,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(name="whoami", group="me and you", summary="Who you are to me, and why.", private=True),
     Row(name="status", group="how I run", summary="Where I am connected, what answers, and what I am doing."),
     Row(name="more", group="me and you", summary="The next page of my last long answer here."),
+    Row(name="again", group="me and you", summary="Repeat an answer of mine that may not have arrived here."),
     Row(name="version", group="me and you", summary="Which version of Reverie this is."),
     Row(
         name="link",

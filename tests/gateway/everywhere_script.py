@@ -30,6 +30,7 @@ ME_AND_YOU: Final[Sequence[Line]] = (
     ),
     Use(command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}),
     Use(command="more", where="alone", says="nothing more to show", on={IRC: "command"}),
+    Use(command="again", where="alone", says="Nothing that I said here is in doubt"),
 )
 CONVERSATION: Final[Sequence[Line]] = (
     Say(text="hello there", says=_ANSWER),

@@ -8,7 +8,7 @@ which line owes an answer, and the wire says how often it got one.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gateway.events import Address, ConversationId, Delivery, Message, Post
@@ -17,6 +17,8 @@ from gateway.store import Stored
 
 TOKEN = re.compile(r"\bt\d+z\b")
 MARK = re.compile(r"^r(\d+)\.(\d+)\b")
+DOUBT = "may not have reached you"
+"""Stands in the machine's own word on an answer that is uncertain: said again for each such answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class _Log:
                 case TurnEnded(covers=covers):
                     for seq in covers:
                         self.covering.setdefault(seq, []).append(entry)
-                case Queued(post=whole):
+                case Queued(post=whole) if DOUBT not in whole.text:
                     posts.append(whole)
                 case Sending(post=post, part=part) as sending:
                     bodies[post] = sending.bodies or bodies[post]
@@ -123,6 +125,7 @@ class _Log:
 def judge(evidence: Evidence) -> Verdict:
     """Hold what was promised against what happened."""
     log, verdict = _Log(evidence.entries), Verdict()
+    evidence = replace(evidence, wire=[shown for shown in evidence.wire if DOUBT not in shown.text])
     verdict.reasons = log.reasons
     _lines(log, evidence, verdict)
     _parts(log, evidence.wire, verdict)

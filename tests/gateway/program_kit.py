@@ -22,7 +22,7 @@ from gateway.clock import Clock
 from gateway.records import NORMAL, Fact
 from gateway.settings_load import parse
 from gateway.store import Missing, Store, Stored
-from tests.gateway.kill_judge import TOKEN, Asked
+from tests.gateway.kill_judge import DOUBT, TOKEN, Asked
 from tests.gateway.kit import UNHURRIED
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
@@ -150,7 +150,8 @@ class Program:
     async def _dealt_with(self) -> bool:
         with contextlib.suppress(Missing):
             async with await Store.open_readonly(self.store) as reader:
-                return not await reader.outbox() and not await reader.due(NORMAL)  # what is low waits for the next turn
+                waits = [one for one in await reader.outbox() if DOUBT not in one.post.text]  # that waits for company
+                return not waits and not await reader.due(NORMAL)  # what is low waits for the next turn
         return False
 
     async def entries(self) -> list[Stored]:

@@ -120,7 +120,7 @@ def test_types(event: Notification, dotted: str) -> None:
         (replace(ALARM, at=AT), "off", 2, "noted"),
         (FINISHED, "all", 1, "due"),
         (FAILED, "all", 1, "due"),
-        (replace(FAILED, state="uncertain"), "all", 1, "noted"),
+        (replace(FAILED, state="uncertain"), "all", 1, "due"),
         (replace(FAILED, state="sent"), "all", 1, "noted"),
     ],
 )

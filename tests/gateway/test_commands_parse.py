@@ -195,7 +195,7 @@ def test_the_table_is_whole() -> None:
         assert row.name.islower()
 
 
-GUEST = {"help", "about", "whoami", "status", "more", "version", "link"}
+GUEST = {"help", "about", "whoami", "status", "more", "again", "version", "link"}
 MEMBER = {"usage", "tools"}
 OWN = {"new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
 ADMIN = {row.name for row in TABLE} - GUEST - MEMBER - OWN

@@ -69,7 +69,10 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
         assert (reports.outcome, reports.requests, len(reports.covers)) == ("silent", 0, 2)
         assert desk.told().splitlines() == [
             '[2026-11-21 12:00] (ann reacted with + to your message: "Dig first.")',
-            '[2026-11-21 12:00] (your message "Dig first." may or may not have been delivered: "cut")',
+            (
+                '[2026-11-21 12:00] (your message "Dig first." may or may not have been delivered '
+                '(whoever waited for it may say "again" to see it once more; do not repeat it unasked): "cut")'
+            ),
             '[2026-11-21 12:00] (ann reacted with - to your message: "Dig first.")',
             "[2026-11-21 12:00] ann (guest): thanks",
         ]

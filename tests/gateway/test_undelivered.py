@@ -43,7 +43,7 @@ COMMAND = Entry(fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", ar
     ("end", "post", "cause", "state", "told"),
     [
         (Rejected("no such nick"), POST, TURN, "failed", True),
-        (Uncertain("cut"), POST, TURN, "uncertain", False),
+        (Uncertain("cut"), POST, TURN, "uncertain", True),
         (None, POST, TURN, "sent", False),
         (Rejected("no such nick"), POST, COMMAND, "failed", False),
         (Rejected("too old"), replace(POST, private=True), COMMAND, "failed", False),
