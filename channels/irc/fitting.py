@@ -24,7 +24,8 @@ def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple
     """All of its pages, as messages."""
     target = target_of(post.to.room, post.to.thread)
     surely = surely_bytes(config.nick, target)
-    page_lines = 0 if post.style == "notice" else config.page_lines  # who approves must have seen all of it
+    # Who is asked to approve something must have seen all of it.
+    page_lines = 0 if post.style == "notice" and not post.private else config.page_lines
     most = body_bytes if is_direct(post.to.room) else _line_bytes  # what is for one person goes line by line
     nick = session.nick if session else config.nick
     more = f"{nick}: more" if is_room(post.to.room) else "more"  # what always works there, with any command prefix

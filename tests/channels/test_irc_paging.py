@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,3 +93,11 @@ def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
     assert len(pages_of(text, 64, 400, 10)) == 1
     assert len(pages_of(text, 400, 64, 10)) == 1
     assert pages_of(text, 64, 90, 10) == pages_of(text, 64, 64, 10), "pages do not depend on our mask"
+
+
+def test_a_notice_is_never_cut_into_pages_for_who_approves_must_have_seen_all_of_it() -> None:
+    notice = replace(post("\n".join(numbered(0, 40))), style="notice")
+    assert channel().pages(notice) == 1
+    assert channel().pages(replace(notice, private=True)) > 1, "an answer that is long for its own sake"
+    shown = "\n".join(channel().split(notice))
+    assert all(line in shown for line in numbered(0, 40))
