@@ -16,6 +16,7 @@ from gateway.fates import Fate, fates
 from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
 from gateway.store import rebuild
 from tests.gateway.cut_kit import Script, Steps, cutting, live
+from tests.gateway.kit import UNHURRIED
 from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
 from tests.gateway.simulated import JumpingClock, simulate
 
@@ -23,6 +24,7 @@ END_S: Final = 3_000.0
 LAST: Final = 60
 """Durable steps that are tried; the story has a few less."""
 MEMORY: Final = "- ann likes tea\n"
+OWNERS: Final = [f"{TELEGRAM}:olga", f"{TELEGRAM}:ann"]
 
 
 def answer(ask: Ask) -> Say:
@@ -85,6 +87,12 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         monkeypatch.setattr(app, "Store", cutting(steps))
         made = settings(
             folder,
+            # Of what others have it remember no dream is made.
+            access={
+                "dm": "open",
+                "rates": UNHURRIED,
+                "roles": {"owner": [f"{TELEGRAM}:{who}" for who in ("olga", "ann")]},
+            },
             dmn={"resting": 60.0, "dream_tokens": 10},
             attention={"coalesce": 1.5, "salience": {"keywords": ["outage"]}},
         )

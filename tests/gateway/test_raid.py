@@ -68,7 +68,7 @@ def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Pat
         brain = Brain(clock)
         made = settings(
             tmp_path,
-            bindings=[{"match": {"channel": "*"}, "listen": listen}],
+            bindings=[{"private": False, "listen": listen}],
             attention={"coalesce": COALESCE_S, "salience": SALIENT},
         )
         async with world(made, clock, brain) as gateway:
@@ -95,7 +95,7 @@ def test_nobody_waits_for_an_agent_that_is_busy_with_the_raid(tmp_path: Path) ->
         brain = Brain(clock, slow)
         made = settings(
             tmp_path,
-            bindings=[{"match": {"channel": "*"}}],
+            bindings=[{"private": False}],
             attention={"coalesce": COALESCE_S, "salience": SALIENT},
             dmn={"resting": 10.0},
         )
@@ -120,7 +120,7 @@ def test_what_the_worst_raids_cost(tmp_path: Path, who: str, most: int) -> None:
     async def story(clock: JumpingClock) -> None:
         brain = Brain(clock, lambda _: Say(text="ok", takes_s=2.0))
         listen = "all" if who == "listen: all" else "mention"
-        bindings = [{"match": {"channel": "*"}, "listen": listen}]
+        bindings = [{"private": False, "listen": listen}]
         async with world(settings(tmp_path, bindings=bindings), clock, brain) as gateway:
             await clock.sleep(10)
             begun, wrote = clock.monotonic(), dict[str, float]()
