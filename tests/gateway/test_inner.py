@@ -200,6 +200,25 @@ def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(t
     told()
 
 
+def test_what_a_guest_says_in_one_room_is_answered_there_and_makes_it_speak_in_no_other(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        calls = tuple(
+            ("send_message", f'{{"address":"{address}","text":"hear ye"}}') for address in (LOBBY, "console/hall")
+        )
+        rules = (Rule(match="## console/hall", calls=(*calls, ("yield_to_user", "{}"))), REST)
+        async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
+            await gateway.console.say("an outage, tell the lobby", sender="bob", room="hall")
+            (turn,) = await ended(gateway, 1)
+        elsewhere, here = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
+        assert "words of a guest are in view here" in elsewhere.result
+        assert (elsewhere.error, here.error) == (True, False)
+        assert (gateway.screen.said("lobby"), gateway.screen.said("hall")) == ([], ["hear ye"])
+        assert turn.least_role == "guest"
+
+    told()
+
+
 def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
     @story
     async def told() -> None:

@@ -2,6 +2,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gateway.events import Called, ConversationId, Shown, Step, Usage
+from gateway.labels import UNKNOWN, Label
 from gateway.past import PastTurn, View
 from gateway.records import Folded, Seq, TurnEnded, TurnId
 from gateway.views import KEPT_CONVERSATIONS, Past
@@ -35,6 +36,19 @@ def test_a_view_that_is_taken_and_not_kept_again_must_be_read_from_the_log() -> 
     (turn,) = view.turns
     assert (turn.seq, turn.exchange.reply, turn.tokens > 0) == (3, "Hi.", True)
     assert past.take(place) is None
+
+
+def test_a_view_has_the_label_of_all_whose_words_are_in_it() -> None:
+    olga = PastTurn.of(Seq(3), replace(ended("Hi."), least_role="owner"), WHEN)
+    page = PastTurn.of(Seq(4), replace(ended("Hi."), least_role="owner", foreign="web_fetch"), WHEN)
+    mia = PastTurn.of(Seq(5), replace(ended("Hi."), least_role="member"), WHEN)
+    head = Folded(start=Seq(3), reason="", head="There was more.", least_role="guest", foreign="an attachment")
+    assert View().label == View(turns=(olga,)).label == Label("owner", "")
+    assert View(turns=(olga, page, mia)).label == Label("member", "web_fetch")
+    assert View(fold=head).label == View(turns=(olga, page), fold=head).label == Label("guest", "an attachment")
+    assert View(turns=(olga,), fold=replace(head, head="")).label == Label("owner", "")
+    assert View(fold=replace(head, least_role="", foreign="")).label == UNKNOWN  # of an earlier version
+    assert View(turns=(PastTurn.of(Seq(3), ended("Hi."), WHEN),)).label == UNKNOWN
 
 
 def test_only_the_conversations_that_were_active_last_are_kept() -> None:
