@@ -16,7 +16,7 @@ GOLDEN = {
     "foraging": "55a30771c459fbc2",
     "resting": "0cf4acde9f88cfcf",
     "stored": "e331ee7d1be37f8a",
-    "dreaming": "f8ebb19fd979cac8",
+    "dreaming": "c1c786d12d921b16",
     "write_down": "6d9640a095cfcf05",
     "paused": "6060a3ae68889029",
     "off": "840982ab8ba5349f",
