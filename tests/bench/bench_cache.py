@@ -131,7 +131,11 @@ def configuration(folder: Path, url: str, keep_warm_usd: float) -> Settings:
                 "context_optimization": {"prompt_cache": {"keep_warm_usd": keep_warm_usd}},
             },
             "attention": {"coalesce": 0},
-            "access": {"dm": "open", "rates": UNHURRIED},
+            "access": {
+                "dm": "open",
+                "rates": UNHURRIED,
+                "budgets": {"sender_usd": None, "room_usd": None, "agent_usd": None},
+            },
             "ops": {"port": 0},
         },
         folder,
