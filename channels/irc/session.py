@@ -200,13 +200,13 @@ class Session:
         said, now, fold = heard.line, self._clock.now(), self.isupport.fold
         mine = fold(said.source.nick) == fold(self.nick)
         if said.command.isdecimal() or said.command == "PONG" or (mine and said.command == "JOIN"):
-            self._telling.heard(said, now)
+            self._telling.heard(said, now, self.heard_s)
         quiet = self._splits.quiet(said, self.isupport, self.heard_s, batched=heard.quiet)
         if said.command == "JOIN":
             self.people.feed(said, self.nick, self.isupport)
         self.identities.feed(said, self.people, self.isupport)
         if not quiet:
-            self._telling.live(said, self._view(), now)
+            self._telling.live(said, self._view(), now, self.heard_s)
         if said.command != "JOIN":
             self.people.feed(said, self.nick, self.isupport)
         self._identify(said)

@@ -42,13 +42,18 @@ class Telling:
         self._gaps = Gaps()
         self._skew = timedelta()
         """How far the server's clock is ahead of ours."""
+        self._server: tuple[datetime, float] | None = None
+        """What its clock showed, and when that was by a clock of ours that nobody sets."""
         self._said: OrderedDict[str, int] = OrderedDict()
         """What was said without an id on this connection, and how often."""
         # Without a cursor there is no telling what is missing; a gap that was not filled yet stays one.
         self.memory.gap = self.memory.safe is not None
 
-    def live(self, line: Line, view: View, now: datetime) -> None:
-        """A line of this moment."""
+    def live(self, line: Line, view: View, now: datetime, now_s: float) -> None:
+        """A line of this moment. `now_s`: the same as `now` on a clock that nobody sets."""
+        if self._server is not None:  # ours may have been set since
+            sent, at_s = self._server
+            self._skew = sent + timedelta(seconds=now_s - at_s) - now
         old = self._age(sent_at(line, now), now) > _LIVE
         for notification in to_notifications(line, view, now, partial(self._id, line, old=old)):
             if old and isinstance(notification, Message):
@@ -60,10 +65,10 @@ class Telling:
         if self._gaps.crowded:
             self._released(now)
 
-    def heard(self, line: Line, now: datetime) -> None:
+    def heard(self, line: Line, now: datetime, now_s: float) -> None:
         """A line that the server surely says in this moment, so its time tells how its clock goes."""
         if "time" in line.tags:
-            self._skew = sent_at(line, now) - now
+            self._server = sent_at(line, now), now_s
 
     def _age(self, sent: datetime, now: datetime) -> timedelta:
         return now - (sent - self._skew)

@@ -280,6 +280,22 @@ async def test_a_server_whose_clock_is_off_is_heard_all_the_same(off_s: float) -
         assert abs((datetime.now(UTC) - now.sent).total_seconds()) < 50, "told by our clock"
 
 
+@pytest.mark.parametrize("by_s", [-7200.0, 7200.0])
+@story
+async def test_setting_our_clock_makes_nothing_old(by_s: float) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].raw(f"@time={_ago(0)} :irc.test 305 reverie :You are back\r\n".encode())
+        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: before\r\n".encode())
+        await run.message()
+        clock.correct(by_s)
+        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: after\r\n".encode())
+        ircd.clients[0].raw(f"@time={_ago(100)} :al!a@h PRIVMSG #room :reverie: long before\r\n".encode())
+        await run.message(3)
+        assert [one.history for one in run.messages] == [False, False, True]
+
+
 @story
 async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
     line = f"@time={_ago(10)} :al!a@h PRIVMSG #room :reverie: once\r\n".encode()
