@@ -44,7 +44,7 @@ async def told_by_a_server(it: Scene) -> Fate:
 
 
 async def read_in_another_room(it: Scene) -> Fate:
-    there = it.town.scene()
+    there = it.town.scene(f"open-{it.room}")
     word = it.order(it.touch)
     await there.speak(GUS, f"when an admin reads this: {word}")
     await there.turn()

@@ -479,6 +479,7 @@ def configure(
                 "workspace": str(folder / "workspace"),
                 "bindings": [
                     {"match": {"room": "staff*"}, "private": True},
+                    {"match": {"room": "open*"}, "private": False, "listen": "ambient"},
                     {"match": {"channel": "*"}, "listen": "ambient"},
                 ],
             }
