@@ -130,7 +130,6 @@ BITES = (
     "a guest speaks beside an admin",
     "a guest's line overheard before an admin speaks",
     "a topic",
-    "what a guest has remembered, for an admin",
     "a guest's reminder that asks for a shell",
     "a call that leaks in a guest's turn",
 )
