@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.gateway.kit import UNHURRIED
+from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.servers.ircd import Client, Ircd
 from tests.servers.ircd_v3 import read_tags
 
@@ -70,7 +70,7 @@ def write_config(
     }
     config = {
         "channels": {"irc.bench": channel} | dict(beside or {}),
-        "access": {"rates": UNHURRIED},
+        "access": {"rates": UNHURRIED, "budgets": UNBOUNDED},
         "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}],
         "llm": {"providers": {"p": provider}, "models": {"main": model}},
         "attention": {"coalesce": 0},

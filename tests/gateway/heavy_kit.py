@@ -17,7 +17,7 @@ from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Reader, Store, Stored
 from tests.gateway.heavy_script import ASK, CUT, PART, PICTURE, Script
-from tests.gateway.kit import UNHURRIED
+from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.test_media import png
 from tests.gateway.test_prompt_bytes import bare
 from tests.gateway.town_kit import PLATFORMS, Running, running
@@ -60,6 +60,7 @@ def settings(folder: Path, provider: Json, model: Json, *, agent: Json, **tools:
             "access": {
                 "dm": "open",
                 "rates": UNHURRIED,
+                "budgets": UNBOUNDED,
                 "roles": {"owner": [f"{CHANNEL}:olga"], "admin": [f"{CHANNEL}:ada"]},
             },
             "store": {"path": "reverie.db"},

@@ -18,6 +18,8 @@ from gateway.settings_load import parse
 from gateway.store import Store
 
 CONSOLE = ChannelName("console")
+UNBOUNDED = {"sender_usd": None, "room_usd": None, "agent_usd": None}
+"""Budgets, where a test has strangers ask for more than these may spend."""
 UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in ("sender", "room", "agent")}
 """`access.rates` for stories in which people say more in a moment than anybody does."""
 

@@ -34,7 +34,7 @@ from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Entry, Store, Stored
 from gateway.turns import Report
-from tests.gateway.kit import UNHURRIED
+from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.town_kit import Town
 from tests.servers.messages_cache import MessagesCache, Ticket
 from tests.servers.messages_side import MessagesSide
@@ -156,7 +156,7 @@ def settings(
             },
             "recall": {"ambient_tokens": recall_tokens},
             "attention": {"coalesce": 0},
-            "access": {"dm": "open", "rates": UNHURRIED},
+            "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },

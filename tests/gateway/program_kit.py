@@ -23,7 +23,7 @@ from gateway.records import NORMAL, Fact
 from gateway.settings_load import parse
 from gateway.store import Missing, Store, Stored
 from tests.gateway.kill_judge import DOUBT, TOKEN, Asked
-from tests.gateway.kit import UNHURRIED
+from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
 
@@ -62,7 +62,7 @@ class Program:
                 "models": {"main": {"provider": "fake", "name": "fake", "context_tokens": context_tokens}},
             },
             "attention": {"coalesce": "50ms"},
-            "access": {"dm": "open", "rates": UNHURRIED},
+            "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED},
             "store": {"path": str(self.store)},
             "ops": {"port": 0},
         }

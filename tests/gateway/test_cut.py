@@ -16,7 +16,7 @@ from gateway.fates import Fate, fates
 from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
 from gateway.store import rebuild
 from tests.gateway.cut_kit import Script, Steps, cutting, live
-from tests.gateway.kit import UNHURRIED
+from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
 from tests.gateway.simulated import JumpingClock, simulate
 
@@ -91,6 +91,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
             access={
                 "dm": "open",
                 "rates": UNHURRIED,
+                "budgets": UNBOUNDED,
                 "roles": {"owner": [f"{TELEGRAM}:{who}" for who in ("olga", "ann")]},
             },
             dmn={"resting": 60.0, "dream_tokens": 10},
