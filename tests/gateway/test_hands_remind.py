@@ -22,7 +22,7 @@ from tests.store.kit import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 ANN = Asker(id=SenderId("42"), name="Ann", role="member", verified=True)
-BOB = Asker(id=SenderId("43"), name="Bob", role="guest", verified=False)
+BOB = Asker(id=SenderId("43"), name="Bob", role="member", verified=False)
 ROOM = Whereabouts(
     turn=TurnId("t"), agent="reverie", at=place("#a"), sight=Sight(scope=PUBLIC), autonomous=False, askers=(BOB, ANN)
 )
@@ -154,8 +154,9 @@ def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path)
                 schedule="cron 0 9 * * * Mars/Olympus", due=START,
             )  # fmt: skip
             await here.store.append([Entry(fact=lost, at=START)])
+            admin = replace(ROOM, askers=(replace(ANN, role="admin"),))
             for number in range(52):
-                await here.says(ROOM, "remind", text=f"tea {number}", at=f"in {number + 1} min")
+                await here.says(admin, "remind", text=f"tea {number}", at=f"in {number + 1} min")
             lines = (await here.says(ROOM, "list_reminders")).splitlines()
             assert lines[0] == (
                 "LOST: Sat 2026-11-21 09:00 (Europe/Zurich), cron 0 9 * * * Mars/Olympus, asked for by Ann: x"
@@ -172,7 +173,7 @@ def test_a_reminder_has_the_least_role_of_those_whose_idea_it_may_be(tmp_path: P
             admin, alone = replace(ROOM, askers=(root,), trace=Trace()), replace(ALONE, trace=Trace())
             for where, role in (
                 (admin, "admin"),
-                (replace(ROOM, trace=Trace()), "guest"),
+                (replace(ROOM, trace=Trace()), "member"),
                 (replace(admin, overheard=("member",)), "member"),
                 (replace(admin, reminded=("guest",)), "guest"),
                 (alone, ""),
