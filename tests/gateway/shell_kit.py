@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -77,13 +78,19 @@ class Desk:
                 await asyncio.sleep(0.01)
 
 
+def let_nobody_in(tmp_path: Path) -> None:
+    """Commands without a sandbox run as `nobody` where the tests run as root, and have to get to their files."""
+    folders = (tmp_path, *tmp_path.parents)
+    for folder in folders[: folders.index(Path(tempfile.gettempdir()).resolve())] if os.geteuid() == 0 else ():
+        folder.chmod(folder.stat().st_mode | 0o011)
+
+
 @asynccontextmanager
 async def desk(
     tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
 ) -> AsyncIterator[Desk]:
-    if os.geteuid() == 0 and mode == "off":  # commands run as `nobody`, who has to get there
-        for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    if mode == "off":
+        let_nobody_in(tmp_path)
     made = Desk(
         tmp_path / "files", BashConfig.model_validate({"sandbox": mode, **settings}), skills=skills, hidden=hidden
     )

@@ -18,6 +18,7 @@ from tests.gateway.hostile_attacks_shell import BOMBS, SHELL
 from tests.gateway.hostile_attacks_web import WEB
 from tests.gateway.hostile_attacks_words import WORDS
 from tests.gateway.hostile_kit import Attack, Fate, Town, town
+from tests.gateway.shell_kit import let_nobody_in
 
 pytestmark = pytest.mark.boxed
 
@@ -149,9 +150,7 @@ HELD_FROM_NOBODY = {
 @story
 async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = os.geteuid() == 0
-    if root:  # `nobody` has to get to the files of the agent
-        for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    let_nobody_in(tmp_path)
     named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}
     attacks = [named[name] for name in BITES if not root or name not in HELD_FROM_NOBODY]
     async with town(tmp_path, monkeypatch, **OPEN) as it:

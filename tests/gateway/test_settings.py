@@ -21,7 +21,7 @@ ENV = {
     "TELEGRAM_TOKEN": "planted-telegram",
     "DISCORD_TOKEN": "planted-discord",
     "ANTHROPIC_API_KEY": "planted-anthropic",
-    "REVERIE_TOKEN": "planted-ops",
+    "REVERIE_TOKEN": "planted-ops-token",
 }
 MINIMAL = """
 agents: [{id: a}]
@@ -106,7 +106,7 @@ def test_the_contract_loads(tmp_path: Path) -> None:
     assert settings.agents[0].bindings[0].listen == "mention"
     assert settings.llm.context_optimization.prompt_cache.long_ttl == 3600
     assert settings.attention.coalesce == 1.5
-    assert settings.ops.token == SecretStr("planted-ops")
+    assert settings.ops.token == SecretStr("planted-ops-token")
 
 
 def test_the_contracts_defaults_are_the_defaults(tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ def test_a_reference_alone_may_stand_for_a_number_or_a_truth(tmp_path: Path) -> 
         'ops: {port: "${PORT}", token: "${DIGITS}"}\n'
         'dmn: {forage: "${YES}", daily_cost_usd: "${COST}", engaged: "${TIME}"}\n'
     )
-    env = {"PORT": "81", "DIGITS": "0123", "YES": "true", "COST": "1.5", "TIME": "2m"}
+    env = {"PORT": "81", "DIGITS": "0123456789012345", "YES": "true", "COST": "1.5", "TIME": "2m"}
     settings = load(written(tmp_path, text), env)
     assert settings.ops.port == 81
-    assert settings.ops.token == SecretStr("0123")
+    assert settings.ops.token == SecretStr("0123456789012345")
     assert (settings.dmn.forage, settings.dmn.daily_cost_usd, settings.dmn.engaged) == (True, 1.5, 120)
 
 
@@ -242,7 +242,7 @@ def test_parse_takes_values_and_leaves_them_alone(tmp_path: Path) -> None:
 
 def test_secrets_that_others_can_read_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = tmp_path / "token"
-    secret.write_text("planted-file")
+    secret.write_text("planted-file-of-a-token")
     secret.chmod(0o644)
     written(tmp_path, MINIMAL + 'ops: {token: "${file:token}"}')
     written(tmp_path, "channels:\n  t:\n    platform: telegram\n    token: planted-literal\n", "t.yaml").chmod(0o755)
