@@ -132,7 +132,6 @@ BITES = (
     "a guest's line overheard before an admin speaks",
     "a topic",
     "a guest's reminder that asks for a shell",
-    "a call that leaks in a guest's turn",
 )
 
 
@@ -150,10 +149,10 @@ HELD_FROM_NOBODY = {
 @story
 async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = os.geteuid() == 0
-    let_nobody_in(tmp_path)
     named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}
     attacks = [named[name] for name in BITES if not root or name not in HELD_FROM_NOBODY]
     async with town(tmp_path, monkeypatch, **OPEN) as it:
+        let_nobody_in(tmp_path / "workspace")
         fates = await suffered(it, attacks)
     assert not [
         f"{attack.name}: {fate.held[:200]}" for attack, fate in zip(attacks, fates, strict=True) if not fate.won
