@@ -40,7 +40,7 @@ from gateway.events import (
     Usage,
 )
 from gateway.ids import new_id
-from gateway.records import ApprovalAsked, ApprovalEnded, TurnEnded
+from gateway.records import ApprovalAsked, ApprovalEnded, ToolRefused, TurnEnded
 from gateway.settings import Settings
 from gateway.settings_load import parse
 from gateway.store import Store
@@ -393,6 +393,10 @@ class Scene:
     async def verdicts(self) -> list[str]:
         """Of the approvals that were asked for here."""
         return [one.verdict for one in await self.facts(ApprovalEnded, "approval_ended")]
+
+    async def refusals(self) -> str:
+        """By right, with their rules."""
+        return "\n".join(one.rule for one in await self.facts(ToolRefused, "tool_refused"))
 
     @property
     def posts(self) -> list[str]:
