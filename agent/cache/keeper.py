@@ -14,7 +14,7 @@ from agent.cache.flights import Flights
 from agent.cache.keepwarm import Due, refresh_at, rereading, resting
 from agent.cache.newest import Newest
 from agent.cache.outlook import UNKNOWN, Outlook, outlook
-from agent.cache.plan import Policy, by_itself, plan
+from agent.cache.plan import Policy, by_itself, in_front, plan
 from agent.cache.units import units
 from agent.cache.warmth import Warmth
 from agent.models.base import Began, Chunk, End, Model, ModelError, Request
@@ -144,8 +144,11 @@ class Keeper:
         if self.dialect.caching == "automatic":
             planned = by_itself(laid, cached)
         else:
+            usable = laid
+            if request.answer_only and request.tools:
+                usable, cached = in_front(laid, cached)
             planned = plan(
-                laid,
+                usable,
                 price=self.dialect.priced(estimate),
                 policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
                 shared=cadence.shared_odds(),

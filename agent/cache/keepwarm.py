@@ -129,6 +129,7 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
             conversation=request.conversation[: last.number + 1] if last.behind == "said" else (),
             aside="",
             now="",
+            answer_only=False,  # else nothing of the messages would be read
             marks=planned.marks,
             max_output_tokens=0,
         ),

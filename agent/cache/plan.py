@@ -77,6 +77,16 @@ def plan(
     )
 
 
+def in_front(units: Sequence[Unit], cached: Sequence[Cached]) -> tuple[tuple[Unit, ...], tuple[Cached, ...]]:
+    """Return the units with no place for a mark in the messages, and what is cached in front of these.
+
+    For a request with another `tool_choice` than usual: nothing of its messages is read from the cache, and what it
+    would write of them nobody reads (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates).
+    """
+    usable = tuple([unit._replace(markable=False) if unit.behind == "said" else unit for unit in units])
+    return usable, tuple([place for place in cached if units[place.unit].behind != "said"])
+
+
 def by_itself(units: Sequence[Unit], cached: Sequence[Cached]) -> Plan:
     """What is expected of a provider that caches every prefix by itself, and keeps it for a while."""
     read = cached[-1].unit + 1 if cached else 0

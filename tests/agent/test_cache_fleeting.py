@@ -25,7 +25,9 @@ async def turns(bench: Bench, loops: list[int]) -> list[Account]:
     accounts = list[Account]()
     for number, rounds in enumerate(loops):
         for place in range(rounds):
-            calls = tuple((f"c{number}_{place}_{which}", "look_up", "{}") for which in range(4))
+            calls = tuple(
+                (f"c{number}_{place}_{which}", "look_up", f'{{"q": {10 * place + which}}}') for which in range(4)
+            )
             bench.api.then(Answer(thinking="hmm " * 50, text="Hm.", calls=calls))
         bench.api.then(Answer(thinking="hmm", text=f"Answer {number}."))
         outcome: Outcome = await turn(bench, history, f"{HEARD} {number}")

@@ -23,6 +23,7 @@ from tests.agent.turn_kit import JOT, LOOK_UP, Played, Say, brief, kept
 from tests.examples import examples
 
 LOOK = ("l", "look_up")
+ARGUMENTS = [f'{{"q": {number}}}' for number in range(8)]
 
 
 def run(
@@ -36,6 +37,11 @@ def run(
             return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
 
     return asyncio.run(story()), model
+
+
+def looks(times: int) -> list[Say]:
+    """As many answers that look something up, each something else."""
+    return [Say(calls=(LOOK,), arguments=one) for one in ARGUMENTS[:times]]
 
 
 def told(request: Request) -> list[str]:
@@ -112,7 +118,7 @@ def test_it_is_durable_before_the_model_is_told() -> None:
 def test_the_budget_is_of_the_whole_turn_and_short_results_are_always_told() -> None:
     desk = Desk(budget_tokens=3_000)
     long, short = "x" * 7_000, "Noted."
-    ended, _ = run(Bring(long, long, long, short), *[Say(calls=(LOOK,))] * 4, desk=desk)
+    ended, _ = run(Bring(long, long, long, short), *looks(4), desk=desk)
     sizes = [estimate_tokens(called.result) for called in calls(ended)]
     assert sizes[0] == estimate_tokens(long)
     assert sizes[0] + sizes[1] + sizes[2] <= 3_000 + 2 * FRAME_TOKENS
@@ -199,7 +205,7 @@ class Rough:
 def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() -> None:
     desk = Desk()
     texts = [f"{n}" * 6_000 for n in range(8)]
-    ended, model = run(Bring(*texts), *[Say(calls=(LOOK,))] * 8, desk=desk, model=Small())
+    ended, model = run(Bring(*texts), *looks(8), desk=desk, model=Small())
     assert (ended.outcome, len(model.requests)) == ("replied", 9)
     assert len(desk.kept) >= 6
     for called, text in zip(calls(ended), texts, strict=True):
@@ -223,7 +229,13 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
 def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: type[Played]) -> None:
     desk = Desk(budget_tokens=budget, most_tokens=most)
     texts = ["x" * chars for chars in [chars for sizes in rounds for chars in sizes]]
-    says = [Say(calls=tuple((f"c{place}", "look_up") for place in range(len(sizes)))) for sizes in rounds]
+    says = [
+        Say(
+            calls=tuple((f"c{place}", ("look_up", "jot", "glance")[place]) for place in range(len(sizes))),
+            arguments=one,
+        )
+        for one, sizes in zip(ARGUMENTS, rounds, strict=False)
+    ]
     ended, model = run(Bring(*texts), *says, desk=desk, model=kind())
     assert (ended.outcome, len(model.requests)) == ("replied", len(rounds) + 1)
     sizes = [estimate_tokens(called.result) for called in calls(ended)]
@@ -291,7 +303,7 @@ def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> None:
     async def story() -> None:
         desk, progress = Slow(budget_tokens=2_000), Progress()
         texts = ["a" * 9_000, "b" * 9_000, "c" * 60, "d" * 20_000, "e" * 20_000]
-        says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *[Say(calls=(LOOK,))] * 2, Say(waits=True)]
+        says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *looks(2), Say(waits=True)]
         model = Small(*says)
         turn = asyncio.ensure_future(
             take_turn(brief(), model, Bring(*texts), key="ana", evidence=desk, progress=progress)

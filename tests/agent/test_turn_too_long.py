@@ -47,7 +47,7 @@ class Less:
 
 
 def thinks(ident: str) -> Answer:
-    return Answer(text="Let me see.", calls=((ident, "look_up", "{}"),), thinking="hmm")
+    return Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), thinking="hmm")
 
 
 def parts(seen: Seen) -> list[str]:
@@ -131,7 +131,7 @@ def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
 def test_other_servers_are_asked_again_too() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         refusal = {"error": {"message": "This model's maximum context length is 9 tokens.", "type": "invalid_request"}}
-        plain = [Answer(text="Let me see.", calls=((ident, "look_up", "{}"),)) for ident in "abc"]
+        plain = [Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),)) for ident in "abc"]
         too_much = Answer(status=400, body=json.dumps(refusal).encode())
         api.then(*plain[:2], too_much, plain[2], Answer(text="Done."))
         desk, less = Desk(), Less()
@@ -247,7 +247,7 @@ def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, ref
                 name="main", model="m-1", base_url=api.url, api_key=KEY, context_tokens=10_000, max_output_tokens=1_000
             )
             api.then(
-                *[Answer(calls=((ident, "look_up", "{}"),), usage=NOTHING_TOLD) for ident in "abcdef"],
+                *[Answer(calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), usage=NOTHING_TOLD) for ident in "abcdef"],
                 Answer(text="Done."),
             )
             desk, less = Desk(), Less()

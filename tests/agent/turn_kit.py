@@ -32,6 +32,8 @@ class Say:
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     """(id, name)."""
+    arguments: str = "{}"
+    """Of each of them. The same call is not carried out a third time in a turn."""
     refused: bool = False
     waits: bool = False
     """It never comes."""
@@ -66,7 +68,7 @@ class Played:
         if answer.error is not None:
             raise answer.error
         for ident, name in answer.calls:
-            yield ToolCall(id=ident, name=name, arguments="{}")
+            yield ToolCall(id=ident, name=name, arguments=answer.arguments)
         stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
         yield End(stop=stop, usage=USAGE, model="played-1", account=ACCOUNT, leaks=self.leaks)
 
