@@ -16,7 +16,6 @@ from agent.tools.schema import Refused
 from gateway.clock import ManualClock
 from gateway.handles import Handles
 from gateway.records import Evidence, Folded, Seq, TurnEnded
-from gateway.scopes import PUBLIC, Sight
 from gateway.store import Appended, Entry, Store
 from tests.gateway.long_kit import BEGIN, ROOM, Home, Provider, at_home, settings, tokens
 from tests.gateway.long_script import LONG, Mix, Script, content, said
@@ -25,7 +24,6 @@ from tests.servers.model_api import ModelApi
 
 SAMPLED = 100
 """Handles that are opened at each restart."""
-HERE = Sight(scope=PUBLIC)
 
 
 @dataclass(kw_only=True)
@@ -99,10 +97,11 @@ async def truth(home: Home, handle: str) -> str | None:
 
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
-    opener = Handles(home.store, home.minds._shared.life.places)
+    places = home.minds._shared.life.places
+    opener, sight = Handles(home.store, places), await places.sight(ROOM.conversation)
     for handle in handles:
         try:
-            found = await opener.find(handle, HERE, ROOM.conversation)
+            found = await opener.find(handle, sight, ROOM.conversation)
         except Refused as refused:
             raise AssertionError(f"{handle} does not open: {refused}") from refused
         expected = await truth(home, handle)

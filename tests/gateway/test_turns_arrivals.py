@@ -84,6 +84,6 @@ def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[
         for before, after in pairwise(desk.model.requests):
             assert flat(after.conversation)[: len(flat(before.conversation))] == flat(before.conversation)
 
-    rounds = [Say(calls=(("call_0", "look_up"),)) for _ in boundaries]
+    rounds = [Say(calls=(("call_0", "look_up"),), arguments=f'{{"q": {number}}}') for number in range(len(boundaries))]
     with tempfile.TemporaryDirectory() as folder:
         at_desk(Path(folder), story, *rounds)

@@ -1,7 +1,7 @@
 """Large results and prompts that become too long, in whole turns on a real store: also for the turns after them."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.models.base import Chunk, Request, Text, ToolCall, TooLong, ToolResult
@@ -87,7 +87,7 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         for number in range(6):
             await desk.say("ann", f"{number}: " + "a long story " * 200)
             await desk.take()
-        model.answers = [LOOK, LOOK, LOOK]
+        model.answers = [replace(LOOK, arguments=f'{{"q": {number}}}') for number in range(3)]
         model.refused = {len(model.requests) + 2}
         desk.drawer = Brings(texts=[f"{number}" * 4_000 for number in range(3)])
         await desk.say("ann", "now look")
