@@ -13,7 +13,7 @@ from gateway.clock import ManualClock
 from gateway.handles import Handles
 from gateway.hands import Whereabouts
 from gateway.records import Folded, TurnId
-from gateway.scopes import PUBLIC, Sight
+from gateway.scopes import Sight
 from tests.gateway.long_kit import BEGIN, ROOM, Home, Provider, at_home, settings
 from tests.gateway.long_script import WORDS
 from tests.servers.messages_prompt import blocks
@@ -21,7 +21,7 @@ from tests.servers.model_api_events import Answer, Json
 
 ASK: Final = "will leave your view"
 """In what asks for a summary."""
-SIGHT: Final = Sight(scope=PUBLIC)
+SIGHT: Final = Sight(scope=ROOM.conversation)
 COMPACTIONS: Final = 3
 MOST_TURNS: Final = 150
 Way = Literal["summary", "word for word", "called to mind", "journal", "recall", "handle"]
