@@ -33,17 +33,21 @@ class Fault:
     fix: str
     """Stands in the finding's `fix`."""
     plant: Plant
+    also: tuple[tuple[str, Severity], ...] = ()
+    """Code and level of what the same thing is told as besides."""
 
 
 class Table(list[Fault]):
     """All rows of one table."""
 
-    def __call__(self, code: str, level: Severity, where: str, fix: str) -> Callable[[Plant], Plant]:
+    def __call__(
+        self, code: str, level: Severity, where: str, fix: str, *also: tuple[str, Severity]
+    ) -> Callable[[Plant], Plant]:
         """Add what is decorated, under its name."""
 
         def add(plant: Plant) -> Plant:
             name = plant.__name__.replace("_", " ")
-            self.append(Fault(name=name, code=code, level=level, where=where, fix=fix, plant=plant))
+            self.append(Fault(name=name, code=code, level=level, where=where, fix=fix, plant=plant, also=also))
             return plant
 
         return add

@@ -117,7 +117,7 @@ async def tls_where_there_is_none(here: World, stack: contextlib.AsyncExitStack)
     channel |= {"port": ircd.port, "tls": True}
 
 
-@fault("irc.tls", "warning", "irc.test", "verify")
+@fault("irc.tls", "warning", "irc.test", "verify", ("config.unwise", "warning"))
 async def any_certificate_is_accepted(here: World, stack: contextlib.AsyncExitStack) -> None:
     await secured(here, stack, LOCALHOST, {"verify": False})
 

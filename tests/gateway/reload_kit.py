@@ -20,7 +20,7 @@ from typing import Any
 from gateway.events import Command, Link, Message
 from gateway.records import Judged, TurnEnded
 from gateway.store import Store
-from tests.gateway.everywhere_seats import NICK, IrcClient, so
+from tests.gateway.everywhere_seats import ACCOUNTS, NICK, IrcClient, so
 from tests.gateway.reload_seats import OnDiscord, OnIrc, OnTelegram, Seat
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
@@ -270,9 +270,9 @@ def configured(it: Town, rooms: dict[str, list[str]]) -> Json:
 @contextlib.asynccontextmanager
 async def town(directory: Path, seed: int) -> AsyncIterator[Town]:
     """Servers up, and olga in her places; the gateway runs."""
-    options = Options(caps=MODERN, isupport=(*Options().isupport, "CHATHISTORY=50"))
+    options = Options(caps=f"{MODERN} sasl=PLAIN", sasl=ACCOUNTS, isupport=(*Options().isupport, "CHATHISTORY=50"))
     async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, ModelApi() as model:
-        client = IrcClient("olga", ircd.port)
+        client = IrcClient("olga", ircd.port, "olga")
         await client.begin()
         await client.join("#room")
         lounge, olga = telegram.group("lounge"), telegram.person("Olga", username="olga")

@@ -91,6 +91,7 @@ def document(second: bool) -> Json:
                     "effort": either("low", "medium"),
                     "thinking": either("default", "off"),
                     "fallbacks": [either("small", "dry")],
+                    "leaks": either(False, True),
                 },
                 "other": {"provider": "claude", "name": "claude-haiku-4-5"},
                 "small": {"provider": either("open", "dry"), "name": either("gpt-4o", "small")},
@@ -253,7 +254,11 @@ def document(second: bool) -> Json:
                 whose: {"burst": either(number, number + 50), "per_minute": either(number + 0.5, number + 50.5)}
                 for number, whose in enumerate(("sender", "room", "agent"), 31)
             },
-            "budgets": {"sender_usd": either(1.5, 1.75), "room_usd": either(3.5, 3.75)},
+            "budgets": {
+                "sender_usd": either(1.5, 1.75),
+                "room_usd": either(3.5, 3.75),
+                "agent_usd": either(9.5, 9.75),
+            },
             "tell": either("home/lobby", "home/hall"),
             "max_bot_exchanges": either(7, 8),
         },

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Request, Unusable
+from agent.models.base import Request, Text, Unusable
 from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
@@ -97,7 +97,8 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
 def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
     class Broken(ScriptedModel):
         async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - breaks before it yields
-            if len(request.conversation) == 1:
+            if not self.requests:
+                self.requests.append(request)
                 raise KeyError("a bug")
             async for chunk in super().stream(request):
                 yield chunk
@@ -110,7 +111,10 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "internal error: KeyError", "replied")
-        assert failed.heard == "(1 earlier lines are not shown)"  # or the view would begin with our own words
+        assert failed.heard == "(1 earlier lines are not shown)"
+        (read,) = gateway.scripted.requests[1].conversation  # what we said of the bug is not in it
+        assert read.role == "user"
+        assert [failed.heard, replied.heard] == [part.text for part in read.parts if isinstance(part, Text)]
 
     asyncio.run(story())
 

@@ -124,7 +124,7 @@ def test_a_refused_bot_stops_and_another_goes_on(
             async with it.inside():
                 await it.api.connected()
                 await it.answered(it.say())
-                said = "stays off: .*token" if refused == "token" else "stays off: .*MESSAGE CONTENT"
+                said = "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
                 assert [r for r in caplog.records if r.name == "reverie.runner" and re.search(said, r.getMessage())]
                 await it.answered(it.say())
             await it.fair()

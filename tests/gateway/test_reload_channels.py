@@ -108,7 +108,7 @@ async def test_a_token_that_is_new_and_refused_stands_in_no_log_and_the_others_g
     async with town(tmp_path, 1) as it:
         token = "987654321:AAH-not-the-right-one-at-all-0123456789"
         await take(it, **{TELEGRAM: it.base["channels"][TELEGRAM] | {"token": token}})
-        await logged(it, f"{TELEGRAM} is refused and stays off")
+        await logged(it, f"{TELEGRAM} is refused: ")
         assert token not in it.log()
         await take(it)
         await logged(it, f"{TELEGRAM} is up", 2)

@@ -396,7 +396,8 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         for count, words in enumerate(["reverie: say one", "reverie: say two", "reverie: say three"], start=1):
             await gateway.console.say(words, sender="ann", room="lobby")
             await gateway.screen.until(count)
-        once, other = _command(1), replace(_command(2), args="1")
+        now = datetime.now(UTC)  # what was given more than a minute ago is not carried out
+        once, other = replace(_command(1), sent=now), replace(_command(2), args="1", sent=now)
         assert gateway.console._emit is not None
         await gateway.console._emit([once, once, other])
         await gateway.console._emit([once])

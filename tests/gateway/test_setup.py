@@ -205,7 +205,7 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
             await person.says("TLS", "no")
             await person.says("Nick", "1reverie")
             await person.says("is not a nick.*Nick", "reverie")
-            await person.says("Its account", "none")
+            await person.sees("no password is sent to another machine")
             await person.says("Who runs it", "alice, alice@example.org")
             await person.says("Rooms", "~room")
             await person.says("is not an IRC channel.*Rooms", "room")
