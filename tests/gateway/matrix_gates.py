@@ -155,6 +155,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ("some commands are for direct chats", "if row.direct_only and not command.direct:", "if False:"),
         ("without a prefix it must be allowed", "if read.only_if_allowed:", "if False:"),
         ("without a prefix it must be answered there", "return None if alone or", "return None if"),
+        ("what was meant a while ago is not carried out", "if age_s <= LATE_S:", "if True:"),
         ("commands have a pace", "if not trusted and not self._pace.admits(", "if False and not self._pace.admits("),
         (
             "the pace is each person's",
@@ -179,7 +180,7 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "gateway.judging",
-        ("messages have limits", "handled = self._limited(event, await", "handled = Handled(judged=await"),
+        ("messages have limits", "or self._limited(event, judged)", "or Handled(judged=judged)"),
         (
             "bots are not answered for ever",
             "return exchanges.broken(judged, now, rules.max_bot_exchanges())",
@@ -206,6 +207,12 @@ GATES: Final[tuple[Gate, ...]] = (
             "or not isinstance(sender, Sender):",
         ),
         ("few codes of one person wait", ">= MOST_OF_SOURCE or", ">= 1_000 or"),
+        ("one code more ends the oldest", "if len(waiting) + self._under_way[channel] < MOST_PENDING:", "if True:"),
+        (
+            "there is one reminder of a code",
+            "if request is None or self._reminded.get(who, (now, key))[1] != key:",
+            "if request is None:",
+        ),
         (
             "nobody gets a second code",
             "if request is not None or not self._may(",

@@ -112,7 +112,7 @@ def expected(cell: Cell) -> Outcome:
         told = _heard(cell, command=True, speech=True)
         if told.fate == "refused" or cell.bot:
             return told._replace(fate="refused")
-        return told._replace(said="answer" if cell.place == "direct" else "")
+        return told  # nobody knows what it is for: the platform shows a hint to whoever pressed it, nothing is posted
     return _invited(cell) if cell.way == "invite" else _listened(cell)
 
 

@@ -94,17 +94,19 @@ async def replay(folder: Path) -> Wrongs:
 
 
 async def codes(folder: Path) -> Wrongs:
-    """One code for each stranger, three on a channel, an hour long, for an admin to hand in."""
+    """One code and one reminder for each stranger, whoever else waits, an hour long, for an admin to hand in."""
     async with house(folder) as home:
         first = await said(home, "stranger", "direct", "hello")
         if not (code := shown(first)):
             yield "no code"
             return
-        if (again := await said(home, "stranger", "direct", "hello?")).outcome.said:
-            yield f"a second answer to a stranger: {again.facts}"
+        if (again := await said(home, "stranger", "direct", "hello?")).outcome.said != "notice":
+            yield f"no reminder, or another code: {again.outcome}"
+        if (again := await said(home, "stranger", "direct", "hello??")).outcome.said:
+            yield f"a third answer to a stranger: {again.facts}"
         more = [await said(home, "stranger", "direct", "hello", user=777_000_100 + one) for one in range(5)]
-        if (count := sum(bool(shown(one)) for one in more)) != 2:
-            yield f"{count} more codes"
+        if not all(map(shown, more)):
+            yield "others wait, and so somebody is kept out"
         for who, place in (("stranger", "direct"), ("member", "direct"), ("admin here", "listed")):
             tried = await said(home, who, place, f"/pair approve {code}")  # type: ignore[arg-type]
             if any(isinstance(fact, RoleGiven) for fact in tried.facts):
@@ -120,6 +122,42 @@ async def codes(folder: Path) -> Wrongs:
         tried = await said(home, "admin", "direct", f"/pair approve {late}")
         if any(isinstance(fact, RoleGiven) for fact in tried.facts):
             yield "a code is good for longer than an hour"
+
+
+async def crowds(folder: Path) -> Wrongs:
+    """Twenty codes wait on a channel, and one more ends the oldest. Of one host there are three."""
+    async with house(folder, masks=True) as home:
+        shown_: list[str] = []
+        for number in range(22):
+            home.clock.advance(1.0)
+            shown_.append(shown(await said(home, "stranger", "direct", "hello", user=777_000_100 + number)))
+        if not all(shown_):
+            yield "whoever asks first keeps others out"
+        if (waiting := len(home.people.roster.pending("pair"))) != 20:
+            yield f"{waiting} codes wait"
+        for code, right in ((shown_[1], False), (shown_[2], True), (shown_[-1], True)):
+            tried = await said(home, "admin", "direct", f"/pair approve {code}")
+            if any(isinstance(fact, RoleGiven) for fact in tried.facts) != right:
+                yield f"the code is good: {not right}, where {len(shown_)} asked"
+        lines = [f":eve{number}!eve@one.host PRIVMSG reverie :hello" for number in range(5)]
+        counts = sum([bool(shown(await home.take(*home.irc.heard(line)))) for line in lines])
+        if counts != 3:
+            yield f"{counts} codes for one host"
+
+
+async def late(folder: Path) -> Wrongs:
+    """A command that acts and is heard more than a minute after it was given is not carried out."""
+    async with house(folder) as home:
+        for waits_s, right in ((59.0, True), (61.0, False)):
+            home.clock.advance(BETWEEN_S)
+            events = says(home, "owner", "direct", f"/role set {TARGET} member")
+            home.clock.advance(waits_s)
+            seen = await home.take(*events)
+            if any(isinstance(fact, RoleGiven) for fact in seen.facts) != right:
+                yield f"heard after {waits_s} s: done is {not right}"
+            if seen.outcome.said != "answer":
+                yield f"heard after {waits_s} s: {seen.outcome}"
+            await home.write(RoleGiven(person=TARGET, role="", scope="", by="operator", why="role"))
 
 
 async def restarted(folder: Path) -> Wrongs:
@@ -239,7 +277,23 @@ async def scopes(folder: Path) -> Wrongs:
 
 SCENES: Final[dict[str, Scene]] = {
     scene.__name__: scene
-    for scene in (pace, rates, bots, replay, codes, restarted, guesses, links, rights, spelled, closed, masks, scopes)
+    for scene in (
+        pace,
+        rates,
+        bots,
+        replay,
+        codes,
+        crowds,
+        late,
+        restarted,
+        guesses,
+        links,
+        rights,
+        spelled,
+        closed,
+        masks,
+        scopes,
+    )
 }
 
 
