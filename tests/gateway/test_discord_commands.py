@@ -102,7 +102,9 @@ async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_wit
             await ready(it)
             alone = it.api.world.dm(it.api.ben)
             asked = it.api.slash(alone, it.api.ben, name)
-            assert "give them this code" in await answered(it, asked)
+            assert "Send them this code" in await answered(it, asked)
+            again = it.api.slash(alone, it.api.ben, name)
+            assert "only after my operator has approved you" in await answered(it, again)  # one reminder
             again = it.api.slash(alone, it.api.ben, name)
             assert await answered(it, again) == "I may not answer you here."
             assert it.asked == []

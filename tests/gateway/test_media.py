@@ -150,7 +150,7 @@ def test_a_view_never_holds_more_images_than_a_request_may(tmp_path: Path) -> No
         async with running(tmp_path, seeing()) as gateway:
             for number in range(7):
                 photos = tuple(gateway.console.attach(png(number + 1, 4 + n), "image") for n in range(4))
-                await gateway.console.say("look", sender="ann", attachments=photos)
+                await gateway.console.say(f"look at set {number}", sender="ann", attachments=photos)
                 await gateway.screen.until(number + 1)
             counts = [len(shown(gateway, number)) for number in range(7)]
         assert counts == [4, 8, 12, 16, 20, 12, 16]  # a fold, to half

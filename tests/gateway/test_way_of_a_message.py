@@ -159,7 +159,7 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_model_without_an_answer_is_told_once_with_a_reference(tmp_path: Path) -> None:
+def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(errors=(Unusable("no credit"),))) as gateway:
             await gateway.console.say("hello", sender="ann")
@@ -168,7 +168,12 @@ def test_a_model_without_an_answer_is_told_once_with_a_reference(tmp_path: Path)
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "no credit", "replied")
-        assert failed.turn in gateway.screen.parts[0].body
+        told, answered = (part.body for part in gateway.screen.parts)
+        assert "not set up correctly" in told
+        assert "before my operator has corrected it" in told
+        assert failed.turn not in told  # which means nothing to them
+        assert "no credit" not in told  # the server's own words are for the operator
+        assert "set up" not in answered
 
     asyncio.run(story())
 

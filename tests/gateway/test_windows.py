@@ -36,7 +36,8 @@ class Strict(Played):
             self.refused += 1
             raise TooLong(f"{real} + {request.max_output_tokens} > {self.context_tokens}")
         if len(self.requests) <= self._rounds:
-            yield ToolCall(id=f"c{len(self.requests)}", name="look_up", arguments="{}")
+            page = len(self.requests)
+            yield ToolCall(id=f"c{page}", name="look_up", arguments=f'{{"page": {page}}}')
         else:
             yield Text(text="As you say. " * 30)
         yield End(stop="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
