@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -93,8 +94,15 @@ def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surf
             assert front(after) == front(before)
             assert "brew-tea" in after["system"][1]["text"]
             assert "brew-tea" not in json.dumps(before["system"])
-            *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
-            assert last.usage.cache_read_input_tokens >= last.path[len(after["tools"])].tokens
+            first, *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
+            identity = len(after["tools"])  # behind as many tools
+            assert last.path[identity] is first.path[identity]  # the same bytes also as the provider caches them
+            assert last.path[identity + 1] is not first.path[identity + 1]
+            if identity in [place for place, _ in first.writes]:  # a mark stood there: there was nothing else to share
+                assert last.usage.cache_read_input_tokens >= last.path[identity].tokens
+            else:  # the skills were shared, too: what stands in front of them is written with them, and once
+                assert identity + 1 in [place for place, _ in first.writes]
+                assert identity + 1 in [place for place, lifetime in last.writes if lifetime == "1h"]
 
     asyncio.run(story())
 
@@ -114,7 +122,9 @@ def test_a_capability_more_changes_nothing_in_front_of_the_catalogue(tmp_path: P
 
 
 @pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.slow), "capability"])
-def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(tmp_path: Path, surface: str) -> None:
+def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
+) -> None:
     async def story() -> None:
         clock = ManualClock(BEGIN)
         own = {"command": [sys.executable, OWN, "stdio", str(tmp_path)], "role": "member", "approval": "never"}
@@ -124,9 +134,15 @@ def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(tmp_pa
             it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
             await it.ask()
             async with asyncio.timeout(30):
+                while not (waits := re.search("`/approve ([0-9a-f]{8})`", caplog.text)):  # what owners are told
+                    after = await it.ask()
+                    assert before_history(after) == before_history(before)
+                    assert "mcp_own_extra" not in now(after)
+                    clock.advance(1)  # it is asked again after a moment
+                await it.gateway.ask(CHANNEL, f"!approve {waits[1]}", sender="olga", room="#garden")
                 while "mcp_own_extra" not in now(after := await it.ask()):
                     assert before_history(after) == before_history(before)
-                    clock.advance(1)  # it is asked again after a moment
+                    clock.advance(1)
             assert before_history(after) == before_history(before)
             it.calls = [("call_capability", {"capability": "mcp_own_extra", "args": {}})]
             await it.ask()
