@@ -115,10 +115,10 @@ class BudgetsConfig(Section):
     `llamacpp`.
     """
 
-    sender_usd: float | None = Field(default=0.5, ge=0)
-    """For one person, in all places: about 50 answers of a middling model. Nobody alone uses up what a room has."""
-    room_usd: float | None = Field(default=2.0, ge=0)
-    """In one room: four people who have used up their own. As much as an agent spends by itself (`dmn`)."""
+    sender_usd: float | None = Field(default=1.0, ge=0)
+    """For one person, in all places: about 100 answers of a middling model. Nobody alone uses up what a room has."""
+    room_usd: float | None = Field(default=5.0, ge=0)
+    """In one room: five people who have used up their own."""
     agent_usd: float | None = Field(default=10.0, ge=0)
     """With one agent, in all places: what a raid costs at most. Enough for about 80 answers at the same moment."""
 

@@ -69,14 +69,14 @@ def test_a_stranger_has_a_budget_unless_the_operator_writes_that_there_is_none(t
     @story
     async def asking() -> None:
         async with town(tmp_path, dm="open") as it:
-            it.config["llm"]["models"]["main"]["max_output_tokens"] = 30_000  # may cost more than a person has
+            it.config["llm"]["models"]["main"]["max_output_tokens"] = 90_000  # may cost more than a person has
             await it.begin()
             gus = it.seat(platform, "gus", "alone")
             gus.say("hello", to_bot=True)
             await it.heard(gus, 0, USED_UP)
             assert not it.model.seen
             (limited,) = [one for one in await it.facts("limited") if isinstance(one, Limited)]
-            assert limited.rule == "access.budgets.sender_usd: $0.5 a day"
+            assert limited.rule == "access.budgets.sender_usd: $1 a day"
             await it.end()
             it.config["access"]["budgets"] = {"sender_usd": None}
             await it.begin()

@@ -118,7 +118,7 @@ def people(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[F
             code="config.open_dm",
             level="warning",
             what="anybody may write to the agent, and nothing bounds what that costs",
-            fix="leave access.budgets.sender_usd at its default of 0.5, or set access.dm: pairing",
+            fix="leave access.budgets.sender_usd at its default, or set access.dm: pairing",
             where="access.dm",
         )
 
