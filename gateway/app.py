@@ -212,7 +212,6 @@ class _Gateway:
         self.tooling = self._tooling(who, bindings, files)
         self.minds = Minds(self._shared(who, bindings), equipment, states, chosen)
         store.hear(self._roles_given)
-        live.hear(Takes(lambda new: new.access.roles, lambda _: self._end_blocked()))
         self.pairs = Pairs(store, clock, redact)
         self.operating = Operating(
             store, clock, self.minds.stopping, kill=self.tooling.doing.kill, reload=live.reload, redact=redact
@@ -334,6 +333,8 @@ class _Gateway:
         problems = [*map(str, came.problems), came.unread]
         self.stats.reloaded(came.later, self.clock.now(), broken=any(problems))
         self.watch.stream.reread(came.taken, came.later, problems)
+        if came.taken:
+            self._end_blocked()
 
     def _fleet(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
         def came(channel: Channel, new: bool) -> None:
