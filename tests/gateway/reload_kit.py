@@ -270,7 +270,12 @@ def configured(it: Town, rooms: dict[str, list[str]]) -> Json:
 @contextlib.asynccontextmanager
 async def town(directory: Path, seed: int) -> AsyncIterator[Town]:
     """Servers up, and olga in her places; the gateway runs."""
-    options = Options(caps=f"{MODERN} sasl=PLAIN", sasl=ACCOUNTS, isupport=(*Options().isupport, "CHATHISTORY=50"))
+    options = Options(
+        caps=f"{MODERN} sasl=PLAIN",
+        sasl=ACCOUNTS,
+        isupport=(*Options().isupport, "CHATHISTORY=50"),
+        joins_timed=False,  # the gateway's seconds are shorter than the server's, so their clocks must not be compared
+    )
     async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, ModelApi() as model:
         client = IrcClient("olga", ircd.port, "olga")
         await client.begin()

@@ -249,7 +249,8 @@ class Ircd:
                 members.append(client)
                 for member in members:
                     extended = f" {client.account or '*'} :real" if "extended-join" in member.caps else ""
-                    member.send(f":{client.mask} JOIN {target}{extended}", {"time": _now()})
+                    stamped = {"time": _now()} if self.options.joins_timed else {}
+                    member.send(f":{client.mask} JOIN {target}{extended}", stamped)
                 client.numeric("353", "=", target, ":" + " ".join(member.nick for member in members))
                 client.numeric("366", target, ":End of /NAMES list")
             elif target in self.options.muted or params[1] in self.options.muted_texts:

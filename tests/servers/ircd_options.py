@@ -87,6 +87,8 @@ class Options:
     """Nick -> account, for WHO with WHOX fields."""
     whois: Literal["", "421", "deaf"] = ""
     """How every WHOIS is refused; empty: it is answered."""
+    joins_timed: bool = True
+    """False: what people say carries a time, and no JOIN does, so there is no telling how this server's clock goes."""
     pong_token: bool = True
     """False: PONG without the token, as jaraco's server does."""
 
