@@ -104,7 +104,7 @@ class Pause(NamedTuple):
     begins: bool
     """It was found out just now."""
     first: bool
-    """For the first time since they were calm."""
+    """For the first time since they were calm, and nobody else was told so there in that time."""
 
 
 @dataclass(slots=True)
@@ -129,6 +129,8 @@ class Loops:
         self._ours: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
         """When we last said something there, and what."""
         self._talks: OrderedDict[tuple[ConversationId, str], _Talk] = OrderedDict()
+        self._told: OrderedDict[ConversationId, float] = OrderedDict()
+        """When somebody was first told there that they are not answered: a crowd is told once."""
 
     def say(self, conversation: ConversationId, text: str) -> None:
         """We are about to say that there."""
@@ -163,7 +165,13 @@ class Loops:
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.paused, LONGEST_PAUSE_S)
         talk.rounds, talk.paused, talk.until_s = 0, talk.paused + 1, now_s + pause_s
-        return Pause(pause_s, begins=True, first=talk.paused == 1)
+        first = talk.paused == 1 and now_s - self._told.get(conversation, -inf) > CALM_S
+        if first:
+            self._told.pop(conversation, None)
+            self._told[conversation] = now_s
+            if len(self._told) > CONVERSATIONS:
+                self._told.popitem(last=False)
+        return Pause(pause_s, begins=True, first=first)
 
 
 def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: str) -> int:

@@ -108,7 +108,7 @@ class Judging:
             return Handled(judged=judged)
         who = named(person(message.at.channel, sender.id), sender.name)
         self._rules.tell(
-            f"loop:{conversation}:{sender.id}",
+            f"loop:{conversation}",
             f"{who} answers each of my lines in {place_name(conversation)} faster than a person can. I take it for a "
             "program, and answer it less and less. `block` ends that. I say this once a day.",
         )
