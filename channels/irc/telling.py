@@ -54,7 +54,7 @@ class Telling:
         if self._server is not None:  # ours may have been set since
             sent, at_s = self._server
             self._skew = sent + timedelta(seconds=now_s - at_s) - now
-        old = self._age(sent_at(line, now), now) > _LIVE
+        old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE
         for notification in to_notifications(line, view, now, partial(self._id, line, old=old)):
             if old and isinstance(notification, Message):
                 self._tell(_played_back(notification), now)

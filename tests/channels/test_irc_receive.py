@@ -292,8 +292,9 @@ async def test_setting_our_clock_makes_nothing_old(by_s: float) -> None:
         clock.correct(by_s)
         ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: after\r\n".encode())
         ircd.clients[0].raw(f"@time={_ago(100)} :al!a@h PRIVMSG #room :reverie: long before\r\n".encode())
-        await run.message(3)
-        assert [one.history for one in run.messages] == [False, False, True]
+        ircd.clients[0].raw(b":al!a@h PRIVMSG #room :reverie: without a time\r\n")
+        await run.message(4)
+        assert [one.history for one in run.messages] == [False, False, True, False]
 
 
 @story

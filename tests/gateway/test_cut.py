@@ -16,6 +16,7 @@ from gateway.fates import Fate, fates
 from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
 from gateway.store import rebuild
 from tests.gateway.cut_kit import Script, Steps, cutting, live
+from tests.gateway.kill_judge import DOUBT
 from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
 from tests.gateway.simulated import JumpingClock, simulate
@@ -153,10 +154,12 @@ def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
     assert cut.fates == whole.fates
     assert cut.effects == whole.effects
     assert cut.alarms == whole.alarms
-    assert cut.posts == whole.posts
+    notices = Counter({text: count for text, count in cut.posts.items() if DOUBT in text})
+    assert cut.posts - notices == whole.posts
     assert cut.shown <= cut.posts
     assert cut.posts - cut.shown <= cut.uncertain
     assert cut.uncertain.total() <= cuts
+    assert notices.total() <= (cut.uncertain - notices).total(), "one for each answer in doubt, and never again"
 
 
 def steps_of(*, every: int) -> list[object]:

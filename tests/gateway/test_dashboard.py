@@ -344,7 +344,7 @@ def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browse
             gateway.show = lambda _: None
         first = page.locator("#outbox tbody tr").first
         expect(first).to_have_class("alarming")
-        expect(first).to_contain_text("telegram.main/uma")
+        expect(first).to_contain_text("uma")
         expect(first).to_contain_text("cut")
         page.locator("#alerts a", has_text="uncertain").click()
         expect(page.locator("#outbox")).to_be_in_viewport()

@@ -140,7 +140,7 @@ class Definitions:
     def _hold(self, one: Waiting) -> None:
         self._waiting[one.server, one.tool] = one
         logger.warning("MCP server %s: %s is off, its definition is not approved (%s)", one.server, one.tool, one.code)
-        self._tell(f"mcp:{one.code}", f"{one.describe()}\n\n`/approve {one.code}` turns it on.")
+        self._tell(f"mcp:{one.code}", f"{one.describe()}\n\nThe command `approve {one.code}` turns it on.")
 
     async def _write(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()
