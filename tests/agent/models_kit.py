@@ -60,7 +60,7 @@ def against(
     """Run `story` with a fresh server and a model pointed at it."""
 
     async def run() -> None:
-        async with ModelApi(strict=strict) as api, asyncio.timeout(30):
+        async with ModelApi(strict=strict) as api, asyncio.timeout(120):
             model = make_model(api.url)
             try:
                 await story(api, model)

@@ -97,7 +97,7 @@ def request(place: str, *lines: str, card: str = "# Where you are") -> Request:
 
 def story(test: Callable[[Bench], object]) -> None:
     async def told() -> None:
-        async with bench() as made, asyncio.timeout(30):
+        async with bench() as made, asyncio.timeout(120):
             await test(made)  # type: ignore[misc]
 
     asyncio.run(told())

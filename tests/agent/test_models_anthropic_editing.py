@@ -195,7 +195,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 def story(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def told() -> None:
-        async with bench() as made, asyncio.timeout(30):
+        async with bench() as made, asyncio.timeout(120):
             await test(made)
 
     asyncio.run(told())

@@ -196,7 +196,7 @@ def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(no
 
     async def run() -> None:
         cache = MessagesCache(lambda text: len(text) // 4 + 1)
-        async with ModelApi(cache=cache, clock=lambda: 0.0) as api, asyncio.timeout(30):
+        async with ModelApi(cache=cache, clock=lambda: 0.0) as api, asyncio.timeout(120):
             model = opus(api.url)
             hello = user("hello " * 1000)
             api.then(thinks("a"), thinks("b"), Answer(text="Done."))

@@ -133,7 +133,7 @@ def test_models_of_other_kinds_have_neither() -> None:
 
 def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> None:
     async def run() -> None:
-        async with ModelApi() as api, asyncio.timeout(30):
+        async with ModelApi() as api, asyncio.timeout(120):
             config = ModelConfig(provider="a", name="claude-haiku-5-5", effort="low", thinking="off")
             provider = AnthropicConfig.model_validate({"kind": "anthropic", "base_url": api.url, "api_key": KEY})
             model = build_model("main", {"main": config}, {"a": provider}, ManualClock())

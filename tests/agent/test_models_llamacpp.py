@@ -24,7 +24,7 @@ def of(place: str, *said: Said, now: str = "") -> Request:
 
 def against_llama(story: Callable[[LlamaApi, LlamaCppModel], Awaitable[None]], api: LlamaApi | None = None) -> None:
     async def run() -> None:
-        async with api or LlamaApi() as server, asyncio.timeout(30):
+        async with api or LlamaApi() as server, asyncio.timeout(120):
             model = LlamaCppModel(name="main", base_url=server.url)
             try:
                 await story(server, model)

@@ -42,7 +42,7 @@ def environment(pid: int | None) -> bytes:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what only the operating system knows."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not true():
             await asyncio.sleep(0.005)
 

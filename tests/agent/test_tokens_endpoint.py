@@ -242,7 +242,7 @@ def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> Non
         meter = Meter(offline)
         asked = replace(_marked(), now="It is noon. " * 100)
         estimate = meter.estimate("m-1", asked)
-        async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(30):
+        async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(120):
             model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
             counter = EndpointCounter(offline, clock=ManualClock(), api_key=KEY, base_url=api.url)
             usage = end(await ask(model, asked)).usage

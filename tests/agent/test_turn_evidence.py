@@ -33,7 +33,7 @@ def run(
     model.answers = list(answers)
 
     async def story() -> Outcome:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
 
     return asyncio.run(story()), model
@@ -104,7 +104,7 @@ def test_it_is_durable_before_the_model_is_told() -> None:
         desk = Desk(budget_tokens=0, waits=asyncio.Event(), kept={"e0": ""})
         model = Played(Say(calls=(LOOK,)))
         turn = asyncio.ensure_future(take_turn(brief(), model, Bring("x" * 9_000), key="ana", evidence=desk))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await desk.keeping.wait()
             assert (len(desk.kept), len(model.requests)) == (1, 1)
             assert desk.waits is not None
@@ -255,7 +255,7 @@ def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
         turn = asyncio.ensure_future(
             take_turn(brief(), Played(says), Bring(*texts), key="ana", evidence=desk, progress=progress)
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not desk.kept:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)

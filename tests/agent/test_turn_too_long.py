@@ -242,7 +242,7 @@ def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, ref
 
     async def story() -> None:
         cache = MessagesCache(lambda text: int(len(text) / chars) + 1)
-        async with ModelApi(cache=cache, window=9_000) as api, asyncio.timeout(30):
+        async with ModelApi(cache=cache, window=9_000) as api, asyncio.timeout(120):
             model = AnthropicModel(
                 name="main", model="m-1", base_url=api.url, api_key=KEY, context_tokens=10_000, max_output_tokens=1_000
             )

@@ -125,7 +125,7 @@ def asking(story: Story, *, capacity: int = 1024, timeout_s: float = 10.0) -> No
     async def run() -> None:
         clock = ManualClock()
         offline = OfflineCounter(load_after_s=60)
-        async with CountApi() as api, asyncio.timeout(30):
+        async with CountApi() as api, asyncio.timeout(120):
             counter = EndpointCounter(
                 offline, clock=clock, api_key=KEY, base_url=api.url, capacity=capacity, timeout_s=timeout_s
             )

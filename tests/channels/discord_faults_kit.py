@@ -83,5 +83,5 @@ async def running(
     try:
         yield run
     finally:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await run.end()

@@ -54,7 +54,7 @@ class Run(Generic[ChannelT]):
         self.batches.append((len(batch), cursor))
         self._news.set()
 
-    async def until(self, true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async def until(self, true: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Return once it is so; asked after each emit. Raises what ended `run` before, TimeoutError if it never is."""
         try:
             async with asyncio.timeout(limit_s):

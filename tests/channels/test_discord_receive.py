@@ -155,7 +155,7 @@ async def test_what_blocks_loses_nothing_and_stops_the_reading() -> None:
             api.says(api.room, api.ann, f"{number}" + "x" * 500)
         life = run.channel._life
         assert life is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not life.inbox.full:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(2.5)  # longer than two heartbeats: nothing may be taken for a dead link meanwhile

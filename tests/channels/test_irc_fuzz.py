@@ -102,7 +102,7 @@ class Sink:
                 await self.changed.wait()
 
     async def until_up(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not self.links:
                 self.changed.clear()
                 await self.changed.wait()

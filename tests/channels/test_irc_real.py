@@ -108,7 +108,7 @@ async def test_a_room_is_open_or_closed_as_its_modes_say(server: Server, tmp_pat
         async with running(port) as run:
 
             async def until(audience: str) -> None:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     while run.channel.audience(at) != audience:
                         await asyncio.sleep(0.02)
 

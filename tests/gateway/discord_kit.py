@@ -58,7 +58,7 @@ class Town(Program):
         """In how many visible messages of the bot it stands."""
         return sum(token in TOKEN.findall(text) for room in self.api.world.channels for text in self.api.texts(room))
 
-    async def answered(self, *tokens: str, limit_s: float = 15.0) -> None:
+    async def answered(self, *tokens: str, limit_s: float = 60.0) -> None:
         """Return once people can read each."""
         await self.api.until(lambda: all(self.heard(token) for token in tokens), limit_s)
 

@@ -57,7 +57,7 @@ class Screen:
 
     async def until(self, count: int) -> None:
         """Return once `count` parts have been shown."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(self.parts) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -93,13 +93,13 @@ class Running:
 
     async def asked(self, count: int) -> None:
         """Return once the model has been asked `count` times."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(self.scripted.requests) < count:
                 await asyncio.sleep(0.005)
 
     async def took(self, count: int) -> None:
         """Return once `count` turns are in the log."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(await self.turns()) < count:
                 await asyncio.sleep(0.005)
 

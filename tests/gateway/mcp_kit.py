@@ -83,14 +83,14 @@ class Town:
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 
     async def until_changed(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(self.changes) < count:
                 self._news.clear()
                 await self._news.wait()
 
     async def until(self, state: str) -> None:
         """Return once all servers are so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while any(one.state != state for one in self.servers.describe()):
                 await asyncio.sleep(0.01)
 
@@ -132,7 +132,7 @@ async def town(
             yield town
         finally:
             await made.aclose()
-    async with asyncio.timeout(30):  # what is killed ends soon, but not at once
+    async with asyncio.timeout(120):  # what is killed ends soon, but not at once
         while marked(mark):
             await asyncio.sleep(0.01)
 

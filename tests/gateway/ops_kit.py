@@ -50,7 +50,7 @@ class Told:
 
     async def until(self, wanted: Callable[["Told"], object]) -> None:
         """Return once this holds."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not wanted(self):
                 self.news.clear()
                 await self.news.wait()
@@ -110,7 +110,7 @@ class Operated:
 
         task = asyncio.create_task(listen())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await begun.wait()
             yield told
         finally:

@@ -99,7 +99,7 @@ class Office:
 
     async def ended(self, count: int) -> list[Delivery]:
         """All deliveries, once there are `count`. Lets the manual clock run while nothing else does."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 await self.store.settled()
                 found = [item.fact for item in await self.store.entries(kinds=["delivery"])]

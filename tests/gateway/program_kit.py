@@ -135,7 +135,7 @@ class Program:
         """What the processes have written."""
         return (self.directory / "stderr.txt").read_text()
 
-    async def calm(self, limit_s: float = 60.0) -> None:
+    async def calm(self, limit_s: float = 300.0) -> None:
         """Return once all that was said is taken in and dealt with, and stays so for a moment."""
         async with asyncio.timeout(limit_s):
             quiet = 0

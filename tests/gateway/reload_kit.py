@@ -97,7 +97,7 @@ class Town:
     async def end(self) -> None:
         if self.process is not None and self.process.returncode is None:
             await self.asked("stop")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await self.process.wait()
         assert self.process is None or self.process.returncode == 0, self.log()[-3000:]
 

@@ -112,7 +112,7 @@ class House:
 
     async def done(self) -> None:
         """All that was begun has ended."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while self.tasks:
                 await asyncio.wait(self.tasks)
 

@@ -221,7 +221,7 @@ class Stagehands:
 
     async def delivered(self) -> None:
         """All that waits has gone."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while self.tasks:
                 await asyncio.wait(self.tasks)
 

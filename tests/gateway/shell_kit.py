@@ -73,7 +73,7 @@ class Desk:
 
     async def empty(self) -> None:
         """Return once nobody is left: what is killed ends soon, but not at once."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while inside(self.root):
                 await asyncio.sleep(0.01)
 

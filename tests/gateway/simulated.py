@@ -102,7 +102,7 @@ def simulate(
     story: Callable[[JumpingClock], Coroutine[Any, Any, T]],
     *,
     begin: datetime = BEGIN,
-    limit_s: float = 60.0,
+    limit_s: float = 600.0,
     grace_s: float = 0.0,
 ) -> T:
     """Run a story in simulated time. `limit_s`: of real time.

@@ -216,7 +216,7 @@ def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
             assert second.returncode == 1
             assert f"in use by process {process.pid}" in second.stderr
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 _, errors = await process.communicate()
             assert process.returncode == 0, errors.decode()
             assert any(line.startswith("QUIT") for line in ircd.lines)

@@ -175,7 +175,7 @@ async def _goes_on(made: Settings, count: int) -> Screen:
     task = asyncio.create_task(app.run(made, stop, channels={CONSOLE: console}, model=model))
     try:
         await screen.until(count)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:  # once the gateway is up, and all that waited is delivered or not
                 async with await Store.open_readonly(made.store.path) as reader:
                     if any(link.up for link in await reader.links()) and not await reader.outbox():

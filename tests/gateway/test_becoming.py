@@ -183,7 +183,7 @@ def test_a_workspace_is_heard_of_with_another_debounce(tmp_path: Path) -> None:
             cache.become(watch_debounce_ms=10, max_age_seconds=0)
             assert "calm" in (await cache.get(tmp_path, scope="public", family="x")).identity
             (workspace,) = cache._workspaces.values()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not workspace.watching:
                     await asyncio.sleep(0.005)
                 (tmp_path / "SOUL.md").write_text("bold")

@@ -164,7 +164,7 @@ def test_a_running_gateway_is_asked_and_takes_it_in_at_once(config: Path) -> Non
         running = asyncio.create_task(app.run(settings, stop, channels=channels))
         try:
             path = socket_path(settings.store.path)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not path.exists():
                     await asyncio.sleep(0.01)
                 done = await _program(config, "pair", "seed", "c:1", "--role", "owner")

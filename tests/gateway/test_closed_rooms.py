@@ -63,7 +63,7 @@ class Street:
             return []
 
     async def until(self, true: Callable[[list[Stored]], bool], *kinds: str) -> list[Stored]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not true(found := await self.log(*kinds)):
                 await asyncio.sleep(0.02)
             return found
@@ -278,7 +278,7 @@ async def opened(street: Street) -> None:
         mine = [one for one in audiences if one.at.room == street.there]
         return bool(mine) and mine[-1].scope != mine[-1].at.conversation
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not is_open(await street.log("audience")):
             number += 1
             await street.said(f"line {number}")

@@ -157,7 +157,7 @@ def test_a_gateway_of_ones_own_ends_when_nobody_holds_it(tmp_path: Path) -> None
             assert child._process is not None
             assert child._process.stdin is not None
             child._process.stdin.close()  # as when this process is killed
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 assert await child.wait() == 0
             assert await child.stop() == 0
 

@@ -70,7 +70,7 @@ async def raw(path: Path, *pieces: bytes, end: bool = False) -> bytes:
             await writer.drain()
         if end:
             writer.write_eof()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await reader.read()
     except ConnectionError:
         return b""

@@ -49,7 +49,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
     stop = asyncio.Event()
     running = asyncio.create_task(app.run(read, stop, live=Live(read, here.directory, dict(here.env))))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not all(one.state == "up" for one in seen(here)) or not seen(here):
                 assert not running.done(), running
                 await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbe
 async def test_a_channel_that_is_down_is_told_with_its_reason(tmp_path: Path) -> None:
     async with world(tmp_path) as here, gateway(here):
         await here.ircd.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while all(one.state == "up" for one in seen(here)):
                 await asyncio.sleep(0.05)
         found = trouble(await here.examine(offline=False))
@@ -124,7 +124,7 @@ async def test_what_waits_for_a_restart_or_could_not_be_taken_is_told(tmp_path: 
 
 async def told(here: World, true: Callable[[Snapshot], bool]) -> Report:
     """What the doctor says once the gateway says that."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (sign := last_sign(here.store, SystemClock().now())) is None or not true(sign.snapshot):
             await asyncio.sleep(0.05)
     return await here.examine(offline=True, written=False)
@@ -250,7 +250,7 @@ async def test_what_is_measured_is_what_the_gateway_sends(tmp_path: Path) -> Non
         async with gateway(here):
             await here.ircd.joined("reverie", "#lounge")
             await here.ircd.say("#lounge", "reverie: hello", by="ann!a@host")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not (asked := said_to(here.model)):
                     await asyncio.sleep(0.05)
         read, _ = check(here.directory, here.env)

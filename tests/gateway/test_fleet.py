@@ -202,7 +202,7 @@ class Harbour:
 
     async def still(self) -> None:
         """Return once nothing moves any more."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while self.runner._works:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)
@@ -510,7 +510,7 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
         channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, spawn=asyncio.create_task
     )
     runner.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(said) < len(channels):
             await asyncio.sleep(0)
         await runner.cut(A, GONE)

@@ -105,7 +105,7 @@ class Room:
 
 def story(tmp: Path, tell: Callable[[Room], Awaitable[None]]) -> None:
     async def played() -> None:
-        async with await Store.open(tmp / "s.db", ManualClock(NOW)) as store, asyncio.timeout(30):
+        async with await Store.open(tmp / "s.db", ManualClock(NOW)) as store, asyncio.timeout(120):
             await tell(Room(store, tmp))
 
     asyncio.run(played())

@@ -33,7 +33,7 @@ def speaks(text: str, address: str = LOBBY) -> Rule:
 
 async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnEnded]:
     """The turns of a conversation, once there are so many."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             async with await Store.open_readonly(gateway.path) as reader:
                 found = [one.fact for one in await reader.entries(kinds=["turn_ended"]) if one.conversation == place]
@@ -47,7 +47,7 @@ async def order(
     gateway: Running, what: Literal["pause", "off", "wake", "presence", "status", "debug"], level: Near = "auto"
 ) -> Answer:
     """As the command line does, once the gateway listens."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(NotRunning):
                 return await ask(socket_path(gateway.path), DmnOrder(what=what, level=level, by="test"))
@@ -297,7 +297,7 @@ def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) 
         async with running(tmp_path, Script(rules=(REST,)), **slow) as gateway:
             message = await gateway.console.say("an outage", sender="bob", room="lobby")
             await gateway.console.retract(message)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not await gateway.log("handled"):
                     await asyncio.sleep(0.01)
             assert not await _due(gateway)

@@ -123,7 +123,7 @@ class House:
 
 def story(tmp: Path, tell: Callable[[House], Awaitable[None]], **more: Any) -> None:
     async def played() -> None:
-        async with await Store.open(tmp / "reverie.db", ManualClock(NOW)) as store, asyncio.timeout(30):
+        async with await Store.open(tmp / "reverie.db", ManualClock(NOW)) as store, asyncio.timeout(120):
             await tell(House(store, tmp, **more))
         assert await rebuild(tmp / "reverie.db") == []
 

@@ -188,7 +188,7 @@ def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, whe
             (tmp_path / "more.yaml").write_text(said.get(where, "dmn: {}\n"))
             text = CONFIG % ("true", "true", "0")
             (tmp_path / "reverie.yaml").write_text(text.replace("channels: {}\n", "") if where == "ca.pem" else text)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             came = await now.reload()
         told = [*map(str, came.problems), *reasons]
         assert where == "prices.yaml" or any(word in told[0] for word in ("no plain file", "no configuration")), told
@@ -320,7 +320,7 @@ def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_nex
         second = asyncio.create_task(now.reload())
         opened(tmp_path, "allowlist")
         disk.go.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await asyncio.gather(first, second)
         assert now.settings.access.dm == "allowlist"
         assert taker.seen[-1] == "put, it is allowlist"

@@ -189,7 +189,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
             stats = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
             watch = Watch(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
             task = asyncio.create_task(watch.run())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
                     await asyncio.sleep(0.01)
             async with httpx.AsyncClient(trust_env=False) as client:

@@ -71,7 +71,7 @@ def made(store: Store, clock: ManualClock, turns: Taker, tasks: asyncio.TaskGrou
 
 async def over(loop: Loop) -> None:
     """Return once no turn runs in the room, and what follows from that waits for the clock."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while loop.lane(ROOM) is not None:
             await asyncio.sleep(0.001)
     await settled()
@@ -85,7 +85,7 @@ async def settled() -> None:
 
 async def written(store: Store, count: int) -> list[DmnSaved]:
     """The states in the log, once there are so many."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(entries := await store.entries(kinds=["dmn"])) < count:
             await asyncio.sleep(0.001)
     return [cast("DmnSaved", one.fact) for one in entries]

@@ -138,7 +138,7 @@ async def sent(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
             await writer.drain()
             await asyncio.sleep(every_s)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await reader.read()
     except ConnectionError:
         return b""

@@ -155,7 +155,7 @@ def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path: Path)
 
         made = settings(tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN})
         with pytest.raises(NothingLeft):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await app.run(made, asyncio.Event(), channels={bad.name: bad})
         async with operated(tmp_path / "x", channels=[bad]) as gateway:
             ready = (await gateway.client.get("/ready")).json()
@@ -166,7 +166,7 @@ def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path: Path)
 
 
 async def tool_runs(gateway: Operated) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not [one for one in (await gateway.get("/api/status"))["activity"] if one["tool"]]:
             await asyncio.sleep(0.02)
 
@@ -194,7 +194,7 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not alive(tmp_path):
                     await asyncio.sleep(0.02)
             (running,) = (await gateway.get("/api/status"))["activity"]
@@ -240,7 +240,7 @@ def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None
             else:
                 answer = (await ask(socket_path(gateway.path), order)).model_dump()
             assert answer["ok"]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while (await gateway.get("/api/status"))["activity"]:
                     await asyncio.sleep(0.02)
             assert not told.named("post")

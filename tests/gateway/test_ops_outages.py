@@ -127,7 +127,7 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
     script = Script(errors=(error,) * 2)
     more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}}
     async with operated(tmp_path, script, channels=[room], **more) as it:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not (before := await ready(it))["ready"]:
                 await asyncio.sleep(0.01)
         for number in (1, 2):

@@ -86,7 +86,7 @@ def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
             await quick.until(
                 lambda told: len(told.named("notification")) + sum(one["count"] for one in told.named("lost")) >= 800
             )
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while b"event: lost" not in heard:
                     heard = heard[-100:] + await loop.sock_recv(slow, 65_536)
             slow.close()
@@ -110,7 +110,7 @@ def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: p
             await loop.sock_recv(stuck, 1_000)
             logging.getLogger("reverie.test").warning("x" * 3_000)
             gone = False
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not gone:
                     for _ in range(300):
                         logging.getLogger("reverie.test").warning("x" * 3_000)
@@ -131,7 +131,7 @@ def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkey
                 answer = await gateway.client.get("/api/events")
                 assert answer.status_code == 503
                 assert (await gateway.client.get("/api/status")).status_code == 200
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while True:
                     async with gateway.client.stream("GET", "/api/events") as answer:
                         if answer.status_code == 200:
@@ -163,7 +163,7 @@ def test_what_happens_at_once_is_written_at_once_in_few_pieces(tmp_path: Path) -
             await loop.sock_sendall(listening, head.encode())
             pieces, heard = list[float](), b""
             saying = asyncio.create_task(chatter(gateway, 200))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while b"word 199" not in heard:
                     heard += await loop.sock_recv(listening, 1_000_000)
                     pieces.append(time.monotonic())
@@ -189,7 +189,7 @@ def test_warnings_are_told_and_end_with_the_listener(tmp_path: Path) -> None:
                 assert (first["level"], first["logger"]) == ("warning", "reverie.test")
                 assert first["message"] == "something is odd: password=[redacted]"
                 assert (second["level"], second["message"]) == ("error", "from elsewhere")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while [one for one in logging.getLogger("reverie").handlers if isinstance(one, ears.Ear)]:
                     await asyncio.sleep(0.01)
 

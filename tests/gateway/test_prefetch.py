@@ -147,7 +147,7 @@ async def family(pids: Path) -> list[int]:
 
 async def gone(found: list[int]) -> bool:
     """A killed process ends soon, but not at once."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while any(map(alive, found)):
             await asyncio.sleep(0.01)
     return True

@@ -81,7 +81,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -228,7 +228,7 @@ def test_a_preview_that_cannot_be_taken_away_now_goes_later(tmp_path: Path, monk
         await console.say("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))  # it does not wait for that
         await until(lambda: not console.standing)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(await gateway.log("preview_ended")) < 1:
                 await asyncio.sleep(0.005)
 
@@ -257,7 +257,7 @@ def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypa
     async def cut(gateway: Running) -> None:
         await console.say("hello", sender="ann")
         await until(lambda: bool(console.standing))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await gateway.log("previewed"):
                 await asyncio.sleep(0.005)
 
@@ -335,7 +335,7 @@ def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_kn
         await until(lambda: bool(console.of("sent")))
         console.hold.set()
         await until(lambda: bool(console.of("unpreview")))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await gateway.log("preview_ended"):
                 await asyncio.sleep(0.005)
 

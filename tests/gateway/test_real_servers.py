@@ -136,7 +136,7 @@ def _squeezed(lines: object) -> str:
 
 
 async def _joined(tmp: Path) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(StoreError):  # the store is not made yet
                 async with await Store.open_readonly(tmp / "reverie.db") as reader:

@@ -110,7 +110,7 @@ async def test_a_model_of_a_running_turn_is_closed_when_that_has_ended(tmp_path:
         await hearing
         assert "At last." in repr(it.gate.screen.parts[-1])
         await it.gate.calm()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not client._closed:
                 await asyncio.sleep(0.005)
         api.default = lambda _: Answer(text="I see.")
@@ -174,7 +174,7 @@ async def test_many_readings_leave_nothing_behind(tmp_path: Path) -> None:
                 await it.hear("hello")
         equipment, thinkers = it.gate.equipment, it.gate.equipment.thinkers
         await it.gate.calm()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while thinkers._endings._tasks:
                 await asyncio.sleep(0.005)
         assert set(it.pool) == {"main", "spare"}

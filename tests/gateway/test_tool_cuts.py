@@ -68,7 +68,7 @@ class Cut:
 
     async def under_way(self, what: What) -> None:
         """Return once it is."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await self._begun(what):
                 await asyncio.sleep(0.02)
 
@@ -82,13 +82,13 @@ class Cut:
 
     async def replied(self) -> None:
         """Return once a turn has ended with a reply."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while "replied" not in {one.outcome for one in await self.town.facts(TurnEnded)}:
                 await asyncio.sleep(0.05)
 
     async def nothing_left(self) -> None:
         """Return once nobody is left: what is killed ends soon, but not at once."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while running(self.mark):
                 await asyncio.sleep(0.02)
 

@@ -436,6 +436,6 @@ def test_hands_of_none() -> None:
 
 
 async def there(file: Path) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await asyncio.to_thread(file.exists):
             await asyncio.sleep(0.01)

@@ -327,7 +327,7 @@ def test_nothing_outlives_a_gateway_that_is_killed(tmp_path: Path, mode: str) ->
     async def run() -> None:
         gateway = subprocess.Popen([sys.executable, "-c", GATEWAY, tmp_path, mode], cwd=REPOSITORY)  # noqa: ASYNC220 - at once
         root = tmp_path / "files"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not root.exists() or sum("sleep 600" in line for line in inside(root)) < 6:
                 await asyncio.sleep(0.02)
             os.kill(gateway.pid, signal.SIGKILL)

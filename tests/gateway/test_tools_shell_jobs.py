@@ -13,7 +13,7 @@ both = pytest.mark.parametrize("mode", MODES)
 
 
 async def reported(it: Desk, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(it.reports) < count:
             await asyncio.sleep(0.01)
 
@@ -27,7 +27,7 @@ def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(tmp_path:
             told = await it.bash("echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True)
             assert told == "Job j1 runs, for 600 s at most. You are told when it has ended; job_output reads it."
             assert time.monotonic() - began < 5
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while "one" not in (text := await it.says("job_output", job="j1")):
                     await asyncio.sleep(0.01)
             assert text == "[running]\none\n"
@@ -169,7 +169,7 @@ async def test_who_cannot_be_told_of_a_jobs_end_breaks_nothing(
     async with desk(tmp_path, "off") as it:
         it.reports = None  # type: ignore[assignment] # so that telling breaks
         await it.bash("true", background=True)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while "running" in await it.says("jobs"):
                 await asyncio.sleep(0.01)
         assert "exit status 0" in await it.says("jobs")

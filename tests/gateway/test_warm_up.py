@@ -38,7 +38,7 @@ async def gateway(
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
     settings = load(tmp, {})
-    async with asyncio.timeout(30), running(settings, ManualClock(), Live(settings, tmp, {})) as made:
+    async with asyncio.timeout(120), running(settings, ManualClock(), Live(settings, tmp, {})) as made:
         yield made
 
 

@@ -29,7 +29,7 @@ def story(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
     @wraps(test)
     def run(tmp_path: Path) -> None:
         async def whole() -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await test(tmp_path)
 
         asyncio.run(whole())

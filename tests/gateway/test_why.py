@@ -297,7 +297,7 @@ def test_a_gateway_that_is_by_itself_leaves_such_stories(
         async with running(tmp_path, script, **QUICK) as gateway:
             await gateway.console.say("by the way", sender="ann", room="lobby")
             await gateway.console.say("an outage", sender="bob", room="lobby")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not any(turn.cause == "digest" for turn in await gateway.turns()):
                     await asyncio.sleep(0.01)
             if fate is Fate.LOOKED_AT:

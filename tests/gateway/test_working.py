@@ -97,7 +97,7 @@ async def passing(clock: ManualClock, seconds: float) -> None:
 
 async def until(clock: ManualClock, done: Callable[[], bool]) -> None:
     """Time passes until then."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not done():
             await passing(clock, 0.1)
 

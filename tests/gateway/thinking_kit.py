@@ -151,13 +151,13 @@ class Gate:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return once this holds."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not holds():
                 await asyncio.sleep(0.005)
 
     async def took(self, count: int) -> None:
         """Return once so many turns are in the log."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(await self.turns()) < count:
                 await asyncio.sleep(0.005)
 

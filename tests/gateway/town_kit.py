@@ -70,7 +70,7 @@ class Running:
         count = self.shown
         await self.towns[channel].say(text, sender=sender, room=room)
         assert self._task is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while self.shown == count:
                 self._news.clear()
                 news = asyncio.ensure_future(self._news.wait())

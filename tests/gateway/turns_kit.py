@@ -212,7 +212,7 @@ class Desk:
     ) -> Report:
         self.lane = Lane()
         self.model.asked.clear()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await self.turns.take(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
 
     async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnEnded]:
