@@ -64,13 +64,13 @@ class Exchanges:
             self._counts.popitem(last=False)
 
 
-START: Final = 40
+START: Final = 120
 """Of what rounds in a row count: then it is a program, whatever its platform says of it."""
-AGAIN: Final = 14
+AGAIN: Final = 42
 """The same after it was found out once."""
-REPEATED: Final = 7
+REPEATED: Final = 21
 """What a round counts in which somebody says at once what was said before: six are enough."""
-PERHAPS_REPEATED: Final = 3
+PERHAPS_REPEATED: Final = 9
 """The same within seconds: a person who plays a game may do so for a while."""
 ALIKE: Final = 2
 """Nearly the same words as before, at once."""

@@ -207,6 +207,7 @@ class Places:
 async def talk(town: Town, way: Way, known: list[str], at: Places) -> None:
     """Everybody lets everything slip, a bit at a time."""
     direct = at.discord.world.dm(at.discord.ben)
+    words = ("Monday", "the weather", "about lunch", "what of the report", "is it late", "shall we go", "any news")
     at.api.private_says(at.owner, "please read my notes and that page")
     assert await so(lambda: len(town.model.seen) >= 2, 20.0), town.log[-3_000:]
     for number in range(COUNT // len(ROUTES)):
@@ -221,7 +222,7 @@ async def talk(town: Town, way: Way, known: list[str], at: Places) -> None:
         at.ircd.relay("#lobby", f":alice!a@host TOPIC #lobby :{way.lines('topic')[number]}", {})
         error = {"error": {"message": f"refused: {way.lines('error')[number]}", "type": "invalid_request_error"}}
         town.model.then(Answer(status=400, body=json.dumps(error).encode()))
-        at.discord.says(direct, at.discord.ben, "and now?")
+        at.discord.says(direct, at.discord.ben, f"and now, {words[number % len(words)]}?")
         await town.calm()
         at.api.faults.fail("sendMessage", 400, f"Bad Request: {way.lines('refusal')[number]}")
         at.api.private_says(at.owner, "what do you say?")
