@@ -134,7 +134,7 @@ def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
             it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
             await it.ask()
             async with asyncio.timeout(120):
-                while not (waits := re.search("`/approve ([0-9a-f]{8})`", caplog.text)):  # what owners are told
+                while not (waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)):  # what owners are told
                     after = await it.ask()
                     assert before_history(after) == before_history(before)
                     assert "mcp_own_extra" not in now(after)
