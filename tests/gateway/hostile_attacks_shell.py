@@ -106,7 +106,7 @@ SKILLS = (
     "mkdir -p /skills/x && echo W''ON; echo x"
 )
 EATS = (
-    '/usr/bin/python3 -c \'x = bytearray(2000000000); print("W" + "ON")\' {mark} || '
+    '/usr/bin/python3 -c \'import time; x = bytearray(2000000000); time.sleep(5); print("W" + "ON")\' {mark} || '
     "(x=$(tr '\\0' a </dev/zero | head -c 1500000000); echo W''ON)"
 )
 FILLS = (

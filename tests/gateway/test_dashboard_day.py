@@ -142,12 +142,13 @@ def test_conversations_turns_outbox_and_audit(gateway: House, opened: Tab) -> No
     known = gateway.ask("/api/conversations", limit=200)["conversations"]
     ids = page.locator("#places button").evaluate_all("all => all.map((one) => one.dataset.id)")
     assert ids == [one["conversation"] for one in known]
+    titles = {one["conversation"]: one["title"] for one in known}
     turns = gateway.ask("/api/turns", limit=100)["turns"]
     rows = page.locator("#turns tbody tr")
     assert rows.count() == len(turns)
     for index in (0, len(turns) // 2, len(turns) - 1):
         words = rows.nth(index).inner_text()
-        for said in (turns[index]["conversation"], turns[index]["cause"], turns[index]["outcome"]):
+        for said in (titles[turns[index]["conversation"]], turns[index]["cause"], turns[index]["outcome"]):
             assert said in words
     box = gateway.ask("/api/outbox")
     assert page.locator("#outbox tbody tr").count() == len(box["deliveries"])
