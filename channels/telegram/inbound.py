@@ -12,7 +12,7 @@ from channels.telegram.cursor import Cursor
 from channels.telegram.ids import Numbers
 from channels.telegram.people import View
 from channels.telegram.ranks import CHANGES, Ranks
-from channels.telegram.service import Titles
+from channels.telegram.service import ChatTitles
 from channels.telegram.wire import ALLOWED, album, button, chat_of, merged, moved, read
 from gateway.events import Address, Command, Edited, Membership, Message, Notification, PlaceNames, Reacted
 
@@ -63,7 +63,7 @@ class Inbound:
         self.durable = self.view.cursor
         """What is certainly written down: to be set by whoever emits."""
         self.numbers = Numbers()
-        self._titles = Titles()
+        self._titles = ChatTitles()
         self._public: OrderedDict[str, tuple[int, bool]] = OrderedDict()
         """Chat, as Telegram names it now -> its newest update, and whether anybody can read it, as that said."""
         self._seen: Counter[str] = Counter()

@@ -56,7 +56,7 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
     return ()
 
 
-class Titles:
+class ChatTitles:
     """What chats and forum topics are called, from the updates that tell it."""
 
     def __init__(self) -> None:

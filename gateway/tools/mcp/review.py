@@ -32,7 +32,7 @@ Tools = Mapping[str, tuple[str, ToolSpec]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingDefinition:
     """A definition that an admin has to see."""
 
     server: str
@@ -82,7 +82,7 @@ class Definitions:
         self._tell = tell
         self._approved: dict[str, dict[str, str]] = {}
         """Definitions by server and tool."""
-        self._waiting: dict[tuple[str, str], Waiting] = {}
+        self._waiting: dict[tuple[str, str], PendingDefinition] = {}
         self.approved: Callable[[str], None] = lambda _: None
         """Called with the name of a server when one more of its tools may be used."""
 
@@ -107,12 +107,14 @@ class Definitions:
             if approved.get(name) == definition:
                 admitted[name] = own, spec
             else:
-                self._hold(Waiting(server=server, tool=name, definition=definition, approved=approved.get(name, "")))
+                self._hold(
+                    PendingDefinition(server=server, tool=name, definition=definition, approved=approved.get(name, ""))
+                )
         if new:
             self._spawn(self._write(new))
         return admitted
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[PendingDefinition]:
         """Definitions that an admin has to see, by server and tool."""
         return [one for _, one in sorted(self._waiting.items())]
 
@@ -137,7 +139,7 @@ class Definitions:
             words=f"Approved: `{found.tool}` may be used as it is described now.", facts=(Made(fact),), settle=settle
         )
 
-    def _hold(self, one: Waiting) -> None:
+    def _hold(self, one: PendingDefinition) -> None:
         self._waiting[one.server, one.tool] = one
         logger.warning("MCP server %s: %s is off, its definition is not approved (%s)", one.server, one.tool, one.code)
         self._tell(f"mcp:{one.code}", f"{one.describe()}\n\nThe command `approve {one.code}` turns it on.")
