@@ -26,7 +26,7 @@ class Share:
 
     chars: int | None
     """So many of its first characters. None: all of it."""
-    over: bool = False
+    is_oversized: bool = False
     """It is more than one result may ever be."""
 
 
@@ -53,7 +53,7 @@ def share(
             chars = beginning(text, max(free, FRAME_TOKENS) if asked[place] else free // 2)
             spent = estimate_tokens(text[:chars]) if chars else 0
             room_tokens -= FRAME_TOKENS
-            shares.append(Share(chars=chars, over=size > most_tokens))
+            shares.append(Share(chars=chars, is_oversized=size > most_tokens))
         left_tokens, room_tokens = max(0, left_tokens - spent), room_tokens - spent
     return tuple(shares), left_tokens
 
@@ -73,38 +73,38 @@ class Window:
         self, context_tokens: int, max_output_tokens: int, *, scale: float = 1.0, refused: bool = False
     ) -> None:
         """`scale`: so many real tokens are taken for one estimated one. `refused`: it was too long the last time."""
-        self._answer = answer_tokens(context_tokens, max_output_tokens)
-        self._usable = context_tokens - int(context_tokens * SLACK_SHARE)
-        self._tokens = self._usable - self._answer
-        self._output = self._answer if refused else max_output_tokens
+        self._answer_tokens = answer_tokens(context_tokens, max_output_tokens)
+        self._usable_tokens = context_tokens - int(context_tokens * SLACK_SHARE)
+        self._prompt_limit = self._usable_tokens - self._answer_tokens
+        self._max_output = self._answer_tokens if refused else max_output_tokens
         self._size: tuple[Request, PromptSize] | None = None
         self._factor = 1.0 / scale
         """A real token is so many estimated ones."""
 
-    def asked(self, request: Request) -> int:
+    def measure(self, request: Request) -> int:
         """This is what the model is asked now: its tokens, as estimated."""
         self._size = request, prompt_size(request, _Rough(), before=self._size)
         return self._size[1].total
 
-    def output(self) -> int:
+    def output_tokens(self) -> int:
         """What may be asked for as an answer to that request: a prompt and its answer share the window."""
-        left = self._usable - int(self._estimate() / self._factor)
-        return max(min(self._output, left), min(self._output, LEAST_ANSWER))
+        left = self._usable_tokens - int(self._estimate() / self._factor)
+        return max(min(self._max_output, left), min(self._max_output, LEAST_ANSWER))
 
-    def billed(self, prompt_tokens: int) -> None:
+    def record_bill(self, prompt_tokens: int) -> None:
         """What the provider says of the same request. 0: nothing."""
         estimate = self._estimate()
         if estimate and prompt_tokens >= _TOLD_SHARE * estimate:
             self._factor = estimate / prompt_tokens
 
-    def refused(self) -> None:
+    def record_refusal(self) -> None:
         """The provider says that the same request is too long, whatever was thought of it."""
-        self._output = self._answer
-        self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._tokens))
+        self._max_output = self._answer_tokens
+        self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._prompt_limit))
 
-    def room(self) -> int:
+    def remaining_tokens(self) -> int:
         """Tokens, as estimated, that can still be told behind that request. Negative: it has too many."""
-        return int(self._tokens * self._factor) - self._estimate()
+        return int(self._prompt_limit * self._factor) - self._estimate()
 
     def _estimate(self) -> int:
         return self._size[1].total if self._size is not None else 0

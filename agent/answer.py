@@ -21,21 +21,21 @@ class Answer:
     end: End | None = None
     """None: it has not ended."""
 
-    def find_calls(self, request: Request, known: tuple[ToolSpec, ...]) -> None:
+    def recover_calls(self, request: Request, known: tuple[ToolSpec, ...]) -> None:
         """Take the text for calls of known tools, if it is nothing else and the model was not told any of them."""
         from agent.models.leaks import BadCall, recover, stands_in  # noqa: PLC0415 - seldom needed, and large
 
         found = recover(self.text, known)
         calls = tuple(
             [
-                _clean(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, recovered=True))
+                _clean(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, is_recovered=True))
                 for number, one in enumerate(found, start=1)
                 if not isinstance(one, BadCall)
             ]
         )
         if found and not any(stands_in(call, request) for call in calls):
             self.text, self.calls = "", calls
-            self.problems = tuple([one.said for one in found if isinstance(one, BadCall)])
+            self.problems = tuple([one.message for one in found if isinstance(one, BadCall)])
 
 
 async def ask(  # noqa: C901 - one case per kind of chunk
@@ -58,7 +58,7 @@ async def ask(  # noqa: C901 - one case per kind of chunk
     try:
         async for chunk in stream:
             match chunk:
-                case Began(billed=told):
+                case Began(billed_accounts=told):
                     billed = told or billed
                 case Partial(text=text):
                     if glimpse is not None:
@@ -75,12 +75,12 @@ async def ask(  # noqa: C901 - one case per kind of chunk
                 case End():
                     answer.end = chunk
     except asyncio.CancelledError:
-        progress.lost(billed())
+        progress.record_lost(billed())
         raise
     finally:
         await stream.aclose()
-    if answer.end is not None and answer.end.leaks and known and not answer.calls:
-        answer.find_calls(request, known)
+    if answer.end is not None and answer.end.may_leak_calls and known and not answer.calls:
+        answer.recover_calls(request, known)
     return answer
 
 

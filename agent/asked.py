@@ -43,7 +43,7 @@ class Fits:
 
     scale: float = 1.0
     """So many real tokens are one estimated one."""
-    refused: bool = False
+    was_refused: bool = False
     """The same turn was found too long before."""
 
 
@@ -62,88 +62,88 @@ class Asked:
         *,
         key: str,
         progress: Progress,
-        telling: Telling,
+        truncator: Telling,
         fits: Fits,
     ) -> None:
         """`progress`: where the steps are, and perhaps those of an earlier turn in front of them."""
         self.progress = progress
-        self.telling = telling
+        self.truncator = truncator
         self._model = model
         self._specs = specs
         self._key = key
-        self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.refused)
+        self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.was_refused)
         self._hints: tuple[str, ...] = ()
-        self._answers_first = False
-        self._answer_only = self._toolless = False
-        self._directive = self._asked_for = ""
-        self._pictures: dict[str, Image] = {}
+        self._must_answer_first = False
+        self._only_answers = self._without_tools = False
+        self._directive = self._call_list = ""
+        self._tool_images: dict[str, Image] = {}
         self._shortened = 0
-        self._before = len(progress.done.steps)
-        self._begin(brief)
+        self._earlier_steps = len(progress.current.steps)
+        self._rebuild(brief)
 
-    def answered(self, end: End) -> None:
+    def record_answer(self, end: End) -> None:
         """The request was answered."""
-        self.progress.answered(end, self._model, self._window.asked(self.request))
-        self._window.billed(self.progress.done.prompt_tokens)
+        self.progress.record_answer(end, self._model, self._window.measure(self.request))
+        self._window.record_bill(self.progress.current.prompt_tokens)
 
-    def room(self, text: str, calls: Sequence[ToolCall]) -> int:
+    def result_tokens(self, text: str, calls: Sequence[ToolCall]) -> int:
         """Tokens that the window has for the results of such an answer."""
         said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
         around = ASKED_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
-        return self._window.room() - said - around
+        return self._window.remaining_tokens() - said - around
 
-    def left(self) -> int:
+    def remaining_tokens(self) -> int:
         """The same for what is told behind the results of the last step, which are not in the request yet."""
-        return self._window.room() - tokens(self.progress.done.steps[-1:])
+        return self._window.remaining_tokens() - tokens(self.progress.current.steps[-1:])
 
-    def hint(self, hint: str) -> None:
+    def add_hint(self, hint: str) -> None:
         """Say something to the model behind all that is worth caching. It leaves with this turn."""
         self._hints = (*self._hints, hint)
-        self._ask(self.request.conversation)
+        self._set_conversation(self.request.conversation)
 
-    def answer_first(self) -> None:
+    def require_answer(self) -> None:
         """Say from the next request on that somebody waits for an answer, and not that nobody does."""
-        self._answers_first = True
+        self._must_answer_first = True
 
-    def answer_only(self) -> None:
+    def forbid_tools(self) -> None:
         """Let no tool be called from the next request on."""
-        self._answer_only = True
+        self._only_answers = True
 
-    def without_tools(self) -> bool:
+    def drop_tools(self) -> bool:
         """Ask the same again without tools, because they are called all the same. False: that was done before."""
-        before, self._toolless = self._toolless, True
-        self._ask(self.request.conversation)
+        before, self._without_tools = self._without_tools, True
+        self._set_conversation(self.request.conversation)
         return not before
 
-    def remind(self, directive: str, asked_for: str) -> None:
+    def set_reminder(self, directive: str, asked_for: str) -> None:
         """Say with the next request how to go about it, and what was asked for in this turn: the model's own words."""
         self._directive = directive
-        self._asked_for = asked_for
+        self._call_list = asked_for
 
-    def see(self, results: Sequence[ToolResult]) -> None:
+    def show_images(self, results: Sequence[ToolResult]) -> None:
         """Show what tools brought to be seen, from the next request on."""
-        if self._model.sees:
-            self._pictures |= {shown.sha256: image for one in results for shown, image in one.images}
+        if self._model.takes_images:
+            self._tool_images |= {shown.sha256: image for one in results for shown, image in one.images}
 
-    def hide(self) -> bool:
+    def hide_images(self) -> bool:
         """Ask the same again without what tools brought to be seen. False: they brought nothing."""
-        if not self._pictures:
+        if not self._tool_images:
             return False
-        self._pictures = {}
-        self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
+        self._tool_images = {}
+        self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
         return True
 
-    async def go_on(self, heard: str) -> None:
+    async def continue_with(self, heard: str) -> None:
         """Ask with the last step, behind whose results this is told. Where there is no room for it older ones go.
 
         Raises what `Keeping.keep` does.
         """
-        step = self.progress.told(heard)
-        self._ask((*self.request.conversation, *repeated((step,), self._pictures)))
-        self._window.asked(self.request)
-        if self._window.room() < 0 and len(self._steps) > 1:
-            await self._lessen(len(self._steps) - 1, 0)
-            self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
+        step = self.progress.add_arrivals(heard)
+        self._set_conversation((*self.request.conversation, *repeated((step,), self._tool_images)))
+        self._window.measure(self.request)
+        if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
+            await self._shrink_results(len(self._steps) - 1, 0)
+            self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
 
     async def shorten(self, shorten: Shorten) -> bool:
         """Ask the same again with less, after the provider said that it is too long. False: that cannot be done.
@@ -151,54 +151,54 @@ class Asked:
         Raises what `shorten` and `Keeping.keep` do.
         """
         self._shortened += 1
-        self._window.asked(self.request)
-        self._window.refused()
+        self._window.measure(self.request)
+        self._window.record_refusal()
         brief = await shorten(self._shortened) if self._shortened <= MAX_SHORTENED else None
         if brief is None:
             return False
-        await self._lessen(len(self._steps) - 1, 0)
-        self._begin(brief)
-        self._window.asked(self.request)
-        if self._shortened == MAX_SHORTENED or self._window.room() < 0:
-            await self._lessen(len(self._steps), LESS_TOKENS)
-            self._begin(brief)
+        await self._shrink_results(len(self._steps) - 1, 0)
+        self._rebuild(brief)
+        self._window.measure(self.request)
+        if self._shortened == MAX_SHORTENED or self._window.remaining_tokens() < 0:
+            await self._shrink_results(len(self._steps), LESS_TOKENS)
+            self._rebuild(brief)
         return True
 
     @property
     def _steps(self) -> tuple[Step, ...]:
         """The turn's own."""
-        return self.progress.done.steps[self._before :]
+        return self.progress.current.steps[self._earlier_steps :]
 
-    def _begin(self, brief: Brief) -> None:
+    def _rebuild(self, brief: Brief) -> None:
         self._told = self.request = request_of(brief, self._model, self._specs, self._key)
-        self._ask((*self._told.conversation, *repeated(self._steps, self._pictures)))
+        self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
 
-    def _ask(self, conversation: tuple[Said, ...]) -> None:
+    def _set_conversation(self, conversation: tuple[Said, ...]) -> None:
         now = self._told.now
-        if self._answers_first:
+        if self._must_answer_first:
             for by_itself in ("working", "own"):
                 now = now.replace(prompt(by_itself), "").strip()
             now = f"{prompt('answer_first')}\n{now}".strip()
         now = "\n".join([said for said in (now, *self._hints, self._directive) if said])
-        aside = "\n".join([said for said in (self._told.aside, self._asked_for) if said])
-        only = self._answer_only
+        aside = "\n".join([said for said in (self._told.aside, self._call_list) if said])
+        only = self._only_answers
         request = replace(self._told, conversation=conversation, aside=aside, now=now, answer_only=only)
-        request = without_tools(request) if self._toolless else request
-        self._estimate = self._window.asked(request)
-        self.request = replace(request, max_output_tokens=self._window.output())
+        request = without_tools(request) if self._without_tools else request
+        self._estimate = self._window.measure(request)
+        self.request = replace(request, max_output_tokens=self._window.output_tokens())
 
-    async def _lessen(self, first: int, tokens: int) -> None:
+    async def _shrink_results(self, first: int, tokens: int) -> None:
         """Tell less of the results of the first steps."""
         if first > 0:
             steps = self._steps
-            self.progress.retold((*await self.telling.lessen(steps[:first], tokens), *steps[first:]))
+            self.progress.replace_steps((*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:]))
 
 
 def request_of(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
     """The first request of a turn."""
     specs = tuple(sorted((*TOOLS, *specs), key=lambda one: one.name)) if model.takes_tools else ()
-    if specs and brief.surface == "capability":
+    if specs and brief.tool_surface == "capability":
         brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, catalogue(specs)])))
     plain = model.family == "local"
-    tools = wired(specs, brief.surface, late=brief.late) if specs else ()
+    tools = wired(specs, brief.tool_surface, late=brief.has_late_tools) if specs else ()
     return assemble(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)

@@ -26,26 +26,26 @@ class Line:
     """Display name. Untrusted."""
     role: str
     """owner, admin, member, guest."""
-    bot: bool = False
+    is_bot: bool = False
     """The platform says that it is a machine."""
     sent: datetime
     text: str
     """Untrusted; may hold line breaks."""
-    addressed: bool
+    is_addressed: bool
     """True: said to the agent (direct, mention, reply). False: overheard in a room."""
-    answers: tuple[str, str] | None = None
+    reply_to: tuple[str, str] | None = None
     """Whom it replies to (`you`: the agent), and how that began. Untrusted. None: nobody, or it is not known."""
-    edited: bool = False
+    is_edited: bool = False
     """`text` is not what was said first."""
-    attached: tuple[str, ...] = ()
+    attachments: tuple[str, ...] = ()
     """What came beside the text, a line each, as `gateway.describe` writes it."""
-    topic: bool = False
+    is_topic_change: bool = False
     """Nothing was said: the sender changed the topic to `text`."""
-    title: bool = False
+    is_title_change: bool = False
     """With `topic`: it was the name of the room or thread instead."""
-    doubt: Doubt | None = None
+    lookalike: Doubt | None = None
     """Whom `sender` may be taken for by their name. None: nobody."""
-    happened: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
+    event: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
     """Nothing was said: this happened. The gateway's own words, and between them names and words of people, untrusted.
     With it `sender`, `role` and `text` mean nothing. Empty: something was said."""
 
@@ -54,7 +54,7 @@ class Line:
 class Exchange:
     """A past turn."""
 
-    heard: str
+    input_text: str
     """What was new then, as `agent.prompt.hear` wrote it then."""
     reply: str
     """Empty: the agent said nothing."""
@@ -62,21 +62,21 @@ class Exchange:
     """What was shown then, in the order of the lines. Empty for a model that does not see."""
     steps: tuple[Step, ...] = ()
     """The tools that were used, answer by answer."""
-    simple: bool = False
+    without_tools: bool = False
     """For a model that takes no tools, or where `loop` stands in for them: of the steps only what arrived meanwhile is
     repeated."""
-    loop: str = ""
+    loop_summary: str = ""
     """What is told in place of the tools, behind all that was heard. Empty: nothing."""
-    pictures: tuple[tuple[str, Image], ...] = ()
+    tool_images: tuple[tuple[str, Image], ...] = ()
     """What the tools brought to be seen, by the hash of its bytes. Empty for a model that does not see."""
-    said: tuple[Said, ...] = field(init=False, compare=False, repr=False)
+    messages: tuple[Said, ...] = field(init=False, compare=False, repr=False)
     """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
 
     def __post_init__(self) -> None:
-        parts: tuple[Piece, ...] = (*([Text(text=self.heard)] if self.heard else []), *self.images)
-        parts = (*parts, *overheard(self.steps)) if self.simple else parts
-        parts = (*parts, Text(text=self.loop)) if self.loop else parts
-        steps = () if self.simple else repeated(self.steps, dict(self.pictures))
+        parts: tuple[Piece, ...] = (*([Text(text=self.input_text)] if self.input_text else []), *self.images)
+        parts = (*parts, *overheard(self.steps)) if self.without_tools else parts
+        parts = (*parts, Text(text=self.loop_summary)) if self.loop_summary else parts
+        steps = () if self.without_tools else repeated(self.steps, dict(self.tool_images))
         reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
         if not parts and (steps or reply):  # it spoke unasked
             parts = (Text(text=NOTHING_NEW),)
@@ -95,13 +95,13 @@ class Place:
     """As people there call it; of a direct chat: who the other one is. Untrusted."""
     kind: Literal["direct", "room", "unnamed"]
     """unnamed: nobody told what it is called, and `room` is a description in the gateway's own words."""
-    titled: bool = False
+    is_title: bool = False
     """`room` is a title, told as a quotation. False: it is the name by which its platform finds it."""
     handle: str = ""
     """Of a direct chat: by which the platform finds the other one, e.g. `@ann`. Empty: not known."""
     server: str = ""
     """The guild or network. Untrusted. Empty: there is none, or it is not known."""
-    me: str = ""
+    own_name: str = ""
     """What the agent is called there: a nick, or `@name`. Empty: not known."""
     thread: str | None = None
     """Its title; empty: that is not known. None: it is no thread."""
@@ -141,7 +141,7 @@ class Brief:
     """The channel card as it was pinned (`agent.prompt.card`)."""
     history: tuple[Exchange, ...]
     """Oldest first; only ever grows at its end between folds."""
-    heard: str
+    input_text: str
     """What is unread now, as `agent.prompt.hear` writes it."""
     images: tuple[Image, ...] = ()
     """What is shown with it, in the order of the lines."""
@@ -149,9 +149,9 @@ class Brief:
     """What was called to mind for this turn only: words of people, which no later prompt repeats."""
     now: str = ""
     """What holds for this turn only, in the operator's weight, and no later prompt repeats."""
-    surface: Kind = "native"
+    tool_surface: Kind = "native"
     """How tools are told."""
-    late: bool = False
+    has_late_tools: bool = False
     """Tools may come that the model is not told of by themselves."""
     conversation: str = ""
     """Which one it is, for caches: never shown."""

@@ -25,54 +25,54 @@ class Carrying:
         repeats: Repeats,
     ) -> None:
         self._calls = calls
-        self._parallel = {spec.name for spec in specs if spec.parallel}
+        self._parallel = {spec.name for spec in specs if spec.is_parallel}
         self._call = call
-        self._repeats = repeats
+        self._duplicates = repeats
         self._results: dict[str, ToolResult] = {}
-        self.idle = set[str]()
+        self.ineffective_ids = set[str]()
         """Ids of the calls that changed nothing: they were refused, failed, or were made before."""
 
     def results(self) -> list[ToolResult]:
         """Of each call, in their order."""
         left = [CUT_OFF if number < MOST_CALLS else TOO_MANY for number in range(len(self._calls))]
         return [
-            self._results.get(call.id) or ToolResult(id=call.id, text=why, error=True)
+            self._results.get(call.id) or ToolResult(id=call.id, text=why, is_error=True)
             for call, why in zip(self._calls, left, strict=True)
         ]
 
     async def run(self) -> None:
         """Carry them out. Cut off, those under way are ended and the others do not begin."""
-        for group in self._groups():
-            await _all([asyncio.ensure_future(self._one(call)) for call in group])
+        for group in self._parallel_groups():
+            await _all([asyncio.ensure_future(self._run_call(call)) for call in group])
 
-    def _groups(self) -> Iterator[list[ToolCall]]:
+    def _parallel_groups(self) -> Iterator[list[ToolCall]]:
         """Neighbours that are safe beside each other; the same call twice is not."""
         group: list[ToolCall] = []
         for call in self._calls[:MOST_CALLS]:
             safe = meant(call).name in self._parallel
-            if group and not (safe and self._safe(group, call)):
+            if group and not (safe and self._is_parallel_safe(group, call)):
                 yield group
                 group = []
             group.append(call)
         if group:
             yield group
 
-    def _safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
+    def _is_parallel_safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
         return meant(group[-1]).name in self._parallel and named(call) not in {named(one) for one in group}
 
-    async def _one(self, call: ToolCall) -> None:
-        result = self._repeats.before(call)
+    async def _run_call(self, call: ToolCall) -> None:
+        result = self._duplicates.find_result(call)
         if result is None:
             inner = meant(call)
             if inner.name == CALL_CAPABILITY.name:
-                result = ToolResult(id=call.id, text=WRONG, error=True)
+                result = ToolResult(id=call.id, text=WRONG, is_error=True)
             else:
                 result = await self._call(inner)
-            self._repeats.brought(call, result)
-            if result.error:
-                self.idle.add(call.id)
+            self._duplicates.record_result(call, result)
+            if result.is_error:
+                self.ineffective_ids.add(call.id)
         else:
-            self.idle.add(call.id)
+            self.ineffective_ids.add(call.id)
         self._results[call.id] = result
 
 

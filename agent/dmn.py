@@ -127,7 +127,7 @@ def step(state: State, signal: Signal, policy: Policy) -> Decided:
         waits = bool(wanted(state, policy) and wanted(after, policy))
         keep = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=keep))
-    if after.lasting != state.lasting:
+    if after.persistent != state.persistent:
         effects.append(Persist())
     return after, tuple(effects)
 

@@ -84,13 +84,13 @@ class Decision:
     """What the text in front may take from now on, in estimated tokens. As it is, unless `turns[:start]` leave."""
     kinds: tuple[str, ...] = ()
     """What is done, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`. Empty: the view stays."""
-    summarise: bool = False
+    needs_summary: bool = False
     """A model is to summarise `turns[:start]`. If it cannot: decide again with `compact_above=None`."""
     verdict: str = ""
     """Why, in words, with the numbers. Empty: nothing could go."""
 
     @property
-    def folds(self) -> bool:
+    def changes_view(self) -> bool:
         """Whether the view changes."""
         return bool(self.kinds)
 
@@ -112,7 +112,7 @@ def decide(turns: Sequence[Sizes], at: Situation) -> Decision:
     new lines no more than all of it: else only the newest turn is left, or nothing if not even that fits.
     """
     excerpts = min(at.excerpts, int(at.budget * EXCERPTS_SHARE) // 64 * 64)  # the same while the blocks change a little
-    view = _View(turns=turns, at=at, now=present(turns, at.spared), excerpts=excerpts)
+    view = _View(turns=turns, params=at, current_shape=present(turns, at.spared), excerpts=excerpts)
     found = _at_leisure(view)
     return _pressed(view, found) or found
 
@@ -122,42 +122,42 @@ class _View:
     """What there is to decide about."""
 
     turns: Sequence[Sizes]
-    at: Situation
-    now: Shape
+    params: Situation
+    current_shape: Shape
     excerpts: int
 
     @property
-    def taken(self) -> int:
-        return self.at.head + self.laid(self.now)
+    def current_tokens(self) -> int:
+        return self.params.head + self.total_tokens(self.current_shape)
 
-    def laid(self, shape: Shape) -> int:
+    def total_tokens(self, shape: Shape) -> int:
         return sum(lay(self.turns, shape, self.excerpts))
 
-    def decision(self, shape: Shape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None) -> Decision:
+    def build_plan(self, shape: Shape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None) -> Decision:
         return Decision(
             start=shape.start,
             summed=shape.summed,
             trimmed=shape.trimmed,
             spared=shape.spared,
             excerpts=self.excerpts,
-            head=self.at.head if head is None else head,
+            head=self.params.head if head is None else head,
             kinds=kinds,
-            summarise="summary" in kinds,
+            needs_summary="summary" in kinds,
             verdict=verdict,
         )
 
-    def changes(self, shape: Shape) -> tuple[str, ...]:
+    def changed_forms(self, shape: Shape) -> tuple[str, ...]:
         """What is told in a harsher form, of the turns that stay."""
-        before = lay(self.turns, self.now, self.excerpts)
+        before = lay(self.turns, self.current_shape, self.excerpts)
         changed = [before[place] != taken for place, taken in enumerate(lay(self.turns, shape, self.excerpts))]
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
-        sums = any(changed[max(shape.start, self.now.summed) : shape.summed])
+        sums = any(changed[max(shape.start, self.current_shape.summed) : shape.summed])
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
 
 
 def _pressed(view: _View, found: Decision) -> Decision | None:
     """What pressure asks for on top of what was found. None: nothing, or the view takes little of what is too much."""
-    at, taken = view.at, view.taken
+    at, taken = view.params, view.current_tokens
     budget, due = int(at.budget / at.scale), None if at.compact_above is None else int(at.compact_above / at.scale)
     why = _why(at, taken, budget, due)
     most = [budget, *([taken] if at.force else []), *([due] if due is not None and taken + at.new > due else [])]
@@ -169,23 +169,23 @@ def _pressed(view: _View, found: Decision) -> Decision | None:
         told(view.turns, found),
         Press(
             room=room,
-            hard=room if at.force else max(room, budget - at.new),
+            hard_limit=room if at.force else max(room, budget - at.new),
             head=at.head,
             new_head=new_head,
             excerpts=view.excerpts,
-            keep=at.keep_results,
-            tail=at.keep_tail,
-            summarise=due is not None and not at.force,  # what asks for it would be too long as well
+            keep_results=at.keep_results,
+            tail_tokens=at.keep_tail,
+            can_summarise=due is not None and not at.force,  # what asks for it would be too long as well
             spared=found.spared,
         ),
     )
     shape = pressed.shape
-    leaving = _leaving(view.turns[: shape.start], summarise=pressed.summarise)
-    rewritten = pressed.rewritten and (shape.start > 0 or at.head > new_head)
-    kinds = (*view.changes(shape), *(leaving if rewritten else ()))
+    leaving = _leaving(view.turns[: shape.start], summarise=pressed.needs_summary)
+    rewritten = pressed.rewrites_head and (shape.start > 0 or at.head > new_head)
+    kinds = (*view.changed_forms(shape), *(leaving if rewritten else ()))
     head = new_head if rewritten else at.head
-    verdict = f"{why}: {taken:,} tokens in view become {head + view.laid(shape):,} at most; wanted are {room:,}"
-    return view.decision(shape, verdict, kinds, head) if kinds else None
+    verdict = f"{why}: {taken:,} tokens in view become {head + view.total_tokens(shape):,} at most; wanted are {room:,}"
+    return view.build_plan(shape, verdict, kinds, head) if kinds else None
 
 
 def _why(at: Situation, taken: int, budget: int, due: int | None) -> str:
@@ -205,36 +205,38 @@ def _leaving(turns: Sequence[Sizes], *, summarise: bool) -> tuple[str, ...]:
     """What stands for turns that leave."""
     if summarise:
         return ("summary",)
-    covered = [turn.covered for turn in turns]
+    covered = [turn.is_in_journal for turn in turns]
     return (*(("bridge",) if any(covered) else ()), *(("drop",) if not all(covered) or not covered else ()))
 
 
 def _at_leisure(view: _View) -> Decision:
     """Nothing presses: fold if it costs nothing, or pays."""
-    turns, at, count = view.turns, view.at, len(view.turns)
-    trim = further(turns, view.now, trimmed=count, keep=at.keep_results)
-    both = further(turns, view.now, summed=count - KEEP_LOOPS, trimmed=count, keep=at.keep_results)
+    turns, at, count = view.turns, view.params, len(view.turns)
+    trim = further(turns, view.current_shape, trimmed=count, keep=at.keep_results)
+    both = further(turns, view.current_shape, summed=count - KEEP_LOOPS, trimmed=count, keep=at.keep_results)
     gentle, harsh = (
         offer(turns, shape, spared=at.spared, excerpts=view.excerpts, keep=at.keep_results, loops=KEEP_LOOPS)
         for shape in (trim, both)
     )
     best = max(gentle, harsh, key=lambda one: one.gain)
     if best.gain <= 0:
-        return view.decision(view.now, "")
+        return view.build_plan(view.current_shape, "")
     if at.policy == "full":
-        return view.decision(view.now, f"{best.gain:,} tokens could go, which only a full window is a reason for")
+        return view.build_plan(
+            view.current_shape, f"{best.gain:,} tokens could go, which only a full window is a reason for"
+        )
     if at.policy == "always":
-        shape = trim if gentle.gain > 0 else view.now
-        return view.decision(shape, f"{gentle.gain:,} tokens go, as always", view.changes(shape))
+        shape = trim if gentle.gain > 0 else view.current_shape
+        return view.build_plan(shape, f"{gentle.gain:,} tokens go, as always", view.changed_forms(shape))
     if _worth(at, harsh - gentle) and (_worth(at, gentle) or _worth(at, harsh)):
-        return view.decision(both, _told(at, harsh), view.changes(both))
+        return view.build_plan(both, _told(at, harsh), view.changed_forms(both))
     if _worth(at, gentle):
-        return view.decision(trim, _told(at, gentle), view.changes(trim))
-    return view.decision(view.now, _told(at, best))
+        return view.build_plan(trim, _told(at, gentle), view.changed_forms(trim))
+    return view.build_plan(view.current_shape, _told(at, best))
 
 
 def _worth(at: Situation, one: Offer) -> bool:
-    return one.gain >= MIN_GAIN_TOKENS and (at.cold or one.pays(read=at.read, write=at.write, ahead=at.ahead))
+    return one.gain >= MIN_GAIN_TOKENS and (at.cold or one.is_worthwhile(read=at.read, write=at.write, ahead=at.ahead))
 
 
 def _told(at: Situation, one: Offer) -> str:
@@ -245,5 +247,5 @@ def _told(at: Situation, one: Offer) -> str:
     return (
         f"{one.gain:,} tokens could go: they have cost {one.rent * at.read:,.0f} since they could, and in "
         f"{at.ahead:.1f} more requests will cost {one.gain * at.read * at.ahead:,.0f}; rewriting {one.rewritten:,} "
-        f"costs {one.rewritten * dearer:,.0f}, of which {one.again * dearer:,.0f} each time anew"
+        f"costs {one.rewritten * dearer:,.0f}, of which {one.rewritten_again * dearer:,.0f} each time anew"
     )

@@ -45,7 +45,7 @@ class Left:
     since: datetime
     until: datetime
     """When the first and the last of them ended."""
-    earlier: bool = False
+    has_earlier: bool = False
     """Others had left before: the head that stood in front of these tells of them, and comes back with them."""
 
 
@@ -107,7 +107,7 @@ def exact_in(text: str) -> list[str]:
 def _left(left: Left) -> str:
     since, until = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (left.since, left.until))
     turns = f"1 turn, {until} UTC, is" if left.turns == 1 else f"{left.turns} turns, {since} until {until} UTC, are"
-    before = ", and in front of them what stood here before" if left.earlier else ""
+    before = ", and in front of them what stood here before" if left.has_earlier else ""
     back = f' fetch_evidence("{left.handle}") gives them word for word{before}.' if left.handle else ""
     return f"{turns} not shown any more.{back}"
 

@@ -53,7 +53,7 @@ class Entry:
     """`tidy`; may be empty where a person wrote it."""
     scope: str | None
     """`PUBLIC`, or the private place that it is of. None: the owner's."""
-    note: str = ""
+    note_id: str = ""
     """Which note of the log it is. Empty: a person wrote it."""
 
 
@@ -72,7 +72,7 @@ def written(entry: Entry) -> str:
     title = f" — {entry.title}" if entry.title else ""
     scope = f"scope: {_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
     lines = "".join(f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n" for line in entry.text.split("\n"))
-    note = f"<!-- note {entry.note} -->\n" if entry.note else ""
+    note = f"<!-- note {entry.note_id} -->\n" if entry.note_id else ""
     at = entry.at.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat(" ")  # %Y has no zeros in front
     return f"\n## {at}Z{title}\n{scope}\n{lines}{note}"
 
@@ -151,7 +151,7 @@ def _entry(at: datetime, title: str, body: list[str]) -> Entry:
     notes = [found for line in body if (found := _NOTE.fullmatch(line))]
     kept = [line for line in body if not _NOTE.fullmatch(line)]
     text = "\n".join(line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept)
-    return Entry(at=at, title=flat(title), text=tidy(text), scope=scope, note=notes[-1][1] if notes else "")
+    return Entry(at=at, title=flat(title), text=tidy(text), scope=scope, note_id=notes[-1][1] if notes else "")
 
 
 def _scope(scope: str) -> str:

@@ -24,7 +24,7 @@ class Sizes:
     trim saves (calls that are kept elsewhere) has no part in it."""
     requests: int = 1
     """Model requests that it made."""
-    covered: bool = False
+    is_in_journal: bool = False
     """The newest journal entry of this place was written after it ended."""
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ def weigh(turn: Raw, *, form: Form, images: int = 0, requests: int = 1, covered:
         form=form,
         results=tuple(tokens(calls[number - 1]) - tokens(stub) for number, stub in found.items()),
         requests=requests,
-        covered=covered,
+        is_in_journal=covered,
     )
 
 

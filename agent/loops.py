@@ -34,10 +34,10 @@ _INDENTED = ", each line indented by two spaces:"
 
 def summed(seq: int, exchange: Exchange) -> Exchange:
     """The turn with its tool loop told as one text. The same object if it has none."""
-    if exchange.simple or not any(not called.ended for step in exchange.steps for called in step.calls):
+    if exchange.without_tools or not any(not called.ended for step in exchange.steps for called in step.calls):
         return exchange
     calls = list(_calls(seq, exchange))
-    return replace(exchange, simple=True, loop=_activity(calls) if calls else "")
+    return replace(exchange, without_tools=True, loop_summary=_activity(calls) if calls else "")
 
 
 def excerpts(seq: int, exchange: Exchange, most_tokens: int) -> str:

@@ -25,7 +25,7 @@ class Outcome:
     """The agent wants to rest; it may have replied too."""
     used_tools: bool = False
     """It worked on a task (`ToolSpec.task`): a call that was refused, failed or was made before is no work."""
-    broke: bool = False
+    is_over_budget: bool = False
     """What it would have asked for next could not be afforded."""
     model: str = ""
     usage: Usage = NOTHING
@@ -44,13 +44,13 @@ class Outcome:
 class Progress:
     """What a turn has come to so far. Where it is cut off, this is what there is to write down."""
 
-    done: Outcome = field(default_factory=lambda: Outcome(outcome="interrupted"))
+    current: Outcome = field(default_factory=lambda: Outcome(outcome="interrupted"))
 
-    def answered(self, end: End, model: Model, estimate: int) -> None:
+    def record_answer(self, end: End, model: Model, estimate: int) -> None:
         """One more request has been answered, which was thought to have so many tokens."""
-        self.lost(end.lost)
-        done, usage = self.done, end.usage
-        self.done = replace(
+        self.record_lost(end.lost_accounts)
+        done, usage = self.current, end.usage
+        self.current = replace(
             done,
             usage=done.usage + usage,
             prompt_tokens=prompt_tokens(usage),
@@ -60,35 +60,39 @@ class Progress:
             accounts=done.accounts if end.account is None else (*done.accounts, end.account),
         )
 
-    def lost(self, accounts: tuple[Account, ...]) -> None:
+    def record_lost(self, accounts: tuple[Account, ...]) -> None:
         """Requests that broke off were billed as well."""
-        done = self.done
-        self.done = replace(
+        done = self.current
+        self.current = replace(
             done,
             usage=sum((account.usage for account in accounts), start=done.usage),
             requests=done.requests + len(accounts),
             accounts=(*done.accounts, *accounts),
         )
 
-    def used(self, step: Step, *, worked: bool) -> None:
+    def record_step(self, step: Step, *, worked: bool) -> None:
         """Tools were used, or cut off."""
-        self.done = replace(self.done, steps=(*self.done.steps, step), used_tools=self.done.used_tools or worked)
+        self.current = replace(
+            self.current, steps=(*self.current.steps, step), used_tools=self.current.used_tools or worked
+        )
 
-    def told(self, heard: str) -> Step:
+    def add_arrivals(self, heard: str) -> Step:
         """This arrived meanwhile, and is told behind the results of the last step. Returns that step."""
-        *before, step = self.done.steps
+        *before, step = self.current.steps
         step = replace(step, heard=heard)
-        self.done = replace(self.done, steps=(*before, step))
+        self.current = replace(self.current, steps=(*before, step))
         return step
 
-    def retold(self, steps: tuple[Step, ...]) -> None:
+    def replace_steps(self, steps: tuple[Step, ...]) -> None:
         """The last steps are told like this instead."""
-        self.done = replace(self.done, steps=(*self.done.steps[: len(self.done.steps) - len(steps)], *steps))
+        self.current = replace(
+            self.current, steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps)
+        )
 
-    def ended(self, ending: Outcome) -> Outcome:
+    def finish(self, ending: Outcome) -> Outcome:
         """The whole outcome of a turn that ended like this."""
         return replace(
-            self.done,
+            self.current,
             outcome=ending.outcome,
             text=ending.text,
             reason=ending.reason,

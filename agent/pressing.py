@@ -15,18 +15,18 @@ class Press:
 
     room: int
     """For head and turns."""
-    hard: int
+    hard_limit: int
     """For them, where only the newest turn is left. At least `room`."""
     head: int
     """Taken by the text in front of the turns as it is."""
     new_head: int
     """May be taken by it once turns leave."""
     excerpts: int
-    keep: int
+    keep_results: int
     """So many of the newest results stay whole if they can."""
-    tail: int
+    tail_tokens: int
     """Of the newest turns stays word for word where the journal or a summary stands for the others."""
-    summarise: bool
+    can_summarise: bool
     """A model can make a summary."""
     spared: int
     """As it is now."""
@@ -37,8 +37,8 @@ class Pressed:
     """What came of it."""
 
     shape: Shape
-    summarise: bool = False
-    rewritten: bool = False
+    needs_summary: bool = False
+    rewrites_head: bool = False
     """The text in front is written anew."""
 
 
@@ -49,26 +49,26 @@ def press(turns: Sequence[Sizes], at: Press) -> Pressed:
         return Pressed(shape=found)
     room = at.room - at.new_head
     written = 0
-    while written < newest and turns[written].covered:
+    while written < newest and turns[written].is_in_journal:
         written += 1
-    bridge = min(written, _tail(turns, at, at.tail))
+    bridge = min(written, _tail(turns, at, at.tail_tokens))
     if bridge and (found := _gentlest(turns, at, bridge, room)):
-        return Pressed(shape=found, rewritten=True)
-    leaving = _tail(turns, at, min(at.tail, room)) if at.summarise else 0
+        return Pressed(shape=found, rewrites_head=True)
+    leaving = _tail(turns, at, min(at.tail_tokens, room)) if at.can_summarise else 0
     if leaving and (found := _gentlest(turns, at, leaving, room)):
-        return Pressed(shape=found, summarise=True, rewritten=True)
+        return Pressed(shape=found, needs_summary=True, rewrites_head=True)
     if not (found := _dropping(turns, at, room)):
         found = further(turns, present(turns, at.spared), start=newest, summed=len(turns), keep=0)
         head = at.new_head if newest > 0 else min(at.head, at.new_head)
-        if sum(lay(turns, found, at.excerpts)) > at.hard - head:
+        if sum(lay(turns, found, at.excerpts)) > at.hard_limit - head:
             found = Shape(start=len(turns), summed=len(turns), trimmed=len(turns))
-    return Pressed(shape=found, summarise=at.summarise and found.start > 0, rewritten=True)
+    return Pressed(shape=found, needs_summary=at.can_summarise and found.start > 0, rewrites_head=True)
 
 
 def _gentlest(turns: Sequence[Sizes], at: Press, start: int, room: int) -> Shape | None:
     """Of the ways to tell the turns from `start` on, the first that fits."""
     now = present(turns, at.spared)
-    trimmed = further(turns, now, start=start, trimmed=len(turns) - 1, keep=at.keep)
+    trimmed = further(turns, now, start=start, trimmed=len(turns) - 1, keep=at.keep_results)
     if sum(lay(turns, trimmed, at.excerpts)) <= room:
         return trimmed
     loops = _loops(turns, at, trimmed, room)
@@ -78,7 +78,7 @@ def _gentlest(turns: Sequence[Sizes], at: Press, start: int, room: int) -> Shape
 
 def _newest(turns: Sequence[Sizes], at: Press, now: Shape, shape: Shape) -> Iterator[Shape]:
     """The newest turn trimmed as well; and no result spared."""
-    for keep in (at.keep, 0):
+    for keep in (at.keep_results, 0):
         yield further(turns, now, start=shape.start, summed=shape.summed, trimmed=len(turns), keep=keep)
 
 
@@ -99,13 +99,13 @@ def _loops(turns: Sequence[Sizes], at: Press, shape: Shape, room: int) -> Shape:
         start=shape.start,
         summed=best[1],
         trimmed=shape.trimmed,
-        keep=at.keep,
+        keep=at.keep_results,
     )
 
 
 def _tail(turns: Sequence[Sizes], at: Press, most: int) -> int:
     """Where the newest turns begin that take so much at most; there is always one."""
-    shape = further(turns, present(turns, at.spared), trimmed=len(turns) - 1, keep=at.keep)
+    shape = further(turns, present(turns, at.spared), trimmed=len(turns) - 1, keep=at.keep_results)
     place, taken = max(0, len(turns) - 1), lay(turns, shape, at.excerpts)
     left = most - sum(taken[place:])
     while place > 0 and taken[place - 1] <= left:
@@ -119,7 +119,7 @@ def _dropping(turns: Sequence[Sizes], at: Press, room: int) -> Shape | None:
     if not turns:
         return None
     now, newest = present(turns, at.spared), len(turns) - 1
-    summed = further(turns, now, summed=newest, trimmed=newest, keep=at.keep)
+    summed = further(turns, now, summed=newest, trimmed=newest, keep=at.keep_results)
     shapes = [summed, *_newest(turns, at, now, summed)]
     for shape in shapes:
         taken = lay(turns, shape, at.excerpts)

@@ -95,14 +95,14 @@ def _summed(turn: Raw, excerpts_tokens: int) -> tuple[Exchange, int]:
     found = loops.excerpts(turn.seq, turn.exchange, most)
     if not found:
         return exchange, 0
-    longer = replace(exchange, loop=f"{exchange.loop}\n{found}")
+    longer = replace(exchange, loop_summary=f"{exchange.loop_summary}\n{found}")
     return longer, size(longer) - size(exchange)
 
 
 def size(exchange: Exchange) -> int:
     """Tokens that it takes where it is repeated, roughly, without its images."""
-    told = sum(estimate_tokens(text) for text in (exchange.heard, exchange.reply))
-    told += estimate_tokens(exchange.loop) if exchange.loop else 0
-    if exchange.simple:
+    told = sum(estimate_tokens(text) for text in (exchange.input_text, exchange.reply))
+    told += estimate_tokens(exchange.loop_summary) if exchange.loop_summary else 0
+    if exchange.without_tools:
         return told + sum(estimate_tokens(text.text) for text in steps.overheard(exchange.steps))
     return told + steps.tokens(exchange.steps)

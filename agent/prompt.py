@@ -49,8 +49,8 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
 
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
-    exchanges = (*brief.history, Exchange(heard=brief.heard, reply="", images=brief.images))
-    said = chain.from_iterable([exchange.said for exchange in exchanges])
+    exchanges = (*brief.history, Exchange(input_text=brief.input_text, reply="", images=brief.images))
+    said = chain.from_iterable([exchange.messages for exchange in exchanges])
     return Request(
         blocks=_blocks(brief, plain=plain),
         conversation=tuple([_joined(list(side)) for _, side in groupby(said, key=attrgetter("role"))]),
@@ -59,7 +59,7 @@ def assemble(brief: Brief, *, tools: tuple[ToolSpec, ...], max_output_tokens: in
         tools=tuple(sorted(tools, key=lambda tool: tool.name)),
         max_output_tokens=max_output_tokens,
         shared_key=key,
-        place=brief.conversation,
+        conversation_id=brief.conversation,
     )
 
 
@@ -99,8 +99,8 @@ def card(place: Place) -> str:
         f"Platform: {place.platform} ({place.channel}){server}",
         f"Place: {_where(place)}",
     ]
-    if place.me:
-        lines.append(f"You are {_called(place.me)} here.")
+    if place.own_name:
+        lines.append(f"You are {_called(place.own_name)} here.")
     lines.append(f"Formatting: {place.formatting}")
     if place.topic:
         lines.append(f'Topic, in the words of people there: "{_quoted(place.topic, MAX_TOPIC_CHARS)}"')
@@ -112,7 +112,7 @@ def card(place: Place) -> str:
 def _where(place: Place) -> str:
     if place.kind == "direct":
         return f"a direct chat with {_name(place.room)}{f' ({_name(place.handle)})' if place.handle else ''}"
-    title = f'"{_quoted(place.room, MAX_TITLE_CHARS)}"' if place.titled else _flat(place.room)
+    title = f'"{_quoted(place.room, MAX_TITLE_CHARS)}"' if place.is_title else _flat(place.room)
     where = title if place.kind == "unnamed" else f"the room {title}"
     if place.thread is None:
         return where
@@ -136,13 +136,13 @@ def render_line(line: Line, *, plain: bool = False) -> str:
     text = marked(line.text)
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
-    text = " ".join(piece for piece in (text, *line.attached) if piece)
-    if line.topic:
-        what = "the name of this place" if line.title else "the topic"
+    text = " ".join(piece for piece in (text, *line.attachments) if piece)
+    if line.is_topic_change:
+        what = "the name of this place" if line.is_title_change else "the topic"
         changed = f'{_name(line.sender)} changed {what} to: "{_quoted(line.text, MAX_TOPIC_CHARS)}"'
         return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
-    if line.happened:
-        tale = "".join(_told(form, words) for form, words in line.happened)
+    if line.event:
+        tale = "".join(_told(form, words) for form, words in line.event)
         return f"({tale})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({tale})"
     if plain:
         return text
@@ -150,11 +150,11 @@ def render_line(line: Line, *, plain: bool = False) -> str:
     marks = "".join(
         mark
         for mark, holds in (
-            (f" ({line.role}, bot)" if line.bot else f" ({line.role})", True),
-            (f" ({names.said(line.doubt, _name(line.doubt.other))})" if line.doubt else "", True),
-            (" (overheard)", not line.addressed),
-            (_answering(line.answers), True),
-            (" (edited)", line.edited),
+            (f" ({line.role}, bot)" if line.is_bot else f" ({line.role})", True),
+            (f" ({names.said(line.lookalike, _name(line.lookalike.other))})" if line.lookalike else "", True),
+            (" (overheard)", not line.is_addressed),
+            (_answering(line.reply_to), True),
+            (" (edited)", line.is_edited),
         )
         if holds
     )

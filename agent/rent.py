@@ -25,7 +25,7 @@ class Offer:
     """Tokens that could have gone, times the requests that repeated them all the same, the coming turn's included."""
     rewritten: int
     """Tokens behind the first change, as they are told then."""
-    again: int
+    rewritten_again: int
     """Of these, what the next fold is going to change."""
 
     def __sub__(self, other: "Offer") -> "Offer":
@@ -33,13 +33,13 @@ class Offer:
             gain=self.gain - other.gain,
             rent=self.rent - other.rent,
             rewritten=self.rewritten - other.rewritten,
-            again=self.again - other.again,
+            rewritten_again=self.rewritten_again - other.rewritten_again,
         )
 
-    def pays(self, *, read: float, write: float, ahead: float) -> bool:
+    def is_worthwhile(self, *, read: float, write: float, ahead: float) -> bool:
         """Whether it is time, where the cache is warm."""
         dearer = max(0.0, write - read)
-        return self.rent * read >= self.again * dearer and self.gain * read * ahead >= self.rewritten * dearer
+        return self.rent * read >= self.rewritten_again * dearer and self.gain * read * ahead >= self.rewritten * dearer
 
 
 def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, keep: int, loops: int) -> Offer:
@@ -58,7 +58,7 @@ def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, k
         gain=sum(before) - sum(after),
         rent=sum(gain * since[place] for place, gain in _gains(turns, now, shape, keep=keep, loops=loops)),
         rewritten=sum(after[first:]),
-        again=sum(after[first:]) - sum(last),
+        rewritten_again=sum(after[first:]) - sum(last),
     )
 
 

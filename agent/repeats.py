@@ -30,33 +30,33 @@ class Repeats:
         self._specs = {spec.name: spec for spec in specs}
         self._results: dict[str, tuple[ToolResult, int]] = {}
         """By what was called: the newest result, and how often it was brought."""
-        self._times: dict[str, int] = {}
+        self._call_counts: dict[str, int] = {}
         """How often each call was made."""
-        self.count = 0
+        self.repeated_count = 0
         """Calls that were answered like this."""
 
-    def before(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         """What the same call brought before, if it would bring the same again, or was made too often.
 
         None: carry it out.
         """
         name = named(call)
-        self._times[name] = self._times.get(name, 0) + 1
-        if self._times[name] > MOST_TIMES:
-            return ToolResult(id=call.id, text=NOT_AGAIN, error=True)
+        self._call_counts[name] = self._call_counts.get(name, 0) + 1
+        if self._call_counts[name] > MOST_TIMES:
+            return ToolResult(id=call.id, text=NOT_AGAIN, is_error=True)
         found = self._results.get(name)
-        if found is None or (found[0].error and found[1] < MOST_ERRORS):
+        if found is None or (found[0].is_error and found[1] < MOST_ERRORS):
             return None
-        self.count += 1
+        self.repeated_count += 1
         return replace(found[0], id=call.id)
 
-    def brought(self, call: ToolCall, result: ToolResult) -> None:
+    def record_result(self, call: ToolCall, result: ToolResult) -> None:
         """It was carried out. Of what may have changed, by it or meanwhile, earlier results say nothing."""
         spec, name = self._specs.get(meant(call).name), named(call)
         times = self._results[name][1] if name in self._results else 0
-        if spec is None or spec.polls or not spec.parallel:
+        if spec is None or spec.is_polling or not spec.is_parallel:
             self._results.clear()
-        if spec is None or not spec.polls:
+        if spec is None or not spec.is_polling:
             self._results[name] = (result, times + 1)
 
 

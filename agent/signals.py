@@ -120,7 +120,7 @@ class State:
     stopping: bool = False
 
     @property
-    def lasting(self) -> "State":
+    def persistent(self) -> "State":
         """What outlives the process. Nobody is owed anything: what is unread is noticed anew.
 
         A dream that the process does not outlive is dreamt again; one that was whole left nothing to dream of.
@@ -136,7 +136,7 @@ _STATE: TypeAdapter[State] = TypeAdapter(State)
 
 def save(state: State) -> str:
     """The part of a state that outlives the process, as JSON."""
-    return _STATE.dump_json(state.lasting).decode()
+    return _STATE.dump_json(state.persistent).decode()
 
 
 def restore(saved: str) -> State:

@@ -47,7 +47,7 @@ def _sides(step: Step, pictures: Pictures) -> tuple[Said, ...]:
         return ()
     asked: list[Piece] = [Text(text=step.text)] if step.text.strip() else []
     asked += [ToolCall(id=called.id, name=called.name, arguments=called.arguments) for called in calls]
-    told: list[Piece] = [ToolResult(id=called.id, text=_fenced(called), error=called.error) for called in calls]
+    told: list[Piece] = [ToolResult(id=called.id, text=_fenced(called), is_error=called.error) for called in calls]
     told += [pictures[one.sha256] for called in calls for one in called.images if one.sha256 in pictures]
     told += [Text(text=step.heard)] if step.heard else []
     return Said(role="assistant", parts=tuple(asked)), Said(role="user", parts=tuple(told))
@@ -142,7 +142,7 @@ def called(
         name=call.name,
         arguments=call.arguments,
         result=whole(result.text) if result is not None else "",
-        error=result is not None and result.error,
+        error=result is not None and result.is_error,
         ended=result is None,
         source=source,
         origin=flat(whole(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS) if result is not None else "",

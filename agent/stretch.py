@@ -70,31 +70,31 @@ class Stretch:
     def __init__(self) -> None:
         self._begin = State()
         self._policy: Policy | None = None
-        self._told: list[tuple[Signal, tuple[Effect, ...]]] = []
-        self._quiet = 0
-        self._lost = 0
+        self._signals: list[tuple[Signal, tuple[Effect, ...]]] = []
+        self._quiet_count = 0
+        self._lost_count = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """It is time to write it down."""
-        return len(self._told) >= MANY
+        return len(self._signals) >= MANY
 
-    def note(self, before: State, signal: Signal, policy: Policy, after: State, effects: tuple[Effect, ...]) -> None:
+    def record(self, before: State, signal: Signal, policy: Policy, after: State, effects: tuple[Effect, ...]) -> None:
         """One step that was made."""
         if after == before and all(isinstance(effect, SetTimer) for effect in effects):
-            self._quiet += 1
+            self._quiet_count += 1
             return
-        if not self._told:
+        if not self._signals:
             self._begin, self._policy = before, policy
-        if len(self._told) >= MOST or policy != self._policy:
-            self._lost += 1
+        if len(self._signals) >= MOST or policy != self._policy:
+            self._lost_count += 1
         else:
-            self._told.append((signal, effects))
+            self._signals.append((signal, effects))
 
-    def take(self, state: State) -> str:
+    def flush(self, state: State) -> str:
         """All that was noted, as it is written down; `state`: as it is now. Begins anew. Empty: nothing was."""
-        begin, policy, told, quiet, lost = self._begin, self._policy, self._told, self._quiet, self._lost
-        self._policy, self._told, self._quiet, self._lost = None, [], 0, 0
+        begin, policy, told, quiet, lost = self._begin, self._policy, self._signals, self._quiet_count, self._lost_count
+        self._policy, self._signals, self._quiet_count, self._lost_count = None, [], 0, 0
         if policy is None:
             return ""
         written = _Written(
@@ -114,11 +114,11 @@ class Stretch:
 class Again:
     """A stretch, decided once more."""
 
-    signals: int = 0
+    signal_count: int = 0
     """That were decided again."""
-    quiet: int = 0
+    quiet_count: int = 0
     """That had changed nothing, and are only counted."""
-    skipped: str = ""
+    skip_reason: str = ""
     """Why it cannot be decided again, in words. Empty: it was."""
     differences: tuple[str, ...] = ()
     """In words."""
@@ -133,11 +133,11 @@ def again(text: str, saved: str) -> Again:
         policy, begin = cast("Policy", _load("Policy", written.policy)), cast("State", _load("State", written.begin))
         told = _read(written)
     except (ValidationError, KeyError, OverflowError):
-        return Again(skipped="another version wrote it")
+        return Again(skip_reason="another version wrote it")
     if written.lost:
-        return Again(quiet=written.quiet, skipped="there were too many signals to list", policy=policy)
+        return Again(quiet_count=written.quiet, skip_reason="there were too many signals to list", policy=policy)
     if _digest(policy) != written.policy_sum:
-        return Again(quiet=written.quiet, skipped="the policy has other defaults in this version")
+        return Again(quiet_count=written.quiet, skip_reason="the policy has other defaults in this version")
     state, differences = begin, list[str]()
     for number, (signal, effects) in enumerate(told, start=1):
         state, now = dmn.step(state, signal, policy)
@@ -151,7 +151,7 @@ def again(text: str, saved: str) -> Again:
         differences.append(f"the state that was written down is not what comes of it: {_unlike(saved, save(state))}")
     elif _digest(state) != written.end_sum:
         differences.append("the state that came of it was another one in what does not outlive the process")
-    return Again(signals=len(told), quiet=written.quiet, differences=tuple(differences), policy=policy)
+    return Again(signal_count=len(told), quiet_count=written.quiet, differences=tuple(differences), policy=policy)
 
 
 def describe(effect: Effect) -> str:

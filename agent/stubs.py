@@ -68,7 +68,7 @@ def tokens(called: Called) -> int:
 def stubs(seq: int, exchange: Exchange) -> dict[int, Called]:
     """Of the calls that clearing makes shorter, what is left of them, by number and oldest first."""
     found = {}
-    if not exchange.simple:
+    if not exchange.without_tools:
         for number, called in enumerate((called for step in exchange.steps for called in step.calls), start=1):
             if not called.ended and not called.ephemeral:
                 told = _result(seq, number, called)
@@ -85,9 +85,11 @@ def cleared(exchange: Exchange, instead: Mapping[int, Called]) -> Exchange:
     A step of which no call is left leaves; what arrived meanwhile is told behind what was told before it. The same
     object if nothing changes.
     """
-    if exchange.simple or not (instead or any(called.ephemeral for step in exchange.steps for called in step.calls)):
+    if exchange.without_tools or not (
+        instead or any(called.ephemeral for step in exchange.steps for called in step.calls)
+    ):
         return exchange
-    heard, kept, number = exchange.heard, list[Step](), 0
+    heard, kept, number = exchange.input_text, list[Step](), 0
     for step in exchange.steps:
         numbered = list(enumerate(step.calls, start=number + 1))
         number += len(numbered)
@@ -98,7 +100,7 @@ def cleared(exchange: Exchange, instead: Mapping[int, Called]) -> Exchange:
             kept[-1] = replace(kept[-1], heard=_joined(kept[-1].heard, step.heard))
         else:
             heard = _joined(heard, step.heard)
-    return replace(exchange, heard=heard, steps=tuple(kept))
+    return replace(exchange, input_text=heard, steps=tuple(kept))
 
 
 def _told(calls: Sequence[Called]) -> bool:

@@ -23,13 +23,13 @@ class Keeping(Protocol):
         """What it may tell word for word, all results together."""
 
     @property
-    def most_tokens(self) -> int:
+    def max_result_tokens(self) -> int:
         """The same of one result."""
 
     async def keep(self, call: ToolCall, result: ToolResult) -> Source:
         """Make it durable, whole. Raises what ends the turn; cancelled, it is kept or not."""
 
-    def cut(self) -> None:
+    def record_cut(self) -> None:
         """A result is not told whole because it is larger than `most_tokens`."""
 
 
@@ -42,7 +42,7 @@ class _Brought:
     """Its text: as much as was told."""
     source: Source | None
     """Where it is whole. None: `result` is, or it is nowhere."""
-    chars: int
+    total_chars: int
     """Of the whole."""
 
 
@@ -51,86 +51,93 @@ class Telling:
 
     def __init__(self, keeping: Keeping | None) -> None:
         """`keeping`: None, for who has no place: all is told as far as the window has room, and the rest is lost."""
-        self._keeping = keeping
-        self._left = keeping.budget_tokens if keeping is not None else _NO_LIMIT
-        self._most = keeping.most_tokens if keeping is not None else _NO_LIMIT
-        self._brought: dict[str, _Brought] = {}
+        self._archive = keeping
+        self._left_tokens = keeping.budget_tokens if keeping is not None else _NO_LIMIT
+        self._max_result_tokens = keeping.max_result_tokens if keeping is not None else _NO_LIMIT
+        self._shown: dict[str, _Brought] = {}
         """By the call's id."""
 
-    async def tell(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int) -> dict[str, Called]:
+    async def render_results(
+        self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
+    ) -> dict[str, Called]:
         """What the model is told of each, by the call's id. What it is not told whole is durable then.
 
         `room`: tokens that the window has for all of them. Raises what `Keeping.keep` does.
         """
-        results, shares, left = self._shared(results, room)
+        results, shares, left = self._share_budget(results, room)
         told = {}
         for call, result, part in zip(calls, results, shares, strict=True):
-            if part.over and self._keeping is not None and result.part is None:
-                self._keeping.cut()
-            source = await self._source(call, result) if part.chars is not None else None
-            told[call.id] = self._told(_Brought(call, result, source, len(result.text)), part.chars)
-        self._left = left
+            if part.is_oversized and self._archive is not None and result.excerpt is None:
+                self._archive.record_cut()
+            source = await self._archive_result(call, result) if part.chars is not None else None
+            told[call.id] = self._render_result(_Brought(call, result, source, len(result.text)), part.chars)
+        self._left_tokens = left
         return told
 
-    def cut_off(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int) -> dict[str, Called]:
+    def render_interrupted(
+        self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
+    ) -> dict[str, Called]:
         """The same for a turn that is ended from outside, where nothing can be waited for any more."""
-        results, shares, _ = self._shared(results, room)
-        kept = {name: brought.source for name, brought in self._brought.items()}
+        results, shares, _ = self._share_budget(results, room)
+        kept = {name: brought.source for name, brought in self._shown.items()}
         return {
-            call.id: self._told(_Brought(call, result, kept.get(call.id), len(result.text)), part.chars)
+            call.id: self._render_result(_Brought(call, result, kept.get(call.id), len(result.text)), part.chars)
             for call, result, part in zip(calls, results, shares, strict=True)
         }
 
-    async def lessen(self, steps: Sequence[Step], tokens: int) -> tuple[Step, ...]:
+    async def shrink_steps(self, steps: Sequence[Step], tokens: int) -> tuple[Step, ...]:
         """The same steps with at most about so many tokens of each result, and a frame. Raises what `tell` does."""
         return tuple(
-            [replace(step, calls=tuple([await self._less(one, tokens) for one in step.calls])) for step in steps]
+            [
+                replace(step, calls=tuple([await self._shrink_result(one, tokens) for one in step.calls]))
+                for step in steps
+            ]
         )
 
-    def _shared(self, results: Iterable[ToolResult], room: int) -> tuple[list[ToolResult], Sequence[Share], int]:
+    def _share_budget(self, results: Iterable[ToolResult], room: int) -> tuple[list[ToolResult], Sequence[Share], int]:
         clean = [replace(result, text=whole(result.text), origin=whole(result.origin)) for result in results]
-        texts, asked = [result.text for result in clean], [result.part is not None for result in clean]
-        room -= FENCE_TOKENS * sum(result.untrusted for result in clean)
-        shares, left = share(texts, self._left, self._most, room, asked=asked)
+        texts, asked = [result.text for result in clean], [result.excerpt is not None for result in clean]
+        room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
+        shares, left = share(texts, self._left_tokens, self._max_result_tokens, room, asked=asked)
         return clean, shares, left
 
-    async def _source(self, call: ToolCall, result: ToolResult) -> Source | None:
-        if self._keeping is None or result.part is not None:
+    async def _archive_result(self, call: ToolCall, result: ToolResult) -> Source | None:
+        if self._archive is None or result.excerpt is not None:
             return None
-        return await self._keeping.keep(call, result)
+        return await self._archive.keep(call, result)
 
-    async def _less(self, told: Called, tokens: int) -> Called:
+    async def _shrink_result(self, told: Called, tokens: int) -> Called:
         if estimate_tokens(told.result) <= max(tokens, FRAME_TOKENS):
             return told
-        brought = self._brought[told.id]
-        source = brought.source or await self._source(brought.call, brought.result)
+        brought = self._shown[told.id]
+        source = brought.source or await self._archive_result(brought.call, brought.result)
         chars = min(beginning(brought.result.text, tokens), len(brought.result.text))
-        return self._told(replace(brought, source=source), chars)
+        return self._render_result(replace(brought, source=source), chars)
 
-    def _told(self, brought: _Brought, chars: int | None) -> Called:
+    def _render_result(self, brought: _Brought, chars: int | None) -> Called:
         result, source = brought.result, brought.source
-        if result.part is not None:
-            source = result.part.source
+        if result.excerpt is not None:
+            source = result.excerpt.source
             chars = None if chars is None else max(chars, result.text.find("\n") + 1)
         chars = None if chars is None else apart(result.text, chars)
         first = result.text[:chars]
-        name, plain = meant(brought.call).name, result.untrusted
-        if result.part is not None:
+        name, plain = meant(brought.call).name, result.is_untrusted
+        if result.excerpt is not None:
             text, plain = _behind_head(first, brought.call.id, result, name), False
             if chars is not None:
-                then = chars + result.part.shift
+                then = chars + result.excerpt.offset
                 text += f"\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
         elif chars is None:
             text = first
         elif source is not None:
             text, plain = told_in_part(source, name, first, call=brought.call.id if plain else ""), False
         else:
-            text = f"{first} [... {brought.chars - chars} more characters]"
-        self._brought[brought.call.id] = replace(brought, result=replace(result, text=first))
+            text = f"{first} [... {brought.total_chars - chars} more characters]"
+        self._shown[brought.call.id] = replace(brought, result=replace(result, text=first))
         return called(brought.call, replace(result, text=text), source, untrusted=plain)
 
 
 def _behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
     """A part of something, whose first line is our own words."""
     head, line_end, body = text.partition("\n")
-    return head + line_end + fenced(body, tool, result.origin, call) if result.untrusted and body else text
+    return head + line_end + fenced(body, tool, result.origin, call) if result.is_untrusted and body else text

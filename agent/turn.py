@@ -109,7 +109,7 @@ async def take_turn(
     Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
     """
     progress = progress or Progress()
-    asked = Asked(brief, model, tools.specs, key=key, progress=progress, telling=Telling(evidence), fits=fits)
+    asked = Asked(brief, model, tools.specs, key=key, progress=progress, truncator=Telling(evidence), fits=fits)
     turn = _Turn(asked, tools, max_tool_rounds, spoken_to)
     known = (*ENDINGS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
     while await _may(asked.request, wait, afford):
@@ -117,23 +117,23 @@ async def take_turn(
             answer = await ask(model, asked.request, glimpse, progress, known, thought=thought)
         except ModelError as error:
             mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(asked.request))
-            if mendable and progress.done.requests == 0:
+            if mendable and progress.current.requests == 0:
                 raise
-            progress.lost(error.accounts)
+            progress.record_lost(error.accounts)
             if await _mended(asked, error, shorten):
                 continue
-            return progress.ended(Outcome(outcome="failed", reason=error.reason, cause=error.cause))
-        ended = await turn.take(answer, news)
+            return progress.finish(Outcome(outcome="failed", reason=error.reason, cause=error.cause))
+        ended = await turn.handle_answer(answer, news)
         if ended is not None:
-            return progress.ended(ended)
-    return replace(progress.done, outcome="silent", reason=BROKE, broke=True)
+            return progress.finish(ended)
+    return replace(progress.current, outcome="silent", reason=BROKE, is_over_budget=True)
 
 
 class _Turn:
     """One turn under way."""
 
     def __init__(self, asked: Asked, tools: Tools, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
-        self._asked = asked
+        self._request = asked
         self._progress = asked.progress
         self._tools = tools
         self._max_rounds = max_rounds
@@ -141,104 +141,107 @@ class _Turn:
         self._rounds = 0
         self._nudged = False
         self._unreadable = 0
-        self._enough = False
+        self._must_answer = False
         """It was told to answer."""
         self._specs = {spec.name: spec for spec in (*ENDINGS, *tools.specs)}
-        self._repeats = Repeats(self._specs.values())
-        self._called: list[str] = []
+        self._duplicates = Repeats(self._specs.values())
+        self._call_list: list[str] = []
 
-    async def take(self, answer: Answer, news: News) -> Outcome | None:
+    async def handle_answer(self, answer: Answer, news: News) -> Outcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
-        self._asked.answered(answer.end)
-        answer.calls = named_apart(wrapped(answer.calls, self._asked.request.tools), self._asked.request.conversation)
+        self._request.record_answer(answer.end)
+        answer.calls = named_apart(
+            wrapped(answer.calls, self._request.request.tools), self._request.request.conversation
+        )
         if answer.problems and not answer.calls:
-            return self._unread(answer)
+            return self._reject_unreadable(answer)
         ended = _ended(answer)
-        if ended is None and answer.calls and self._enough:
-            return self._at_last(answer)
+        if ended is None and answer.calls and self._must_answer:
+            return self._accept_text(answer)
         unanswered = ended is not None and ended.outcome == "yielded" and self._spoken_to()
         if answer.calls and (ended is None or ended.outcome != "failed"):
-            await self._use(answer)
+            await self._call_tools(answer)
             if not unanswered:
-                return ended or await self._go_on(news)
+                return ended or await self._continue_turn(news)
         if ended is not None and not unanswered:
             return ended
         if self._nudged:
             return Outcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
         self._nudged = True
-        self._asked.hint(UNANSWERED if unanswered else NUDGE)
+        self._request.add_hint(UNANSWERED if unanswered else NUDGE)
         if unanswered:
-            await self._asked.go_on("")
+            await self._request.continue_with("")
         return None
 
-    def _at_last(self, answer: Answer) -> Outcome | None:
+    def _accept_text(self, answer: Answer) -> Outcome | None:
         """It still calls tools where it was to answer: its words are the answer."""
         if text := whole(answer.text).strip():
             return Outcome(outcome="replied", text=text)
-        if self._asked.without_tools():
+        if self._request.drop_tools():
             return None
         return Outcome(outcome="failed", reason=ENDLESS, cause="tools")
 
-    def _unread(self, answer: Answer) -> Outcome | None:
+    def _reject_unreadable(self, answer: Answer) -> Outcome | None:
         """What was to be a call cannot be read: it is asked for again, and not posted as words."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
             return Outcome(outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing")
-        self._asked.hint("\n".join(answer.problems))
+        self._request.add_hint("\n".join(answer.problems))
         return None
 
-    async def _go_on(self, news: News) -> Outcome | None:
+    async def _continue_turn(self, news: News) -> Outcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
-        self._enough = self._enough or self._rounds >= self._max_rounds
-        if self._enough:
-            self._asked.answer_only()
-        self._asked.remind(
-            ENOUGH if self._enough else prompt("synthesise"), asked_for(self._called, self._repeats.count)
+        self._must_answer = self._must_answer or self._rounds >= self._max_rounds
+        if self._must_answer:
+            self._request.forbid_tools()
+        self._request.set_reminder(
+            ENOUGH if self._must_answer else prompt("synthesise"),
+            asked_for(self._call_list, self._duplicates.repeated_count),
         )
-        heard = whole(await news(self._asked.left()))
+        heard = whole(await news(self._request.remaining_tokens()))
         if self._spoken_to():
-            self._asked.answer_first()
-        await self._asked.go_on(heard)
+            self._request.require_answer()
+        await self._request.continue_with(heard)
         return None
 
-    async def _use(self, answer: Answer) -> None:
+    async def _call_tools(self, answer: Answer) -> None:
         """Carry out the calls of an answer. The step is written down also if that is cut off."""
         enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if meant(call).name not in ENDING]
-        self._called += [shown(meant(call)) for call in calls]
-        carrying = Carrying(calls, self._specs.values(), _no_more if enough else self._tools.call, self._repeats)
+        self._call_list += [shown(meant(call)) for call in calls]
+        carrying = Carrying(calls, self._specs.values(), _no_more if enough else self._tools.call, self._duplicates)
         names = {meant(call).name for call in answer.calls}
         text, posted = whole(answer.text), names & ENDING == {YIELD_TO_USER.name}
-        room = self._asked.room(text, answer.calls)
+        room = self._request.result_tokens(text, answer.calls)
         told = dict[str, Called]()
         try:
             await carrying.run()
-            self._enough = bool(calls) and all(one.text == NOT_AGAIN for one in carrying.results())
-            self._asked.see(carrying.results())
-            told = await self._asked.telling.tell(calls, carrying.results(), room)
+            self._must_answer = bool(calls) and all(one.text == NOT_AGAIN for one in carrying.results())
+            self._request.show_images(carrying.results())
+            told = await self._request.truncator.render_results(calls, carrying.results(), room)
         except BaseException:
-            told = self._asked.telling.cut_off(calls, carrying.results(), room)
+            told = self._request.truncator.render_interrupted(calls, carrying.results(), room)
             raise
         finally:
             step = Step(
                 text="" if posted or not text.strip() else text,
-                calls=tuple([self._written(call, told.get(call.id)) for call in answer.calls]),
+                calls=tuple([self._record_call(call, told.get(call.id)) for call in answer.calls]),
             )
-            worked = any(self._works(meant(call).name) for call in calls if call.id not in carrying.idle)
-            self._progress.used(step, worked=worked)
+            worked = any(self._is_task(meant(call).name) for call in calls if call.id not in carrying.ineffective_ids)
+            self._progress.record_step(step, worked=worked)
 
-    def _works(self, name: str) -> bool:
-        return name in self._specs and self._specs[name].task
+    def _is_task(self, name: str) -> bool:
+        return name in self._specs and self._specs[name].is_task
 
-    def _written(self, call: ToolCall, told: Called | None) -> Called:
+    def _record_call(self, call: ToolCall, told: Called | None) -> Called:
         """None: it ended the turn."""
         spec = self._specs.get(meant(call).name)
-        return replace(told or called(call, None), ephemeral=spec is not None and spec.ephemeral)
+        return replace(told or called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
 
 
 async def _no_more(call: ToolCall) -> ToolResult:
-    return ToolResult(id=call.id, text=NO_MORE, error=True)
+    return ToolResult(id=call.id, text=NO_MORE, is_error=True)
 
 
 def beginning(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
@@ -252,7 +255,7 @@ async def _mended(asked: Asked, error: ModelError, shorten: Shorten) -> bool:
     """Whether the same is worth asking again, with less."""
     if isinstance(error, TooLong):
         return await asked.shorten(shorten)
-    return isinstance(error, Malformed) and asked.hide()  # a picture may look whole and not be
+    return isinstance(error, Malformed) and asked.hide_images()  # a picture may look whole and not be
 
 
 def _shows(request: Request) -> bool:
@@ -268,7 +271,7 @@ def _ended(answer: Answer) -> Outcome | None:
         return Outcome(outcome="silent", yielded=yields)
     if yields:
         return Outcome(outcome="replied" if text else "yielded", text=text, yielded=True)
-    if answer.end is not None and answer.end.stop == "refused":  # what it had begun to say is not its answer
+    if answer.end is not None and answer.end.stop_reason == "refused":  # what it had begun to say is not its answer
         return Outcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if not names and text:
         return Outcome(outcome="replied", text=text)

@@ -9,22 +9,22 @@ class Backoff:
     """Doubles from 1 s to `most_s`; each wait is between half of that and the whole, and at least 1 s."""
 
     def __init__(self, most_s: float = MOST_S) -> None:
-        self._most_s = most_s
+        self._max_delay_s = most_s
         self._failures = 0
 
     @property
-    def lasting(self) -> bool:
+    def is_failing(self) -> bool:
         """The last attempt failed."""
         return self._failures > 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """An attempt succeeded."""
         self._failures = 0
 
-    def next_s(self, up_s: float, chance: float) -> float:
+    def next_delay_s(self, up_s: float, chance: float) -> float:
         """After a connection that was up for `up_s` (0: never); `chance` is from 0 to 1."""
         if up_s >= STABLE_S:
-            self.over()
-        most_s = min(self._most_s, FIRST_S * 2.0 ** min(self._failures, 20))
+            self.reset()
+        most_s = min(self._max_delay_s, FIRST_S * 2.0 ** min(self._failures, 20))
         self._failures += 1
         return max(FIRST_S, most_s * (0.5 + chance / 2))

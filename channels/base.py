@@ -46,14 +46,14 @@ class Capabilities:
     """One sentence for the model: which Markdown survives."""
     replies: bool = False
     """True: `Part.reply_to` is honoured. False: it is dropped without a trace."""
-    resend_s: float = 0.0
+    resend_window_s: float = 0.0
     """For so long after a part was handed over for the first time, sending it again with the same key
     cannot show it twice (Discord's enforced nonce). 0: never; what is not known stays uncertain."""
-    file_bytes: int = 0
+    max_file_bytes: int = 0
     """How large a `Part.file` may be. 0: it takes none."""
-    awaits: bool = False
+    defers_commands: bool = False
     """A native command is seen to be waited for until it is answered, so it is not left without a word."""
-    window: int = 1
+    max_in_flight: int = 1
     """How many parts of one post may be in flight at once.
 
     More than 1 only where a part that was surely not sent means that no later one was: else order breaks.
@@ -193,7 +193,7 @@ class Channel(Protocol):
 class CanType(Protocol):
     """Shows that an answer is being written."""
 
-    typing_every_s: float
+    typing_interval_s: float
     """How often it must be shown again while it lasts."""
 
     async def typing(self, at: Address, *, active: bool) -> None:
@@ -204,7 +204,7 @@ class CanType(Protocol):
 class CanPreview(Protocol):
     """Shows an answer while it grows. The final message is another one, sent by `send`."""
 
-    preview_every_s: float
+    preview_interval_s: float
     """Shortest time between two looks at one answer."""
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
@@ -214,7 +214,7 @@ class CanPreview(Protocol):
         Best effort: raises `SendError` if it was not shown.
         """
 
-    async def unpreview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:
         """Take it away; gone already is as good. Raises `SendError`."""
 
 
@@ -230,7 +230,7 @@ class CanDownload(Protocol):
 class CanPage(Protocol):
     """Shows long texts in pages."""
 
-    def pages(self, post: Post) -> int:
+    def page_count(self, post: Post) -> int:
         """How many pages `post.text` has there, at least 1. Pure."""
 
 
@@ -262,7 +262,7 @@ class HasAudience(Protocol):
 class HasNames(Protocol):
     """Knows how people call its places."""
 
-    def names(self, at: Address) -> PlaceNames | None:
+    def place_names(self, at: Address) -> PlaceNames | None:
         """As the platform has told by now, in its own words; None: nothing is known. Pure, and cheap.
 
         What an event itself tells of its place is known when that event is emitted.
@@ -273,7 +273,7 @@ class HasNames(Protocol):
 class HasRooms(Protocol):
     """Knows in which rooms it is."""
 
-    def inside(self, room: RoomId) -> bool | None:
+    def is_joined(self, room: RoomId) -> bool | None:
         """Whether we are there, as far as the platform has told; None: that is not known now. Pure."""
 
 
@@ -290,7 +290,7 @@ class HasNick(Protocol):
 class KnowsPeople(Protocol):
     """Sends what is for one person only while they are known to be there: else `send` raises `Away`."""
 
-    async def seen(self, at: Address) -> None:
+    async def wait_for_recipient(self, at: Address) -> None:
         """Return once that person may be there again, or once it is not known any more who comes."""
 
 
@@ -298,7 +298,7 @@ class KnowsPeople(Protocol):
 class CanWhisper(Protocol):
     """Writes to people who share no room with it."""
 
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         """The direct chat with somebody who has just done something. Pure."""
 
 
@@ -318,7 +318,7 @@ class CommandTyped:
     """Empty: it has none."""
     arg: str
     """Of which argument suggestions are wanted."""
-    begun: str
+    prefix: str
     """What stands there until now."""
 
 
@@ -326,7 +326,7 @@ class CommandTyped:
 class CanComplete(Protocol):
     """Shows what may stand in a command's arguments."""
 
-    def completing(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: Suggest) -> None:
         """From now on ask this. It may raise, and may take too long: then nothing is suggested."""
 
 
@@ -334,7 +334,7 @@ class CanComplete(Protocol):
 class CanOffer(Protocol):
     """Shows each person the commands that they may use, in the chat where they may use them."""
 
-    async def offer(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         """These, and nobody else, see more than guests do. Best effort: raises nothing but cancellation."""
 
 
@@ -358,7 +358,7 @@ class CanJoin(Protocol):
 class CanAdapt(Protocol):
     """Takes some changes of its configuration while it is connected."""
 
-    def adapt(self, config: Section) -> bool:
+    def apply_config(self, config: Section) -> bool:
         """Go by it from now on, into rooms and out of them. False: it can not, and has to be made anew. At once."""
 
 
@@ -385,7 +385,7 @@ class CanEdit(Protocol):
 class KnowsRefusals(Protocol):
     """Knows why it is not in a room that it was configured for."""
 
-    def refusal(self, room: RoomId) -> str:
+    def join_refusal(self, room: RoomId) -> str:
         """Why, in one line, untrusted; empty: we are there, or it is not known. Pure and cheap."""
 
 
@@ -394,7 +394,7 @@ class HasDropped(Protocol):
     """Lets go of what it hears if nobody takes it for long, because its platform tells nothing twice."""
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """So many lines so far."""
 
 
@@ -418,7 +418,7 @@ class CanSetTopic(Protocol):
 class People:
     """Who is in a room."""
 
-    people: tuple[Sender, ...]
+    members: tuple[Sender, ...]
     """Some of them, at most as many as were asked for."""
     total: int | None = None
     """How many there are. None: the platform does not tell."""
@@ -430,7 +430,7 @@ class People:
 class CanList(Protocol):
     """Tells who is in a room."""
 
-    async def people(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> People:
         """Some of them. Raises `SendError`."""
 
 

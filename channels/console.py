@@ -45,16 +45,16 @@ class ConsoleChannel:
         self.name = name
         self._show = show
         self._now = now
-        self._called = re.compile(rf"(?<!\w){re.escape(nick)}(?!\w)", re.IGNORECASE)
+        self._nick_pattern = re.compile(rf"(?<!\w){re.escape(nick)}(?!\w)", re.IGNORECASE)
         self._emit: Emit | None = None
         self._up = asyncio.Event()
-        self._takes = False
+        self._is_open = False
         self._count = itertools.count(1)
         self._files: dict[str, bytes] = {}
-        self._left: set[RoomId] = set()
+        self._left_rooms: set[RoomId] = set()
         """Nothing is heard there, and nothing said."""
 
-    async def say(
+    async def receive_message(
         self,
         text: str,
         *,
@@ -76,20 +76,20 @@ class ConsoleChannel:
             sender=Sender(id=SenderId(sender), name=sender, verified=True, is_bot=bot),
             text=text,
             sent=self._now(),
-            kind=self._kind(text, room),
+            kind=self._message_kind(text, room),
             reply_to=reply_to,
             attachments=attachments,
         )
-        if message.at.room not in self._left:
+        if message.at.room not in self._left_rooms:
             await self._emit([message])
         return message
 
-    async def reword(self, message: Message, text: str, *, sender: str | None = None) -> None:
+    async def receive_edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
         """Whoever wrote it, or `sender`, changes the message; returns once that is durable."""
         by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
-        await self._tell(
+        await self._emit_event(
             Edited(
-                id=self._event(),
+                id=self._new_event_id(),
                 at=message.at,
                 sender=by,
                 message=message.id,
@@ -99,18 +99,18 @@ class ConsoleChannel:
             )
         )
 
-    async def retract(self, message: Message) -> None:
+    async def receive_delete(self, message: Message) -> None:
         """It is taken back by somebody; returns once that is durable."""
-        await self._tell(Deleted(id=self._event(), at=message.at, message=message.id, sent=self._now()))
+        await self._emit_event(Deleted(id=self._new_event_id(), at=message.at, message=message.id, sent=self._now()))
 
-    async def topic(self, text: str, *, room: str, sender: str = "you") -> None:
+    async def receive_topic(self, text: str, *, room: str, sender: str = "you") -> None:
         """The room's topic is changed; returns once that is durable."""
         who = Sender(id=SenderId(sender), name=sender, verified=True)
         at = Address(channel=self.name, room=RoomId(room))
-        event = Membership(id=self._event(), at=at, sender=who, change="topic", sent=self._now(), text=text)
-        await self._tell(event)
+        event = Membership(id=self._new_event_id(), at=at, sender=who, change="topic", sent=self._now(), text=text)
+        await self._emit_event(event)
 
-    def attach(
+    def add_attachment(
         self,
         data: bytes,
         form: Literal["image", "audio", "video", "file"],
@@ -139,28 +139,28 @@ class ConsoleChannel:
             raise Rejected(f"more than {limit_bytes} bytes")
         return data
 
-    async def _tell(self, event: Edited | Deleted | Membership) -> None:
+    async def _emit_event(self, event: Edited | Deleted | Membership) -> None:
         await self._up.wait()
         assert self._emit is not None
         await self._emit([event])
 
-    def _event(self) -> EventId:
+    def _new_event_id(self) -> EventId:
         return EventId(new_id(self._now()))
 
-    def _kind(self, text: str, room: str | None) -> Literal["direct", "mention", "room"]:
+    def _message_kind(self, text: str, room: str | None) -> Literal["direct", "mention", "room"]:
         if room is None:
             return "direct"
-        return "mention" if self._called.search(text) else "room"
+        return "mention" if self._nick_pattern.search(text) else "room"
 
     async def run(self, emit: Emit) -> None:
         self._emit = emit
-        self._takes = True  # what waits to be said is handed over as soon as the link is told
+        self._is_open = True  # what waits to be said is handed over as soon as the link is told
         try:
             await emit([self._link(up=True)])
             self._up.set()
             await asyncio.Event().wait()
         finally:
-            self._takes = False
+            self._is_open = False
             self._up.clear()
 
     def _link(self, *, up: bool) -> Link:
@@ -170,25 +170,25 @@ class ConsoleChannel:
         return (post.text,)
 
     async def join(self, at: Address) -> None:
-        self._open()
-        self._left.discard(at.room)
+        self._require_open()
+        self._left_rooms.discard(at.room)
 
     async def leave(self, at: Address) -> None:
-        self._open()
-        self._left.add(at.room)
+        self._require_open()
+        self._left_rooms.add(at.room)
 
-    def inside(self, room: RoomId) -> bool | None:
-        return room not in self._left if self._up.is_set() else None
+    def is_joined(self, room: RoomId) -> bool | None:
+        return room not in self._left_rooms if self._up.is_set() else None
 
-    def _open(self) -> None:
-        if not self._takes:
+    def _require_open(self) -> None:
+        if not self._is_open:
             raise Unreachable("the console is not open")
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        self._open()
-        if part.to.room in self._left:
+        self._require_open()
+        if part.to.room in self._left_rooms:
             raise Rejected("that room was left")
         await going()
         self._show(part)

@@ -20,69 +20,69 @@ class Inbox(Generic[T]):
     def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
         """`pause(True)` is called when it is full, `pause(False)` when there is room again."""
         self._pause = pause
-        self._waiting: deque[T] = deque()
-        self._most = float(_FULL)
-        self._filled = asyncio.Event()
-        self._more = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._taken: list[T] = []
+        self._items: deque[T] = deque()
+        self._capacity = float(_FULL)
+        self._full_event = asyncio.Event()
+        self._nonempty_event = asyncio.Event()
+        self._drained_event = asyncio.Event()
+        self._drained_event.set()
+        self._room_event = asyncio.Event()
+        self._room_event.set()
+        self._in_progress: list[T] = []
         """Not dealt with yet."""
 
     @property
-    def full(self) -> bool:
-        return not self._room.is_set()
+    def is_full(self) -> bool:
+        return not self._room_event.is_set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return once most of it is taken."""
-        await self._room.wait()
+        await self._room_event.wait()
 
-    async def filled(self) -> None:
+    async def wait_until_full(self) -> None:
         """Return once it is full."""
-        await self._filled.wait()
+        await self._full_event.wait()
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return once all that was put is dealt with."""
-        await self._empty.wait()
+        await self._drained_event.wait()
 
     def put(self, item: T) -> None:
         """Never waits and never drops."""
-        self._waiting.append(item)
-        self._empty.clear()
-        self._more.set()
-        if not self.full and len(self._waiting) >= self._most:
-            self._room.clear()
-            self._filled.set()
+        self._items.append(item)
+        self._drained_event.clear()
+        self._nonempty_event.set()
+        if not self.is_full and len(self._items) >= self._capacity:
+            self._room_event.clear()
+            self._full_event.set()
             self._pause(True)
 
-    async def take(self, most: int) -> list[T]:
+    async def get_batch(self, most: int) -> list[T]:
         """At least one item, in order. Asking for more says that the ones before are dealt with."""
-        self._taken = []
-        if not self._waiting:
-            self._more.clear()
-            self._empty.set()
-        await self._more.wait()
-        self._taken = taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        if len(self._waiting) <= _DRAINED:
-            self._most = float(_FULL)
-            if self.full:
-                self._make_room()
+        self._in_progress = []
+        if not self._items:
+            self._nonempty_event.clear()
+            self._drained_event.set()
+        await self._nonempty_event.wait()
+        self._in_progress = taken = [self._items.popleft() for _ in range(min(most, len(self._items)))]
+        if len(self._items) <= _DRAINED:
+            self._capacity = float(_FULL)
+            if self.is_full:
+                self._signal_room()
         return taken
 
-    def _make_room(self) -> None:
-        self._room.set()
-        self._filled.clear()
+    def _signal_room(self) -> None:
+        self._room_event.set()
+        self._full_event.clear()
         self._pause(False)
 
-    def left(self, wanted: Callable[[T], bool]) -> list[T]:
+    def filter_pending(self, wanted: Callable[[T], bool]) -> list[T]:
         """What is there that nobody has dealt with, in order; of that, only what is `wanted` stays."""
-        kept = [item for item in self._waiting if wanted(item)]
-        self._waiting = deque(kept)
+        kept = [item for item in self._items if wanted(item)]
+        self._items = deque(kept)
         return kept
 
-    async def between(self, work: Coroutine[Any, Any, None], pump: Coroutine[Any, Any, None]) -> None:
+    async def run_producer_consumer(self, work: Coroutine[Any, Any, None], pump: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which puts, beside `pump`, which takes, until either ends; raises what it raised.
 
         If `work` fails, all that was put before is dealt with; if we are cancelled, it has a moment for that. What is
@@ -93,7 +93,7 @@ class Inbox(Generic[T]):
             await asyncio.wait({pumping, working}, return_when=asyncio.FIRST_COMPLETED)
             if not pumping.done():
                 # Denied: what was said until now, and that the link is down, still goes in.
-                await first(pumping, self.drained())
+                await first(pumping, self.wait_until_drained())
             for task in (pumping, working):
                 if task.done():
                     task.result()
@@ -101,11 +101,11 @@ class Inbox(Generic[T]):
             try:
                 await end(working)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(first(pumping, self.drained()), _LAST_WORDS_S)
+                    await asyncio.wait_for(first(pumping, self.wait_until_drained()), _LAST_WORDS_S)
             finally:
                 await end(pumping, working)
-                self._waiting.extendleft(reversed(self._taken))
-                self._taken = []
-                if self._waiting:
-                    self._empty.clear()
-                    self._more.set()
+                self._items.extendleft(reversed(self._in_progress))
+                self._in_progress = []
+                if self._items:
+                    self._drained_event.clear()
+                    self._nonempty_event.set()

@@ -53,7 +53,7 @@ def read(markdown: str) -> tuple[Run, ...]:
 
     source = outward(markdown)
     writer = _Writer(source.split("\n"))
-    writer.blocks(parser().parse(source))
+    writer.write_blocks(parser().parse(source))
     runs = _merged(writer.runs)
     if "&" in source:  # an entity may stand for what is left out of the source
         runs = _merged(replace(run, text=outward(run.text)) for run in runs)
@@ -86,7 +86,7 @@ class _Writer:
         self._marker = ""
         """Of a list item of which nothing is written yet."""
 
-    def blocks(self, tokens: Sequence["Token"]) -> None:
+    def write_blocks(self, tokens: Sequence["Token"]) -> None:
         for token in tokens:
             match token.type:
                 case "blockquote_open" | "blockquote_close":
@@ -96,25 +96,25 @@ class _Writer:
                 case "heading_open" | "heading_close":
                     self._heading = token.nesting > 0
                 case "list_item_open":
-                    self._item(token)
+                    self._start_item(token)
                 case "list_item_close" if self._marker:
                     # Nothing but a marker is no list: it stays as it was written.
                     self._marker = self._marker.replace(BULLET, token.markup).rstrip()
-                    self._begin(token.map or self._item_lines)
+                    self._start_block(token.map or self._item_lines)
                 case "inline":
-                    self._text_block(token)
+                    self._write_text_block(token)
                 case "fence" | "code_block":
-                    self._code_block(token)
+                    self._write_code_block(token)
                 case "hr":
-                    self._begin(token.map)
-                    self._say(self._rule(token))
+                    self._start_block(token.map)
+                    self._add_run(self._rule_text(token))
 
-    def _rule(self, token: "Token") -> str:
+    def _rule_text(self, token: "Token") -> str:
         """As it was written: it may be meant as an underline or a form's blank."""
         written = self._lines[(token.map or [0])[0]].rstrip()
         return written[len(written.rstrip(f"{token.markup[0]} \t")) :].strip()
 
-    def _item(self, token: "Token") -> None:
+    def _start_item(self, token: "Token") -> None:
         """Remember the marker until the item's first block; an item in an item shares its line."""
         start = (token.map or [0])[0]
         self._item_lines = [start, start + 1]
@@ -125,39 +125,39 @@ class _Writer:
             self._marker = "  " * (self._lists - 1 + sloppy)
         self._marker += f"{token.info}{token.markup} " if token.info else f"{BULLET} "
 
-    def _text_block(self, token: "Token") -> None:
+    def _write_text_block(self, token: "Token") -> None:
         if not token.content:
             if self._heading:
-                self._begin(token.map)
-                self._say(self._lines[(token.map or [0])[0]].strip())
+                self._start_block(token.map)
+                self._add_run(self._lines[(token.map or [0])[0]].strip())
             return
-        self._begin(token.map)
+        self._start_block(token.map)
         if not (self._lists or self._quotes or self._heading):
             line = self._lines[(token.map or [0])[0]]
-            self._say(line[: len(line) - len(line.lstrip())])
-        self._inline(token.children or [])
+            self._add_run(line[: len(line) - len(line.lstrip())])
+        self._write_inline(token.children or [])
 
-    def _code_block(self, token: "Token") -> None:
+    def _write_code_block(self, token: "Token") -> None:
         code = token.content.removesuffix("\n")
         if not code.strip():
             return
         if self._marker:
             self._marker = self._marker.rstrip(" ") + "\n"
-        self._begin(token.map, indent="")
+        self._start_block(token.map, indent="")
         label = token.info.split()
-        self._say(code, frozenset(["pre"]), lang=label[0] if label else None)
+        self._add_run(code, frozenset(["pre"]), lang=label[0] if label else None)
 
-    def _begin(self, lines: list[int] | None, indent: str | None = None) -> None:
+    def _start_block(self, lines: list[int] | None, indent: str | None = None) -> None:
         """Keep a block apart from the one before; write its list item's marker if it is the first there."""
         start, end = lines or [0, 0]
         if self._last_line is not None:
             quote = _QUOTE if self._quotes and self._was_quote else _NONE
             self.runs.append(Run(text="\n\n" if start > self._last_line else "\n", marks=quote))
         self._last_line, self._was_quote = end, bool(self._quotes)
-        self._say(self._marker or ("  " * self._lists if indent is None else indent))
+        self._add_run(self._marker or ("  " * self._lists if indent is None else indent))
         self._marker = ""
 
-    def _inline(self, tokens: Sequence["Token"]) -> None:
+    def _write_inline(self, tokens: Sequence["Token"]) -> None:
         marks: list[Mark] = []
         href: str | None = None
         linked_since = 0
@@ -173,22 +173,24 @@ class _Writer:
                     href, linked_since = str(token.attrGet("href") or "") or None, len(self.runs)
                 case "link_close":
                     if not any(run.text.strip() for run in self.runs[linked_since:]):
-                        self._say(href or "[]()", frozenset(marks), href)
+                        self._add_run(href or "[]()", frozenset(marks), href)
                     href = None
                 case "image":
                     source = str(token.attrGet("src") or "") or None
-                    self._say(_flat(token) or source or "![]()", frozenset(marks), href or source)
+                    self._add_run(_flat(token) or source or "![]()", frozenset(marks), href or source)
                 case "softbreak" | "hardbreak":
-                    self._say("\n" + "  " * self._lists, frozenset(marks), href)
+                    self._add_run("\n" + "  " * self._lists, frozenset(marks), href)
                     aligned = self._lists > 0
                     continue
                 case "code_inline":
-                    self._say(token.content, frozenset([*marks, "code"]), href)
+                    self._add_run(token.content, frozenset([*marks, "code"]), href)
                 case _:
-                    self._say(token.content.lstrip() if aligned else token.content, frozenset(marks), href)
+                    self._add_run(token.content.lstrip() if aligned else token.content, frozenset(marks), href)
             aligned = aligned and not token.content
 
-    def _say(self, text: str, marks: frozenset[Mark] = _NONE, href: str | None = None, lang: str | None = None) -> None:
+    def _add_run(
+        self, text: str, marks: frozenset[Mark] = _NONE, href: str | None = None, lang: str | None = None
+    ) -> None:
         if self._heading:
             marks |= {"heading"}
         if self._quotes:

@@ -66,7 +66,7 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_LEAST_UNITS}")
     pieces = _Pieces(limit_units)
     for line in text.encode("utf-8", "replace").decode().split("\n"):
-        pieces.add(line)
+        pieces.add_line(line)
     return tuple(pieces.finish())
 
 
@@ -75,62 +75,64 @@ class _Pieces:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._done: list[str] = []
+        self._finished: list[str] = []
         self._lines: list[str] = []
-        self._opener = ""
+        self._fence_line = ""
         """The line that opened the fence we are in; empty: we are in none."""
-        self._fresh = 0
+        self._reopened = 0
         """How many of `_lines` only open a fence again."""
 
-    def add(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         fence = _FENCE.fullmatch(line.rstrip())
-        closes = bool(self._opener and fence and not fence["lang"].strip() and _covers(fence["marks"], self._opener))
-        opens = bool(not self._opener and fence)
+        closes = bool(
+            self._fence_line and fence and not fence["lang"].strip() and _covers(fence["marks"], self._fence_line)
+        )
+        opens = bool(not self._fence_line and fence)
         if opens and units(line) > self._limit // 4:  # no language is so long: it is a line of text
             opens = False
         if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
-            self._cut()
+            self._end_piece()
         while not self._fits(line, closer="" if closes else None):
-            line = self._break(line)
+            line = self._break_line(line)
         self._lines.append(line)
         if opens and fence:
-            self._opener = line.strip()
+            self._fence_line = line.strip()
         elif closes:
-            self._opener = ""
+            self._fence_line = ""
 
     def finish(self) -> list[str]:
-        self._cut()
-        return self._done
+        self._end_piece()
+        return self._finished
 
     def _fits(self, *more: str, closer: str | None = None) -> bool:
         closing = self._closer() if closer is None else closer
         return units("\n".join([*self._lines, *more, *([closing] if closing else [])])) <= self._limit
 
     def _closer(self) -> str:
-        found = _FENCE.match(self._opener)
+        found = _FENCE.match(self._fence_line)
         return found["marks"] if found else ""
 
-    def _cut(self) -> None:
+    def _end_piece(self) -> None:
         """End the piece; the next one begins in the same fence."""
-        if any(line.strip() for line in self._lines[self._fresh :]):
-            piece = "\n".join([*self._lines, *([self._closer()] if self._opener else [])])
-            self._done.append(piece.strip("\n") if self._opener else piece.strip("\n").rstrip())
-        self._lines = [self._opener] if self._opener else []
-        self._fresh = len(self._lines)
+        if any(line.strip() for line in self._lines[self._reopened :]):
+            piece = "\n".join([*self._lines, *([self._closer()] if self._fence_line else [])])
+            self._finished.append(piece.strip("\n") if self._fence_line else piece.strip("\n").rstrip())
+        self._lines = [self._fence_line] if self._fence_line else []
+        self._reopened = len(self._lines)
 
-    def _break(self, line: str) -> str:
+    def _break_line(self, line: str) -> str:
         """Make room for a line that does not fit, by ending the piece before it or inside it; what is left of it."""
         used = units("\n".join(self._lines)) + 1 if self._lines else 0
-        begun = len(self._lines) > self._fresh
-        frame = units(self._opener) + 1 + units(self._closer()) + 1 if self._opener else 0
+        begun = len(self._lines) > self._reopened
+        frame = units(self._fence_line) + 1 + units(self._closer()) + 1 if self._fence_line else 0
         if begun and (used > self._limit // 2 or units(line) + frame <= self._limit):
-            self._cut()
+            self._end_piece()
             return line
-        room = self._limit - used - (units(self._closer()) + 1 if self._opener else 0)
-        at = _place(line, room, code=bool(self._opener))
-        self._lines.append(line[:at] if self._opener else line[:at].rstrip())
-        self._cut()
-        return line[at:] if self._opener else line[at:].lstrip()
+        room = self._limit - used - (units(self._closer()) + 1 if self._fence_line else 0)
+        at = _place(line, room, code=bool(self._fence_line))
+        self._lines.append(line[:at] if self._fence_line else line[:at].rstrip())
+        self._end_piece()
+        return line[at:] if self._fence_line else line[at:].lstrip()
 
 
 def _covers(marks: str, opener: str) -> bool:

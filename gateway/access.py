@@ -21,9 +21,9 @@ class Decision:
     allowed: bool
     role: Role
     rule: str
-    everywhere: Role = "guest"
+    global_role: Role = "guest"
     """As `Standing.everywhere`."""
-    asks: Literal["", "pair", "room"] = ""
+    request_kind: Literal["", "pair", "room"] = ""
     """What whoever is refused may have approved: to speak to the agent alone; the room. Empty: nothing."""
 
 
@@ -36,7 +36,7 @@ def decide(policy: Policy, event: Notification) -> Decision:
     if place is None or sender is None:
         return Decision(allowed=True, role="guest", rule="from the platform itself")
     who = standing(policy, place, sender)
-    if place.channel == policy.operator:
+    if place.channel == policy.operator_channel:
         return _yes(who, who.rule)
     if who.role == "blocked":
         return _no(who, who.rule)
@@ -60,18 +60,18 @@ def listed(policy: Policy, place: Address) -> bool:
 
 
 def _configured(policy: Policy, place: Address) -> bool:
-    rooms = policy.rooms.get(place.channel, frozenset())
+    rooms = policy.open_rooms.get(place.channel, frozenset())
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
 def _approved(policy: Policy, place: Address) -> bool:
-    approved, space = policy.known().rooms, policy.space_of(place)
+    approved, space = policy.roster_state().rooms, policy.space_of(place)
     names = [place.room] if space is None else [place.room, space]
     return any(Address(channel=place.channel, room=name).conversation in approved for name in names)
 
 
 def _asked(policy: Policy) -> bool:
-    return policy.ask_rooms == "approval"
+    return policy.room_policy == "approval"
 
 
 def _is_direct(event: Notification) -> bool:
@@ -90,19 +90,21 @@ def _invited(policy: Policy, place: Address, who: Standing) -> Decision:
 
 
 def _direct(policy: Policy, event: Notification, who: Standing) -> Decision:
-    if policy.dm == "disabled":
+    if policy.dm_policy == "disabled":
         return _no(who, "access.dm: disabled")
-    if policy.dm == "open":
+    if policy.dm_policy == "open":
         return _yes(who, "access.dm: open")
     if who.role != "guest":
         return _yes(who, who.rule)
     spoken = isinstance(event, Message | Command)
-    return _no(who, f"access.dm: {policy.dm}, and no role", "pair" if spoken and policy.dm == "pairing" else "")
+    return _no(
+        who, f"access.dm: {policy.dm_policy}, and no role", "pair" if spoken and policy.dm_policy == "pairing" else ""
+    )
 
 
 def _yes(who: Standing, rule: str) -> Decision:
-    return Decision(allowed=True, role=who.role, rule=rule, everywhere=who.everywhere)
+    return Decision(allowed=True, role=who.role, rule=rule, global_role=who.global_role)
 
 
 def _no(who: Standing, rule: str, asks: Literal["", "pair", "room"] = "") -> Decision:
-    return Decision(allowed=False, role=who.role, rule=rule, everywhere=who.everywhere, asks=asks)
+    return Decision(allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks)

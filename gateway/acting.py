@@ -33,14 +33,14 @@ class Rooms:
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
 
-    def of(self, conversation: ConversationId) -> asyncio.Lock:
+    def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
         """Held while a turn runs there."""
         lock = self._locks.get(conversation)
         if lock is None:
             self._locks[conversation] = lock = asyncio.Lock()
         return lock
 
-    def busy(self, conversation: ConversationId) -> bool:
+    def is_busy(self, conversation: ConversationId) -> bool:
         """Whether a turn runs there."""
         lock = self._locks.get(conversation)
         return lock is not None and lock.locked()
@@ -69,37 +69,37 @@ class Acting:
         self._store = store
         self._clock = clock
         self._bindings = bindings
-        self._places = places
-        self._who = who
+        self._privacy = places
+        self._access_policy = who
         self._channels = channels
-        self._doors = doors
+        self._locks = doors
         self._digests = digests
         self._post = post
-        self._forget = forget
+        self._forget_view = forget
 
     async def send_message(self, asked: SendMessage, where: Whereabouts) -> str:
         """Say something there. Raises Refused."""
         if not asked.text.strip():
             raise Refused("A message needs text.")
-        to = await self.reachable(asked.address, where, approved=True)
+        to = await self.resolve_reachable(asked.address, where, approved=True)
         place = to.conversation
-        door = self._doors.of(place)
+        door = self._locks.lock_for(place)
         if door.locked():
             raise Refused("A turn is under way there just now, which is told what is pending. Leave it to that.")
         async with door:
-            shown = self._digests.shown.pop(place, None) if is_inner(where.at.conversation) else None
-            await self._say(to, asked.text, shown, where)
+            shown = self._digests.room_digests.pop(place, None) if is_inner(where.at.conversation) else None
+            await self._post_turn(to, asked.text, shown, where)
         return "It is posted."
 
-    async def _say(self, to: Address, text: str, shown: Shown | None, where: Whereabouts) -> None:
-        now, told = self._clock.now(), shown.told if shown is not None else Told()
+    async def _post_turn(self, to: Address, text: str, shown: Shown | None, where: Whereabouts) -> None:
+        now, told = self._clock.now(), shown.rendered if shown is not None else Told()
         turn = TurnId(new_id(now))
         record = Entry(
             fact=TurnEnded(
                 turn=turn,
                 covers=told.covers,
                 omitted=shown.omitted if shown is not None else 0,
-                heard=told.heard,
+                heard=told.text,
                 upto=shown.upto if shown is not None else Seq(0),
                 outcome="replied",
                 text=text,
@@ -112,8 +112,8 @@ class Acting:
                 senders=told.senders,
                 cause="digest",
                 within=where.turn,
-                foreign=where.trace.foreign,
-                least_role=where.trace.role,
+                foreign=where.trust.foreign,
+                least_role=where.trust.role,
             ),
             at=now,
             conversation=to.conversation,
@@ -124,20 +124,20 @@ class Acting:
             fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )
         _, waiting = await self._store.append([record, queued])
-        self._forget(to.conversation)
+        self._forget_view(to.conversation)
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
     async def mark_handled(self, asked: MarkHandled, where: Whereabouts) -> str:
         """Put away what the newest digest showed of a place. Raises Refused."""
         if not is_inner(where.at.conversation):
             raise Refused("Only what you are shown when you are by yourself can be put away.")
-        shown = self._digests.shown
-        found = [at.conversation for at in self._places.titles.meant(asked.address) if at.conversation in shown]
+        shown = self._digests.room_digests
+        found = [at.conversation for at in self._privacy.titles.find_places(asked.address) if at.conversation in shown]
         if len(found) != 1:
-            named = ", ".join(map(self._places.titles.label, shown))
+            named = ", ".join(map(self._privacy.titles.label, shown))
             raise Refused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
         place = found[0]
-        door = self._doors.of(place)
+        door = self._locks.lock_for(place)
         if door.locked():
             raise Refused("A turn is under way there just now, which deals with it.")
         async with door:
@@ -152,44 +152,44 @@ class Acting:
         elsewhere, or what it was told in private, is for an admin to allow.
         """
         try:
-            to = await self.reachable(asked.address, where, approved=True)
+            to = await self.resolve_reachable(asked.address, where, approved=True)
         except Refused:  # as its tool says then
             return ""
-        return self._others_idea(to.conversation, where)
+        return self._foreign_influence(to.conversation, where)
 
-    def _others_idea(self, place: ConversationId, where: Whereabouts) -> str:
-        seen = where.trace.label
+    def _foreign_influence(self, place: ConversationId, where: Whereabouts) -> str:
+        seen = where.trust.label
         trusted = not seen.foreign and rank(seen.role) >= rank("admin")
-        if trusted or (is_inner(where.at.conversation) and place in self._digests.told):
+        if trusted or (is_inner(where.at.conversation) and place in self._digests.room_ids):
             return ""
         others = f"text from outside, by {seen.foreign}, is" if seen.foreign else f"words of a {seen.role} are"
         return f"it is done in another place, and {others} in view here, whose idea it may be"
 
-    async def reachable(self, address: str, where: Whereabouts, *, approved: bool = False) -> Address:
+    async def resolve_reachable(self, address: str, where: Whereabouts, *, approved: bool = False) -> Address:
         """Another place, where the agent may act from here. Raises Refused. `approved`: `risk` was asked before."""
-        if not is_inner(where.at.conversation) and not where.sight.everything:
+        if not is_inner(where.at.conversation) and not where.visibility.sees_everything:
             raise Refused("From here only an owner alone with you can have you speak elsewhere. Answer here instead.")
-        to = await self._meant(address)
-        if not approved and (why := self._others_idea(to.conversation, where)):
+        to = await self._resolve_place(address)
+        if not approved and (why := self._foreign_influence(to.conversation, where)):
             raise Refused(f"Nothing is changed there from here: {why}. Say here what you would do.")
         if to == where.at:
             raise Refused("You are there: what you write as your answer is posted.")
-        if not self._lives(to):
+        if not self._is_bound_here(to):
             raise Refused("You do not live there.")
-        if not await self._open(to):
+        if not await self._may_speak(to):
             raise Refused("You may not speak there unasked.")
         return to
 
-    def _lives(self, at: Address) -> bool:
-        bound = self._bindings.of(at)
+    def _is_bound_here(self, at: Address) -> bool:
+        bound = self._bindings.find(at)
         return at.channel in self._channels and bound.agent == self._agent and bound.listen != "off"
 
-    async def _meant(self, written: str) -> Address:
+    async def _resolve_place(self, written: str) -> Address:
         """The one place that is meant by an address, or by a title that is shown. Raises Refused."""
-        titles = self._places.titles
-        found = titles.meant(written, self.places())
+        titles = self._privacy.titles
+        found = titles.find_places(written, self.list_places())
         if len(found) != 1:
-            found = [at for at in found if self._lives(at) and await self._open(at)]
+            found = [at for at in found if self._is_bound_here(at) and await self._may_speak(at)]
         if not found:
             raise Refused("That is no address: write it as it stands above what is pending there.")
         if len(found) > 1:
@@ -197,24 +197,24 @@ class Acting:
             raise Refused(f"Several places are called so: {named}. Name one by the address in parentheses.")
         return found[0]
 
-    async def _open(self, to: Address) -> bool:
+    async def _may_speak(self, to: Address) -> bool:
         """A listed room; or the direct chat of an owner or admin."""
-        if await self._places.direct(to.conversation):
-            newest = await self._places.newest(to.conversation)
-            return newest is not None and self._serves(newest)
-        return access.listed(self._who, to)
+        if await self._privacy.is_direct(to.conversation):
+            newest = await self._privacy.newest_message(to.conversation)
+            return newest is not None and self._is_trusted_sender(newest)
+        return access.listed(self._access_policy, to)
 
-    def _serves(self, message: Message) -> bool:
-        role = access.role_of(self._who, message.at, message.sender)
-        return role in ("owner", "admin") and access.decide(self._who, message).allowed
+    def _is_trusted_sender(self, message: Message) -> bool:
+        role = access.role_of(self._access_policy, message.at, message.sender)
+        return role in ("owner", "admin") and access.decide(self._access_policy, message).allowed
 
-    def places(self) -> list[Address]:
+    def list_places(self) -> list[Address]:
         """The rooms that are listed by name, where the agent may speak by itself."""
         named = [
             Address(channel=channel, room=room)
-            for channel, rooms in self._who.rooms.items()
+            for channel, rooms in self._access_policy.open_rooms.items()
             for room in sorted(rooms - {access.ANY_ROOM})
             if channel in self._channels
         ]
-        mine = [at for at in named if self._bindings.of(at).agent == self._agent]
-        return [at for at in mine if self._bindings.of(at).listen != "off"][:MOST_PLACES]
+        mine = [at for at in named if self._bindings.find(at).agent == self._agent]
+        return [at for at in mine if self._bindings.find(at).listen != "off"][:MOST_PLACES]

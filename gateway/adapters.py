@@ -84,7 +84,7 @@ def make_channel(
 
             irc = IrcChannel(name, config, clock, cursor=cursor, commands=SPECS)
             if isinstance(before, IrcChannel):
-                irc.follow(before)
+                irc.take_over(before)
             return irc
         case "telegram":
             from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
@@ -97,7 +97,7 @@ def make_channel(
 
             made = make(name, config, clock, cursor=cursor, commands=SPECS)
             if isinstance(before, DiscordChannel):
-                made.follow(before)
+                made.take_over(before)
             return made
         case "console":
             raise AssertionError("a console has no adapter; the settings were not checked")

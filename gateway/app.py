@@ -112,7 +112,7 @@ async def run(
             make: Callable[..., Channel] | None = None
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
-                channels = {name: make_channel(name, settings, clock, await store.cursor(name)) for name in names}
+                channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
                 make = make_channel
             if settings.ops.token is not None:
                 channels = {**channels, OPERATOR: OperatorChannel(clock)}
@@ -122,7 +122,7 @@ async def run(
                 clock=clock,
                 channels=channels,
                 make=make,
-                equipment=equipment,
+                model_services=equipment,
                 states=await restored(store, [agent.id for agent in settings.agents], clock.now()),
                 chosen=await chosen(store, settings),
                 redact=redact or Redactor(known_secrets(settings)),
@@ -165,7 +165,7 @@ class _Gateway:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         make: Callable[..., Channel] | None,
-        equipment: Equipment,
+        model_services: Equipment,
         states: Mapping[str, State],
         chosen: Mapping[str, str] | None = None,
         redact: Redactor,
@@ -175,14 +175,14 @@ class _Gateway:
 
         `make`: as `make_channel`, for those that come or change meanwhile. None: the channels stay as they are.
         """
-        self.store, self.clock, self.equipment = store, clock, equipment
+        self.store, self.clock, self.model_services = store, clock, model_services
         self.channels = dict(channels)
         self.spawn, self.redact = spawn, redact
-        self.lapse: tuple[Outage, dict[ChannelName, int]] | None = None
+        self.outage: tuple[Outage, dict[ChannelName, int]] | None = None
         """While the log cannot be written: why, and what each channel had dropped before."""
-        live = equipment.live
-        live.teach(redact.learn)
-        self.onlookers = Onlookers(clock)
+        live = model_services.live
+        live.add_secret_listener(redact.add_secrets)
+        self.turn_tracker = Onlookers(clock)
         self.titles = Titles(
             store,
             names=names_of(self.channels),
@@ -190,31 +190,36 @@ class _Gateway:
             is_channel=self.channels.__contains__,
             redact=redact,
         )
-        self.people = self._people(live)
+        self.people = self._build_people(live)
         who = self.people.policy
         self.overrides = Overrides(store)
-        store.hear(self.overrides.wrote)
-        self.attend = replace(policies.attention_policy(settings), made=self.overrides.now)
-        live.hear(Takes(policies.attention_policy, self.attend.become))
+        store.add_listener(self.overrides.on_appended)
+        self.attention_policy = replace(policies.attention_policy(settings), overrides=self.overrides.current)
+        live.add_listener(Takes(policies.attention_policy, self.attention_policy.update))
         bindings = policies.bindings(settings)
-        live.hear(Takes(policies.bindings, bindings.become))
-        self.signs = Signs(store, clock, self.channels, spawn, redact)
-        self.llm = LlmStats([agent.id for agent in settings.agents], equipment.workspaces.counts.by_path)
+        live.add_listener(Takes(policies.bindings, bindings.update))
+        self.previews = Signs(store, clock, self.channels, spawn, redact)
+        self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
         self.media = Media(settings.media, store.path.parent / "media", self.channels, clock)
-        live.hear(Takes(lambda new: new.media, self.media.become))
-        self.inbox = Inbox(clock, settings.attention.coalesce, self._notice)
-        live.hear(Takes(lambda new: new.attention.coalesce, self.inbox.become))
-        self.life = self._life(who, bindings)
+        live.add_listener(Takes(lambda new: new.media, self.media.update))
+        self.inbox = Inbox(clock, settings.attention.coalesce, self._on_arrival)
+        live.add_listener(Takes(lambda new: new.attention.coalesce, self.inbox.set_window))
+        self.background_services = self._build_background(who, bindings)
         files = OutFiles(store)
-        self.outbox = self._outbox(files)
-        self.travels = Travels(self.channels, spawn, self.outbox.said)
-        self.doors = Rooms()
-        self.tooling = self._tooling(who, bindings, files)
-        self.minds = Minds(self._shared(who, bindings), equipment, states, chosen)
-        store.hear(self._roles_given)
-        self.pairs = Pairs(store, clock, redact)
-        self.operating = Operating(
-            store, clock, self.minds.stopping, kill=self.tooling.doing.kill, reload=live.reload, redact=redact
+        self.outbox = self._build_outbox(files)
+        self.room_membership = Travels(self.channels, spawn, self.outbox.wait_until_sent)
+        self.room_locks = Rooms()
+        self.tool_registry = self._build_tool_registry(who, bindings, files)
+        self.agents = Minds(self._build_services(who, bindings), model_services, states, chosen)
+        store.add_listener(self._on_roles_given)
+        self.pairing_admin = Pairs(store, clock, redact)
+        self.operator_actions = Operating(
+            store,
+            clock,
+            self.agents.turn_stopper,
+            kill=self.tool_registry.running.kill,
+            reload=live.reload,
+            redact=redact,
         )
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = Stats({name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now())
@@ -223,36 +228,36 @@ class _Gateway:
             self.channels,
             self.stats,
             clock,
-            tell=self.people.owners.tell,
+            tell=self.people.owner_notifier.notify,
             title=lambda at: self.titles.label(at.conversation),
         )
-        store.hear(self.outages.wrote)
-        self.watch = self._watch(settings)
-        live.tell(self._reloaded)
-        self.runner = Runner(
+        store.add_listener(self.outages.on_appended)
+        self.ops_service = self._build_ops_service(settings)
+        live.add_reload_listener(self._on_reloaded)
+        self.channel_supervisor = Runner(
             platforms,
-            Each(self.channels, lambda one: self._emit(one.name)),
+            Each(self.channels, lambda one: self._build_emit(one.name)),
             clock=clock,
             stats=self.stats,
             pause=self.outbox.pause,
             spawn=spawn,
-            tell=self._trouble,
+            tell=self._report_trouble,
         )
-        self.intakes = self._intakes(who, bindings)
+        self.intakes = self._build_intakes(who, bindings)
         if make is not None:
-            live.hear(self._fleet(settings, make))
+            live.add_listener(self._build_channel_reconciler(settings, make))
 
-    def _roles_given(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
-        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh]
+    def _on_roles_given(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
         if any(isinstance(fact, RoleGiven) and fact.role == "blocked" for fact in facts):
-            self._end_blocked()
+            self._end_blocked_work()
 
-    def _end_blocked(self) -> None:
+    def _end_blocked_work(self) -> None:
         """What somebody caused who is blocked now ends: turns at once, jobs and reminders soon."""
         who = self.people.policy
 
         def is_theirs(job: Job) -> bool:
-            return are_blocked(who, job.at, job.askers)
+            return are_blocked(who, job.at, job.requesters)
 
         def set_by_them(reminder: Reminder) -> bool:
             if not reminder.sender or reminder.conversation is None:
@@ -261,52 +266,52 @@ class _Gateway:
             return access.role_of(who, Address.parse(reminder.conversation), sender) == "blocked"
 
         async def end() -> None:
-            await self.tooling.end_jobs(is_theirs)
-            await self.life.reminders.end_of(set_by_them, BLOCKED)
+            await self.tool_registry.kill_jobs(is_theirs)
+            await self.background_services.reminders.end_matching(set_by_them, BLOCKED)
 
-        self.minds.end_blocked()
+        self.agents.end_blocked_turns()
         self.spawn(end())
 
     def _platform(self, name: ChannelName) -> str:
         channel = self.channels.get(name)
         return channel.capabilities.platform if channel is not None else name.partition(".")[0].capitalize()
 
-    def _people(self, live: Live) -> People:
+    def _build_people(self, live: Live) -> People:
         return People(
             live,
             self.store,
             self.clock,
             self.channels,
             post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
-            join=lambda at: self.travels.accept(at),  # noqa: PLW0108 - the same
-            leave=lambda at: self.travels.begin("leave", at, _unsaid(at)),
+            join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - the same
+            leave=lambda at: self.room_membership.start("leave", at, _unsaid(at)),
             spawn=self.spawn,
-            title=self.titles.room,
-            named=self.titles.named,
+            title=self.titles.room_title,
+            named=self.titles.add_titles,
         )
 
-    def _life(self, who: access.Policy, bindings: Bindings) -> Life:
+    def _build_background(self, who: access.Policy, bindings: Bindings) -> Life:
         return Life(
-            live=self.equipment.live,
+            live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             who=who,
-            attend=self.attend,
+            attend=self.attention_policy,
             bindings=bindings,
-            ears=Ears(arrived=self.inbox.arrived, rang=self._rang, presence=self._near),
+            ears=Ears(on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence),
             channels=self.channels,
-            propose=self._propose,
+            propose=self._propose_notes,
             redact=self.redact,
             titles=self.titles,
         )
 
-    async def _propose(self, agent: str, notes: Sequence[Note]) -> None:
+    async def _propose_notes(self, agent: str, notes: Sequence[Note]) -> None:
         """Ask owners whether these notes may come into an agent's memory. Only who is alone with it is shown them."""
-        told = self.equipment.live.settings.access.tell
-        alone = not told or await self.life.places.direct(Address.parse(told).conversation) is True
+        told = self.model_services.live.settings.access.tell
+        alone = not told or await self.background_services.places.is_direct(Address.parse(told).conversation) is True
 
         def text(to: Address | None) -> str:
-            prefix = "/" if to is None else self.people.manners.of(to.channel)
+            prefix = "/" if to is None else self.people.channel_style.command_prefix(to.channel)
             if to is None or not alone:
                 return (
                     f"{len(notes)} that others had me remember wait for an owner's word: "
@@ -314,82 +319,82 @@ class _Gateway:
                 )
             return render_waiting(notes, prefix, lambda place: code(self.titles.title(place), PLACE_CHARS))
 
-        await self.people.owners.told(f"memory:{agent}:{notes[-1].seq}", text)
+        await self.people.owner_notifier.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
 
-    def _outbox(self, files: OutFiles) -> Outbox:
+    def _build_outbox(self, files: OutFiles) -> Outbox:
         return Outbox(
             self.store,
             self.channels,
             self.clock,
             self.spawn,
             files=files,
-            judge=self.life.inward.judge,
-            arrived=self.inbox.arrived,
+            judge=self.background_services.internal_intake.judge,
+            arrived=self.inbox.add,
             redact=self.redact,
             doubt=lambda post, marks_replies: notice(self.store, post, marks_replies=marks_replies),
         )
 
-    def _reloaded(self, came: Reloaded) -> None:
-        problems = [*map(str, came.problems), came.unread]
-        self.stats.reloaded(came.later, self.clock.now(), broken=any(problems))
-        self.watch.stream.reread(came.taken, came.later, problems)
-        if came.taken:
-            self._end_blocked()
+    def _on_reloaded(self, came: Reloaded) -> None:
+        problems = [*map(str, came.problems), came.read_error]
+        self.stats.record_reload(came.after_restart, self.clock.now(), broken=any(problems))
+        self.ops_service.stream.on_reloaded(came.applied, came.after_restart, problems)
+        if came.applied:
+            self._end_blocked_work()
 
-    def _fleet(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
+    def _build_channel_reconciler(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
         def came(channel: Channel, new: bool) -> None:
-            self.stats.put(channel.name, channel.capabilities.platform, self.clock.now())
+            self.stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
             if isinstance(channel, CanComplete):
-                channel.completing(self.suggest)
-            self.people.offers.again()
+                channel.set_completer(self.suggestions)
+            self.people.command_menus.refresh()
             if new:
-                self.spawn(self.signs.recover(channel.name))
+                self.spawn(self.previews.recover(channel.name))
 
         def went(name: ChannelName) -> None:
-            self.stats.drop(name)
+            self.stats.remove_channel(name)
             self.intakes.drop(name)
 
         def failed(name: ChannelName, why: str) -> None:
-            self.stats.put(name, self.equipment.live.settings.channels[name].platform, self.clock.now())
-            self.stats.refused(name, why, self.clock.now())
+            self.stats.add_channel(name, self.model_services.live.settings.channels[name].platform, self.clock.now())
+            self.stats.mark_refused(name, why, self.clock.now())
 
         return Fleet(
             settings,
             self.channels,
-            self.runner,
+            self.channel_supervisor,
             make=lambda name, said, cursor, before: make(name, said, self.clock, cursor, before),
-            cursor=self.store.cursor,
+            cursor=self.store.saved_cursor,
             came=came,
             went=went,
             failed=failed,
-            adapted=lambda name: self.travels.come_back(self.people.roster.approved(name)),
+            adapted=lambda name: self.room_membership.rejoin(self.people.roster.approved_rooms(name)),
         )
 
-    def _tooling(self, who: access.Policy, bindings: Bindings, files: OutFiles) -> Tooling:
+    def _build_tool_registry(self, who: access.Policy, bindings: Bindings, files: OutFiles) -> Tooling:
         return Tooling(
             Ground(
-                live=self.equipment.live,
+                live=self.model_services.live,
                 store=self.store,
                 clock=self.clock,
                 channels=self.channels,
-                life=self.life,
-                who=who,
+                life=self.background_services,
+                access_policy=who,
                 bindings=bindings,
                 media=self.media,
                 outfiles=files,
                 post=self.outbox.put,
-                prefix=Prefixes(self.equipment.live, self.channels),
+                command_prefixes=Prefixes(self.model_services.live, self.channels),
                 spawn=self.spawn,
-                directory=self.equipment.live.directory,
+                directory=self.model_services.live.directory,
                 redact=self.redact,
-                tell=self.people.owners.tell,
-                used=self.onlookers.used,
+                notify_owners=self.people.owner_notifier.notify,
+                on_tool_use=self.turn_tracker.tool_changed,
             )
         )
 
-    def _watch(self, settings: Settings) -> Watch:
+    def _build_ops_service(self, settings: Settings) -> Watch:
         said, release = settings.ops, version("reverie-gateway")
-        minds = MindStats(lambda: self.minds.seen)
+        minds = MindStats(lambda: self.agents.dmn_status)
         return Watch(
             self.store,
             self.clock,
@@ -397,19 +402,19 @@ class _Gateway:
             host=said.host,
             port=said.port,
             version=release,
-            llm=self.llm,
+            llm=self.llm_stats,
             minds=minds,
-            tools=self.tooling.stats,
+            tools=self.tool_registry.stats,
             limits=self.people.stats,
             redact=self.redact,
             names=said.hosts,
             token=said.token.get_secret_value() if said.token is not None else None,
-            house=lambda: self._shown(release),
-            onlookers=self.onlookers,
-            look=self.outages.look,
+            house=lambda: self._build_api_services(release),
+            onlookers=self.turn_tracker,
+            look=self.outages.check_rooms,
         )
 
-    def _shown(self, release: str) -> shown.House:
+    def _build_api_services(self, release: str) -> shown.House:
         operator = self.channels[OPERATOR]
         assert isinstance(operator, OperatorChannel)
         return shown.House(
@@ -417,119 +422,119 @@ class _Gateway:
             clock=self.clock,
             stats=self.stats,
             version=release,
-            onlookers=self.onlookers,
+            turn_tracker=self.turn_tracker,
             redact=self.redact,
-            minds=lambda: self.minds.seen,
-            platforms=lambda: {name: one.capabilities.platform for name, one in self.channels.items()},
-            model=lambda: self.minds.thinking,
-            agent_of=lambda place: self.minds.of(place.conversation).id,
-            prompt=lambda place: self.minds.of(place).asked(place),
+            list_minds=lambda: self.agents.dmn_status,
+            list_platforms=lambda: {name: one.capabilities.platform for name, one in self.channels.items()},
+            describe_model=lambda: self.agents.model_labels,
+            find_agent=lambda place: self.agents.agent_for(place.conversation).id,
+            find_last_request=lambda place: self.agents.agent_for(place).last_request(place),
             titles=self.titles,
-            order=self._order,
-            say=lambda text: operator.hear(text, self.store),
+            carry_out_order=self._handle_order,
+            say_as_operator=lambda text: operator.receive(text, self.store),
         )
 
-    def _intakes(self, who: access.Policy, bindings: Bindings) -> Intakes:
-        desks = Desks(self._house(bindings))
-        self.suggest = Suggestions(who, desks.sources)
+    def _build_intakes(self, who: access.Policy, bindings: Bindings) -> Intakes:
+        desks = Desks(self._build_command_services(bindings))
+        self.suggestions = Suggestions(who, desks.suggestion_sources)
         for channel in self.channels.values():
             if isinstance(channel, CanComplete):
-                channel.completing(self.suggest)
+                channel.set_completer(self.suggestions)
         parts = Parts(
-            live=self.equipment.live,
+            live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             channels=self.channels,
-            who=who,
+            access_policy=who,
             bindings=bindings,
             stats=self.stats,
-            model=lambda: self.minds.thinking,
-            mode=lambda: self.minds.mode,
-            rewinds=self.minds.rewinds,
+            model=lambda: self.agents.model_labels,
+            mode=lambda: self.agents.mode_label,
+            rewinds=self.agents.rewinder,
             titles=self.titles,
             greet=self.people.greeter.greet,
             limit=self.people.limits.check,
-            tell=self.people.owners.tell,
-            level=lambda: self.life.following.level,
-            attend=self.attend,
-            answers=desks.answers,
+            notify_owners=self.people.owner_notifier.notify,
+            level=lambda: self.background_services.presence.level,
+            attention_policy=self.attention_policy,
+            handlers=desks.handlers,
             redact=self.redact,
-            deciding=self.tooling.deciding,
-            tools=self.minds.toolbox,
+            approvals=self.tool_registry.decisions,
+            tools=self.agents.tool_list,
         )
         doors = Doors(
-            arrived=self.inbox.arrived,
-            link=self._link,
+            on_ready=self.inbox.add,
+            on_link=self._on_link,
             post=self.outbox.put,
-            join=self.travels.accept,
-            heard=self.life.following.heard,
-            audience=self.life.places.news,
+            join=self.room_membership.accept_invite,
+            on_message=self.background_services.presence.record_message,
+            find_new_audience=self.background_services.places.find_new_audience,
         )
         return Intakes(parts, doors)
 
-    def _house(self, bindings: Bindings) -> House:
+    def _build_command_services(self, bindings: Bindings) -> House:
         return House(
-            live=self.equipment.live,
+            live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             channels=self.channels,
             people=self.people,
             bindings=bindings,
-            attend=self.attend,
+            attention_policy=self.attention_policy,
             overrides=self.overrides,
-            life=self.life,
-            minds=self.minds,
-            doors=self.doors,
-            travels=self.travels,
-            runner=self.runner,
+            services=self.background_services,
+            agents=self.agents,
+            room_access=self.room_locks,
+            travels=self.room_membership,
+            runner=self.channel_supervisor,
             stats=self.stats,
             redact=self.redact,
-            deciding=self.tooling.deciding,
+            approvals=self.tool_registry.decisions,
             post=self.outbox.put,
             spawn=self.spawn,
         )
 
-    def _emit(self, name: ChannelName) -> Emit:
+    def _build_emit(self, name: ChannelName) -> Emit:
         async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
             await self.intakes[name](batch, cursor=cursor)
 
         return emit
 
-    def _link(self, name: ChannelName, up: bool) -> None:
-        self.outbox.link(name, up=up)
+    def _on_link(self, name: ChannelName, up: bool) -> None:
+        self.outbox.set_link_up(name, up=up)
         if up:
-            self.travels.come_back(self.people.roster.approved(name))
+            self.room_membership.rejoin(self.people.roster.approved_rooms(name))
 
-    def _notice(self, arrival: Arrival) -> None:
-        self.minds.notice(arrival)
+    def _on_arrival(self, arrival: Arrival) -> None:
+        self.agents.notice(arrival)
 
-    def _rang(self, alarm: Alarm) -> None:
-        self.minds.rang(alarm)
+    def _on_alarm(self, alarm: Alarm) -> None:
+        self.agents.notice_alarm(alarm)
 
-    def _near(self, level: Level) -> None:
-        self.minds.presence(level)
+    def _on_presence(self, level: Level) -> None:
+        self.agents.set_presence(level)
 
-    def _shared(self, who: access.Policy, bindings: Bindings) -> Shared:
+    def _build_services(self, who: access.Policy, bindings: Bindings) -> Shared:
         able = Each(self.channels, lambda channel: channel.capabilities)
         return Shared(
-            live=self.equipment.live,
+            live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             bindings=bindings,
-            who=who,
-            cards=Cards(self.store, self.clock, able, who, self.redact, titles=self.titles),
+            access_policy=who,
+            channel_cards=Cards(self.store, self.clock, able, who, self.redact, titles=self.titles),
             media=self.media,
-            signs=self.signs,
-            doors=self.doors,
+            previews=self.previews,
+            room_locks=self.room_locks,
             channels=self.channels.keys(),
-            life=self.life,
-            tooling=self.tooling,
+            background_services=self.background_services,
+            tool_registry=self.tool_registry,
             limits=self.people.limits,
             post=self.outbox.put,
-            answered=self.llm.answered,
-            onlookers=self.onlookers,
-            compacted=self.llm.compacted,
-            waits=self.inbox.waits,
+            on_answered=self.llm_stats.count_request,
+            turn_tracker=self.turn_tracker,
+            on_compacted=self.llm_stats.count_compaction,
+            has_waiting=self.inbox.is_waiting,
             spawn=self.spawn,
             redact=self.redact,
         )
@@ -538,47 +543,50 @@ class _Gateway:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
         entitle(self.titles.title)
         names = ", ".join(self.channels)
-        logger.info("serving %s with %s; the log is %s", names, self.minds.thinking, self.store.path)
-        background = [self.spawn(self._give_up(stop))]
+        logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
+        background = [self.spawn(self._give_up_store(stop))]
         try:
-            await self._begin(background)
-            await self._until(stop)
+            await self._start(background)
+            await self._wait_until_stopped(stop)
         except Closed:
             if not self.store.given_up:
                 raise
         logger.info("stopping")
-        await self._end(background)
+        await self._stop(background)
         if not stop.is_set():
             raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
 
-    async def _begin(self, background: list[asyncio.Task[None]]) -> None:
-        self.store.hear_outages(self._outage)
-        await self.titles.begin()
-        await self.people.begin()
-        await self.overrides.begin()
-        background += [self.spawn(self.minds.warm_up()), self.spawn(self.watch.run())]
-        background.append(self.spawn(listen(self.store.path, self._order)))
+    async def _start(self, background: list[asyncio.Task[None]]) -> None:
+        self.store.add_outage_listener(self._on_outage)
+        await self.titles.load_recent()
+        await self.people.load()
+        await self.overrides.load()
+        background += [self.spawn(self.agents.warm_up()), self.spawn(self.ops_service.run())]
+        background.append(self.spawn(listen(self.store.path, self._handle_order)))
         if isinstance(operator := self.channels.get(OPERATOR), OperatorChannel):
-            background.append(self.spawn(operator.run(self._emit(OPERATOR))))
-        background.append(self.spawn(self.equipment.recall(self.store)))
+            background.append(self.spawn(operator.run(self._build_emit(OPERATOR))))
+        background.append(self.spawn(self.model_services.restore_cadences(self.store)))
         background.append(self.spawn(self.media.sweep()))
-        background.append(self.spawn(Watching(self.equipment.live, self.clock).run()))
-        background.append(self.spawn(self.equipment.keep_warm.run(self.llm.answered)))
-        await self.signs.recover()
+        background.append(self.spawn(Watching(self.model_services.live, self.clock).run()))
+        background.append(self.spawn(self.model_services.keep_warm.run(self.llm_stats.count_request)))
+        await self.previews.recover()
         await self.outbox.recover()
-        await self.life.begin()
-        await self.tooling.begin()
-        for arrival in await self.minds.due():
-            self.inbox.arrived(arrival)
-        self.minds.start()
-        background.append(self.spawn(self.people.offers.run()))
-        background += [self.spawn(self.life.reminders.run()), self.spawn(self.life.following.run())]
-        self.runner.start()
+        await self.background_services.start()
+        await self.tool_registry.start()
+        for arrival in await self.agents.find_pending_arrivals():
+            self.inbox.add(arrival)
+        self.agents.start()
+        background.append(self.spawn(self.people.command_menus.run()))
+        background += [
+            self.spawn(self.background_services.reminders.run()),
+            self.spawn(self.background_services.presence.run()),
+        ]
+        self.channel_supervisor.start()
 
-    async def _until(self, stop: asyncio.Event) -> None:
+    async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
         """Return once it is set, or no channel is left."""
         asked = asyncio.create_task(stop.wait())
-        ended = asyncio.create_task(self.runner.over())
+        ended = asyncio.create_task(self.channel_supervisor.wait_until_all_refused())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -588,23 +596,23 @@ class _Gateway:
             asked.cancel()
             ended.cancel()
 
-    async def _end(self, background: Sequence[asyncio.Task[None]]) -> None:
+    async def _stop(self, background: Sequence[asyncio.Task[None]]) -> None:
         """Along the way of a message, so that what is begun can end. What cannot be written any more is left off."""
 
         async def settle() -> None:
             for task in background:
                 task.cancel()
-            await self.travels.close()
+            await self.room_membership.close()
             await asyncio.wait(background)
 
         for step in (
             self.inbox.close,
-            lambda: self.minds.stop(TURN_GRACE_S),
-            self.tooling.close,
-            self.life.notes.close,
-            self.signs.close,
+            lambda: self.agents.stop(TURN_GRACE_S),
+            self.tool_registry.close,
+            self.background_services.journal_store.close,
+            self.previews.close,
             lambda: self.outbox.drain(SEND_GRACE_S),
-            self.runner.close,
+            self.channel_supervisor.close,
             settle,
             self.outbox.close,
         ):
@@ -615,39 +623,41 @@ class _Gateway:
                     raise
                 logger.warning("stopping: %s", error)
 
-    async def _give_up(self, stop: asyncio.Event) -> None:
+    async def _give_up_store(self, stop: asyncio.Event) -> None:
         """Whoever waits for a log that cannot be written must not keep us from stopping."""
         await stop.wait()
         await asyncio.sleep(OUTAGE_GRACE_S)
         self.store.give_up()
 
-    def _trouble(self, name: ChannelName, text: str) -> None:
-        self.people.owners.tell(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
+    def _report_trouble(self, name: ChannelName, text: str) -> None:
+        self.people.owner_notifier.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
 
-    def _outage(self, outage: Outage | None) -> None:
+    def _on_outage(self, outage: Outage | None) -> None:
         """The log cannot be written, or it can again. Nothing is taken in meanwhile, and nothing is said."""
-        dropped = {name: one.dropped for name, one in self.channels.items() if isinstance(one, HasDropped)}
+        dropped = {name: one.dropped_count for name, one in self.channels.items() if isinstance(one, HasDropped)}
         if outage is not None:
             logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
-            self.stats.problem("store", f"the log cannot be written: {outage.reason}", outage.since)
-            self.lapse = self.lapse or (outage, dropped)
+            self.stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
+            self.outage = self.outage or (outage, dropped)
             return
-        self.stats.solved("store")
-        if self.lapse is None:
+        self.stats.clear_problem("store")
+        if self.outage is None:
             return
-        (began, before), self.lapse = self.lapse, None
+        (began, before), self.outage = self.outage, None
         text = f"The log could not be written from {clock_time(began.since)} to {clock_time(self.clock.now())}"
         text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
         for name, count in dropped.items():
             if (lost := count - before.get(name, 0)) > 0:
                 text += f" {lost} lines that were said on {name} in that time could not be kept."
-        self.people.owners.tell(f"store:{began.since.isoformat()}", text)
+        self.people.owner_notifier.notify(f"store:{began.since.isoformat()}", text)
 
-    async def _order(self, order: Order) -> Answer:
+    async def _handle_order(self, order: Order) -> Answer:
         """Somebody steers the gateway from outside."""
         if isinstance(order, StopOrder | KillOrder | ReloadOrder):
-            return await self.operating.order(order)
-        return await (self.pairs.order(order) if isinstance(order, PairOrder) else self.minds.order(order))
+            return await self.operator_actions.carry_out(order)
+        return await (
+            self.pairing_admin.execute(order) if isinstance(order, PairOrder) else self.agents.handle_order(order)
+        )
 
 
 def _unsaid(at: Address) -> Callable[[str], Awaitable[None]]:

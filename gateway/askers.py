@@ -24,9 +24,9 @@ MOST_TURNS: Final = 20
 class Behind:
     """What a turn takes over from those that it goes on with: as the fields of `gateway.hands.Whereabouts`."""
 
-    askers: tuple[Asker, ...] = ()
-    overheard: frozenset[str] = frozenset()
-    reminded: frozenset[str] = frozenset()
+    requesters: tuple[Asker, ...] = ()
+    overheard_roles: frozenset[str] = frozenset()
+    reminder_roles: frozenset[str] = frozenset()
 
 
 async def behind(reader: Reader, who: access.Policy, turns: Sequence[PastTurn], *, continuing: bool) -> Behind:
@@ -60,7 +60,9 @@ async def _behind(reader: Reader, who: access.Policy, turns: Sequence[TurnEnded]
             asking.append(_asker(who, one.fact))
         elif isinstance(one.fact, Message | Membership):
             overheard.add(access.role_of(who, one.fact.at, one.fact.sender))
-    return Behind(askers=apart(asking), overheard=frozenset(overheard), reminded=frozenset(reminded - {""}))
+    return Behind(
+        requesters=apart(asking), overheard_roles=frozenset(overheard), reminder_roles=frozenset(reminded - {""})
+    )
 
 
 async def reminders(reader: Reader, some: Sequence[Stored]) -> Mapping[Seq, str]:
@@ -68,7 +70,7 @@ async def reminders(reader: Reader, some: Sequence[Stored]) -> Mapping[Seq, str]
     found = dict[Seq, str]()
     for one in some:
         if isinstance(one.fact, Alarm):
-            set_ = await reader.by_key(f"reminded:{one.fact.reminder}")
+            set_ = await reader.entry_by_key(f"reminded:{one.fact.reminder}")
             fact = set_.fact if set_ is not None else None
             own = not one.fact.asked_by
             if isinstance(fact, Reminded):
@@ -90,17 +92,17 @@ def least(where: Whereabouts) -> str:
 
     Text from outside is anybody's.
     """
-    label = where.trace.label
+    label = where.trust.label
     seen = [ANYBODY] if label.foreign else [label.role] if label != CLEAN else []
-    heard = where.overheard if where.askers else ()
-    asking = [standing(asker.role, verified=asker.verified) for asker in where.askers]
-    return weakest([*asking, *heard, *where.reminded, *seen] or [""])
+    heard = where.overheard_roles if where.requesters else ()
+    asking = [standing(asker.role, verified=asker.verified) for asker in where.requesters]
+    return weakest([*asking, *heard, *where.reminder_roles, *seen] or [""])
 
 
 async def wrote(reader: Reader, who: access.Policy, place: ConversationId, text: str) -> bool:
     """As `gateway.hands.Whereabouts.wrote`: among the newest messages there. What was only carried does not count."""
-    since = await reader.fresh(place)
-    for one in await reader.newest(MOST_MESSAGES, after=since, kinds=MESSAGES, conversation=place):
+    since = await reader.last_fresh_start(place)
+    for one in await reader.newest_entries(MOST_MESSAGES, after=since, kinds=MESSAGES, conversation=place):
         said = one.fact
         if isinstance(said, Message) and text in said.text and text not in said.carried:
             role = access.role_of(who, said.at, said.sender)

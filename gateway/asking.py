@@ -52,19 +52,19 @@ def are_blocked(who: access.Policy, at: Address, askers: Sequence[Asker]) -> boo
 class _Told:
     """What the turn's requests are made of, beside what is new."""
 
-    now: str = ""
-    reach: str = ""
+    directives: str = ""
+    reachable_places: str = ""
     """Where it may write to besides."""
     recalled: Recalled = field(default_factory=Recalled)
-    seeing: bool = False
+    shows_past_images: bool = False
     """Images of earlier turns are shown."""
-    refused: bool = False
+    was_too_long: bool = False
     """The provider has said that it was too long."""
     basis: Basis = field(default_factory=Basis)
 
-    def folded(self, due: Due) -> None:
+    def set_view(self, due: Due) -> None:
         """The view is this from here on."""
-        weighed = None if due.folded else due.weighed
+        weighed = None if due.is_folded else due.weighed
         self.basis = replace(self.basis, view=due.view.digest, weighed=weighed, recalled=self.recalled.names)
 
 
@@ -72,30 +72,30 @@ class Asking:
     """One turn. What it was told so far can be read at any time."""
 
     def __init__(self, means: Means, begun: Begun, lane: Lane) -> None:
-        self.begun = begun
-        self.glimpse: Callable[[str], None] | None = None  # as `take_turn` has both
-        self.thought: Callable[[str], None] = lambda _: None
-        self.bite: Bite | None = None
+        self.start = begun
+        self.on_text: Callable[[str], None] | None = None  # as `take_turn` has both
+        self.on_thinking: Callable[[str], None] = lambda _: None
+        self.limit_hit: Bite | None = None
         """The budget that it would go beyond. None: none so far."""
         self.progress = Progress()
-        self.seen: View | None = None
+        self.view: View | None = None
         """What is in view. None: not read yet."""
-        self._means = means
+        self._context = means
         self._conversation = begun.place.conversation
-        self._lane = lane
-        self._fresh = Fresh(means, begun)
-        self._told = _Told()
-        self._room = Progress()
+        self._handle = lane
+        self._unread_input = Fresh(means, begun)
+        self._prompt = _Told()
+        self._preparation = Progress()
         """What making room for it has cost."""
-        self._behind = Behind()
-        self._spoken_to = False
+        self._inherited = Behind()
+        self._is_addressed = False
         """Somebody has said something to the agent since the turn began."""
-        self._trace: Trace | None = None
+        self._trust: Trace | None = None
         """None: nothing was read yet."""
 
-    def settled(self, outcome: Outcome) -> Outcome:
+    def with_preparation_cost(self, outcome: Outcome) -> Outcome:
         """The same with what making room for it has cost."""
-        room = self._room.done
+        room = self._preparation.current
         return replace(
             outcome,
             usage=room.usage + outcome.usage,
@@ -103,230 +103,238 @@ class Asking:
             accounts=(*room.accounts, *outcome.accounts),
         )
 
-    def dealt(self, outcome: Outcome) -> Dealt:
+    def consumed_input(self, outcome: Outcome) -> Dealt:
         """What it has dealt with, if it ended like this."""
-        label = self._trace.label if self._trace is not None else None
-        return self._fresh.dealt(outcome, replace(self._told.basis, label=label))
+        label = self._trust.label if self._trust is not None else None
+        return self._unread_input.consumed_input(outcome, replace(self._prompt.basis, label=label))
 
     async def run(self) -> Outcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
-        means, begun, fresh = self._means, self.begun, self._fresh
-        seen = await means.views.take(self._conversation) if self.seen is None else self.seen
-        self.seen = seen
-        setting = await means.briefing.setting(begun.place, begun.unread, seen.turns)
-        await fresh.read()
-        where = self._at(setting)
-        self._behind = await behind(means.store, means.who, seen.turns, continuing=begun.continuing)
-        self._trace = where.trace
-        self._trace.see(seen.label | setting.label)
-        self._told = await self._remind(seen, where, setting.binding.private)
+        means, begun, fresh = self._context, self.start, self._unread_input
+        seen = await means.history.take(self._conversation) if self.view is None else self.view
+        self.view = seen
+        setting = await means.prompt_context.build(begun.place, begun.unread, seen.turns)
+        await fresh.load()
+        where = self._tool_context(setting)
+        self._inherited = await behind(means.store, means.access_policy, seen.turns, continuing=begun.continuing)
+        self._trust = where.trust
+        self._trust.add(seen.label | setting.label)
+        self._prompt = await self._build_turn_prompt(seen, where, setting.binding.private)
         outcome, tries = Outcome(outcome="failed"), 0
-        seeing = news = means.model.sees  # what was shown before, and what is new: that is left out first
+        seeing = news = means.model.takes_images  # what was shown before, and what is new: that is left out first
         while tries <= MAX_FOLDS:
-            unread, told = await fresh.fit(self._budget(setting) >> tries)
+            unread, told = await fresh.render_fitting(self._budget_tokens(setting) >> tries)
             told = told if news else replace(told, media=())
-            self._told.seeing, self._told.refused = seeing, tries > 0
-            brief = await self._fold(setting, told, tries)
-            fresh.begin(unread, told)
-            whose = self._whose(where)
-            if self.blocked():
+            self._prompt.shows_past_images, self._prompt.was_too_long = seeing, tries > 0
+            brief = await self._fold_and_build(setting, told, tries)
+            fresh.mark_read(unread, told)
+            whose = self._with_requesters(where)
+            if self.is_blocked():
                 return Outcome(outcome="yielded", reason=BLOCKED, yielded=True)
             try:
-                return await self._take(setting, brief, whose)
+                return await self._take_turn(setting, brief, whose)
             except TooLong as error:
-                self._room.lost(error.accounts)
+                self._preparation.record_lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
                 tries += 1
             except Malformed as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", self._conversation, error.reason)
-                self._room.lost(error.accounts)
+                self._preparation.record_lost(error.accounts)
                 outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
                 seeing, news = seeing and bool(told.media), False
         return outcome
 
-    def _whose(self, where: Whereabouts) -> Whereabouts:
+    def _with_requesters(self, where: Whereabouts) -> Whereabouts:
         """The same with those whose idea it may be what the turn does."""
-        fresh, taken = self._fresh, self._behind
-        reminded = tuple(sorted({*taken.reminded, *fresh.reminded()}))
-        where.trace.see(reduce(or_, map(Label, reminded), fresh.label))
+        fresh, taken = self._unread_input, self._inherited
+        reminded = tuple(sorted({*taken.reminder_roles, *fresh.reminder_roles()}))
+        where.trust.add(reduce(or_, map(Label, reminded), fresh.label))
         now = replace(
             where,
-            askers=apart([*taken.askers, *where.askers, *fresh.askers()]),
-            overheard=tuple(sorted({*taken.overheard, *fresh.overheard()})),
-            reminded=reminded,
+            requesters=apart([*taken.requesters, *where.requesters, *fresh.requesters()]),
+            overheard_roles=tuple(sorted({*taken.overheard_roles, *fresh.overheard_roles()})),
+            reminder_roles=reminded,
         )
-        self._lane.askers = now.askers
+        self._handle.requesters = now.requesters
         return now
 
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether all who asked for it are blocked by now: then nothing is said."""
-        return are_blocked(self._means.who, self.begun.place, self._lane.askers)
+        return are_blocked(self._context.access_policy, self.start.place, self._handle.requesters)
 
-    async def tidy(self) -> str:
+    async def compact(self) -> str:
         """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
-        means = self._means
-        seen = self.seen = await means.views.take(self._conversation)
+        means = self._context
+        seen = self.view = await means.history.take(self._conversation)
         if seen.tokens < WORTH_FOLDING:
             return f"What I see of it is small already: about {seen.tokens} tokens."
-        setting = await means.briefing.setting(self.begun.place, self.begun.unread, seen.turns)
-        self._trace = Trace()
-        self._trace.see(seen.label | setting.label)
-        await self._fold(setting, Told(), 0, asked=True)
-        now = self.seen
+        setting = await means.prompt_context.build(self.start.place, self.start.unread, seen.turns)
+        self._trust = Trace()
+        self._trust.add(seen.label | setting.label)
+        await self._fold_and_build(setting, Told(), 0, asked=True)
+        now = self.view
         if now is seen:
             return "There is nothing that could be folded."
         left = f"{len(seen.turns) - len(now.turns)} of {len(seen.turns)} turns have left the view"
         return f"{left}; it takes about {now.tokens} tokens, and took {seen.tokens}."
 
-    def _budget(self, setting: Setting) -> int:
+    def _budget_tokens(self, setting: Setting) -> int:
         """Tokens for the conversation and what is new."""
-        said = self._means.context().folds
-        return max(256, int(self._means.folds.usable() * said.fold_at_pct) - setting.tokens)
+        said = self._context.optimization().folds
+        return max(256, int(self._context.compactor.usable_tokens() * said.fold_at_pct) - setting.tokens)
 
-    async def _remind(self, seen: View, where: Whereabouts, shown: str) -> "_Told":
+    async def _build_turn_prompt(self, seen: View, where: Whereabouts, shown: str) -> "_Told":
         """What holds for this turn only."""
-        means, begun = self._means, self.begun
-        now = await means.guidance(self._conversation, begun.autonomous, begun.continuing)
-        now = "\n".join(filter(None, [now, await means.tools(self._conversation, self._fresh.roles())]))
-        nearly = means.folds.full(seen, means.context().folds.nudge_at_pct)
-        nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.since_fold())
+        means, begun = self._context, self.start
+        now = await means.directives(self._conversation, begun.autonomous, begun.continuing)
+        now = "\n".join(filter(None, [now, await means.describe_tools(self._conversation, self._unread_input.roles())]))
+        nearly = means.compactor.is_full(seen, means.optimization().folds.nudge_at_pct)
+        nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.turns_since_fold())
         now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
-        recalled = await self._fresh.recalled(seen, where, shown)
-        reach = await means.reach(self._conversation)
-        return _Told(now=now, reach=reach, recalled=recalled, basis=Basis(nudged=nudged))
+        recalled = await self._unread_input.recall(seen, where, shown)
+        reach = await means.reachable_places(self._conversation)
+        return _Told(directives=now, reachable_places=reach, recalled=recalled, basis=Basis(nudged=nudged))
 
-    async def _fold(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:
+    async def _fold_and_build(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:
         """Make what is in view smaller where that is due, and write out what the turn is told."""
-        assert self.seen is not None
+        assert self.view is not None
 
         async def request(seen: View) -> Request:
-            means = self._means
-            brief = await self._brief(setting, seen, Told(), folded=False)
-            return request_of(brief, means.model, means.hands(self._at(setting)).specs, means.agent_id)
+            means = self._context
+            brief = await self._build_prompt_input(setting, seen, Told(), folded=False)
+            return request_of(brief, means.model, means.tools_for(self._tool_context(setting)).specs, means.agent_id)
 
-        due = await self._means.folds.due(
-            self.begun.place,
-            self.seen,
+        due = await self._context.compactor.fold_if_due(
+            self.start.place,
+            self.view,
             Pressed(
-                fixed=setting.tokens,
-                told=told,
-                tries=tries,
-                asked=asked,
-                request=request,
-                afford=self._affordable,
-                spent=self._room,
-                label=self._label,
+                fixed_tokens=setting.tokens,
+                rendered=told,
+                attempts=tries,
+                is_requested=asked,
+                build_request=request,
+                can_afford=self._can_afford,
+                progress=self._preparation,
+                current_label=self._current_label,
             ),
         )
-        self.seen = due.view
-        self._told.folded(due)
-        return await self._brief(setting, due.view, told, folded=due.folded)
+        self.view = due.view
+        self._prompt.set_view(due)
+        return await self._build_prompt_input(setting, due.view, told, folded=due.is_folded)
 
-    def _label(self) -> Label:
+    def _current_label(self) -> Label:
         """Of all that its requests held so far."""
-        return self._trace.label if self._trace is not None else UNKNOWN
+        return self._trust.label if self._trust is not None else UNKNOWN
 
-    async def _brief(self, setting: Setting, seen: View, told: Told, *, folded: bool) -> Brief:
-        means, mine = self._means, self._told
-        card, label = await means.briefing.card(self.begun.place, setting, folded=folded)
-        if self._trace is not None:
-            self._trace.see(label)
+    async def _build_prompt_input(self, setting: Setting, seen: View, told: Told, *, folded: bool) -> Brief:
+        means, mine = self._context, self._prompt
+        card, label = await means.prompt_context.card(self.start.place, setting, folded=folded)
+        if self._trust is not None:
+            self._trust.add(label)
         return Brief(
             persona=setting.persona,
-            skills=await means.skills(),
+            skills=await means.skill_catalogue(),
             binding=setting.binding,
             card=card,
-            history=await means.views.history(seen, seeing=mine.seeing),
-            heard=told.heard,
-            images=await means.media.load(told.media),
-            aside="\n".join(filter(None, [mine.reach, mine.recalled.text])) if told.heard else "",
-            now=mine.now if told.heard else "",
-            surface=means.surface,
-            late=means.late,
+            history=await means.history.load_exchanges(seen, seeing=mine.shows_past_images),
+            input_text=told.text,
+            images=await means.media.load_images(told.media),
+            aside="\n".join(filter(None, [mine.reachable_places, mine.recalled.text])) if told.text else "",
+            now=mine.directives if told.text else "",
+            tool_surface=means.surface,
+            has_late_tools=means.has_late_tools,
             conversation=self._conversation,
         )
 
-    def _at(self, setting: Setting) -> Whereabouts:
+    def _tool_context(self, setting: Setting) -> Whereabouts:
         """Where the turn uses its tools."""
         return Whereabouts(
-            turn=self.begun.turn,
-            agent=self._means.agent_id,
-            at=self.begun.place,
-            sight=setting.sight,
-            autonomous=self.begun.autonomous,
-            wrote=partial(wrote, self._means.store, self._means.who, self._conversation),
+            turn=self.start.turn,
+            agent=self._context.agent_id,
+            at=self.start.place,
+            visibility=setting.visibility,
+            autonomous=self.start.autonomous,
+            was_user_written=partial(wrote, self._context.store, self._context.access_policy, self._conversation),
         )
 
-    async def _take(self, setting: Setting, brief: Brief, where: Whereabouts) -> Outcome:
-        means, hands = self._means, Exchanged(self._means.hands(where))
+    async def _take_turn(self, setting: Setting, brief: Brief, where: Whereabouts) -> Outcome:
+        means, hands = self._context, Exchanged(self._context.tools_for(where))
 
         async def news(room: int) -> str:
             """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
             nonlocal where
-            if self.begun.inner or not self._lane.news():
+            if self.start.is_inner or not self._handle.take_news():
                 return ""
-            heard, asking = await self._fresh.news(self._budget(setting), room)
+            heard, asking = await self._unread_input.render_news(self._budget_tokens(setting), room)
             if asking:  # then it is theirs, whatever began it
-                self._spoken_to = True
-                self.begun = replace(self.begun, autonomous=False)
+                self._is_addressed = True
+                self.start = replace(self.start, autonomous=False)
                 where = replace(where, autonomous=False)
-            now = self._whose(replace(where, askers=(*where.askers, *asking)))
+            now = self._with_requesters(replace(where, requesters=(*where.requesters, *asking)))
             if now != where:  # whoever speaks in its middle asks, too
                 where = now
-                hands.tools = means.hands(where)
+                hands.tools = means.tools_for(where)
             return heard
 
         async def shorten(times: int) -> Brief | None:
             """The same with less of what was before."""
-            return await self._fold(setting, self._fresh.told, times)
+            return await self._fold_and_build(setting, self._unread_input.rendered, times)
 
         return await take_turn(
             brief,
             means.model,
             hands,
             key=means.agent_id,
-            max_tool_rounds=means.max_rounds,
-            glimpse=self.glimpse,
-            thought=self.thought,
+            max_tool_rounds=means.max_tool_rounds,
+            glimpse=self.on_text,
+            thought=self.on_thinking,
             news=news,
-            wait=self._wait,
-            afford=self._affordable,
+            wait=self._wait_for_budget,
+            afford=self._can_afford,
             progress=self.progress,
-            evidence=means.evidence.shelf(
-                where.turn, self._conversation, means.context(), means.folds.usable(), means.truncated
+            evidence=means.evidence.for_turn(
+                where.turn,
+                self._conversation,
+                means.optimization(),
+                means.compactor.usable_tokens(),
+                means.on_truncated,
             ),
             shorten=shorten,
-            spoken_to=lambda: self._spoken_to,
-            fits=Fits(scale=self.seen.scale if self.seen is not None else 1.0, refused=self._told.refused),
+            spoken_to=lambda: self._is_addressed,
+            fits=Fits(scale=self.view.scale if self.view is not None else 1.0, was_refused=self._prompt.was_too_long),
         )
 
-    def _affordable(self, request: Request) -> bool:
-        means, begun = self._means, self.begun
-        if begun.autonomous and not means.afford(means.agent_id, request):
+    def _can_afford(self, request: Request) -> bool:
+        means, begun = self._context, self.start
+        if begun.autonomous and not means.can_afford(means.agent_id, request):
             return False
         if means.limits is not None:
             cost_usd = means.ceiling_usd(request)
-            self.bite = means.limits.afford(begun.place, means.agent_id, self._payers(), cost_usd, self._spent_usd())
-        return self.bite is None
+            self.limit_hit = means.limits.reserve(
+                begun.place, means.agent_id, self._find_payers(), cost_usd, self._spent_usd()
+            )
+        return self.limit_hit is None
 
-    async def _wait(self, request: Request) -> None:
+    async def _wait_for_budget(self, request: Request) -> None:
         """Until it is known whether there is money for it."""
-        means = self._means
+        means = self._context
         if means.limits is not None:
             cost_usd = means.ceiling_usd(request)
-            await means.limits.wait(self.begun.place, means.agent_id, self._payers(), cost_usd, self._spent_usd())
+            await means.limits.wait_for_budget(
+                self.start.place, means.agent_id, self._find_payers(), cost_usd, self._spent_usd()
+            )
 
     def _spent_usd(self) -> float:
         """What it has cost so far."""
-        accounts = (*self._room.done.accounts, *self.progress.done.accounts)
+        accounts = (*self._preparation.current.accounts, *self.progress.current.accounts)
         costs = (ASSUMED.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
         return sum(cost or 0.0 for cost in costs)
 
-    def _payers(self) -> list[Sender]:
+    def _find_payers(self) -> list[Sender]:
         """Whose budgets it is paid from: who said to the agent what it was told, and who set its reminders."""
-        said = [one.message.sender for one in self.begun.standing if addressed(one.message)]
+        said = [one.message.sender for one in self.start.messages if addressed(one.message)]
         behind = [
             Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
-            for one in self._lane.askers
+            for one in self._handle.requesters
         ]
-        return [*({one.id: one for one in [*said, *behind]}.values()), *self._fresh.setters.values()]
+        return [*({one.id: one for one in [*said, *behind]}.values()), *self._unread_input.reminder_setters.values()]

@@ -27,15 +27,15 @@ class Attempt:
         self._post = post
         self._clock = clock
         self._record = record
-        self.cut: tuple[str, ...] | None = None
+        self.unsaved_bodies: tuple[str, ...] | None = None
         """The rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
         """As the channel's capabilities say."""
-        self._gone: dict[int, datetime] = {}
+        self._handed_over_at: dict[int, datetime] = {}
         self._handed_over_s: dict[int, float] = {}
         """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
 
-    def part(self, part: OutboxPart, file: File | None = None) -> Part:
+    def build_part(self, part: OutboxPart, file: File | None = None) -> Part:
         """As the channel takes it."""
         return Part(
             key=f"{self._post.key}#{part.index}",
@@ -47,32 +47,34 @@ class Attempt:
             file=file,
         )
 
-    def going(self, part: OutboxPart) -> Going:
+    def make_going(self, part: OutboxPart) -> Going:
         """To be awaited as the part is handed over: from then on a crash leaves it uncertain.
 
         Raises `Uncertain` instead if a repeat could be shown by now. Ask for a new one for each try.
         """
-        self._gone.pop(part.index, None)
+        self._handed_over_at.pop(part.index, None)
 
         async def going() -> None:
             since_s = self._since_s(part.index, part.first_at)
             if since_s is not None and not retry.resendable(since_s, self.resend_s):
                 raise Uncertain(part.reason)  # waiting for its turn took too long
-            cut, self.cut = self.cut, None
-            self._gone[part.index] = self._clock.now()
+            cut, self.unsaved_bodies = self.unsaved_bodies, None
+            self._handed_over_at[part.index] = self._clock.now()
             if since_s is None:
                 self._handed_over_s[part.index] = self._clock.monotonic()
             await self._record(self._post, [Sending(post=self._post.key, part=part.index, bodies=cut)])
 
         return going
 
-    def first(self, part: OutboxPart) -> datetime | None:
+    def first_handed_over(self, part: OutboxPart) -> datetime | None:
         """When the part was handed over first; None: it surely was not."""
-        return part.first_at or self._gone.get(part.index)
+        return part.first_at or self._handed_over_at.get(part.index)
 
-    def since_s(self, part: OutboxPart, error: SendError) -> float | None:
+    def possibly_seen_for_s(self, part: OutboxPart, error: SendError) -> float | None:
         """How long the part may have been seen by now; None: it surely was not."""
-        return self._since_s(part.index, self.first(part) if isinstance(error, Uncertain) else part.first_at)
+        return self._since_s(
+            part.index, self.first_handed_over(part) if isinstance(error, Uncertain) else part.first_at
+        )
 
     def _since_s(self, index: int, first: datetime | None) -> float | None:
         """Negative if the clock went back before the time of the hand-over."""
@@ -83,7 +85,7 @@ class Attempt:
             return since_s
         return max(since_s, self._clock.monotonic() - self._handed_over_s[index])
 
-    def judge(
+    def evaluate(
         self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
     ) -> tuple[list[PartEnded], float]:
         """What became of each part that was tried, and how many seconds nothing more is to be tried.
@@ -99,7 +101,7 @@ class Attempt:
                     result,
                     attempts=part.attempts + 1,
                     age_s=age_s,
-                    since_s=self.since_s(part, result),
+                    since_s=self.possibly_seen_for_s(part, result),
                     resend_s=self.resend_s,
                 )
                 known = found.state == "waiting" and part.reason == found.reason
@@ -119,13 +121,15 @@ class Attempt:
                 raise result
             else:  # a bug in the adapter: ended here, or the same part would end the process at every start
                 logger.error("post %s part %d broke", key, part.index, exc_info=result)
-                state: Literal["uncertain", "failed"] = "failed" if self.first(part) is None else "uncertain"
+                state: Literal["uncertain", "failed"] = (
+                    "failed" if self.first_handed_over(part) is None else "uncertain"
+                )
                 ended.append(PartEnded(post=key, part=part.index, state=state, reason=bug(result)))
         return ended, wait_s
 
-    def tells(self, end: PartEnded) -> bool:
+    def is_news(self, end: PartEnded) -> bool:
         """Whether an end is news: a part that was not handed over and waits again is none."""
-        return end.state != "waiting" or end.part in self._gone
+        return end.state != "waiting" or end.part in self._handed_over_at
 
 
 def bug(error: Exception) -> str:

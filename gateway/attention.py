@@ -48,7 +48,7 @@ class Rule:
     name: str = ""
     """Of one that was made at run time. Empty: the configuration's, known by its place there."""
 
-    def fits(self, dotted: str, text: str, role: Role | None) -> Answer:
+    def match(self, dotted: str, text: str, role: Role | None) -> Answer:
         """Whether this rule speaks of such an event. `role`: of who did it; None: nobody did."""
         named = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
         if not named or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
@@ -80,9 +80,9 @@ class Policy:
     """By prefix of the dotted type; `-1` inherits."""
     salience: Salience = field(default_factory=Salience)
     """What lifts the talk of a room. For who makes `lift`: nothing here reads it."""
-    made: Callable[[], Made] = lambda: NOTHING_MADE
+    overrides: Callable[[], Made] = lambda: NOTHING_MADE
 
-    def become(self, other: "Policy") -> None:
+    def update(self, other: "Policy") -> None:
         """Say from now on what the other says that comes from the configuration. Returns at once."""
         self.rules, self.thresholds, self.salience = other.rules, other.thresholds, other.salience
 
@@ -179,7 +179,7 @@ def _urgency(policy: Policy, event: Notification, dotted: str, role: Role) -> tu
     acted = role if getattr(event, "sender", None) is not None else None
     late = ""
     for name, rule in named(policy):
-        answer = rule.fits(dotted, text, acted)
+        answer = rule.match(dotted, text, acted)
         if answer == "yes":
             return rule.urgency, name + late
         if answer == "late":
@@ -221,7 +221,7 @@ def threshold_of(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
 
 def named(policy: Policy) -> Iterator[tuple[str, Rule]]:
     """All rules in the order in which they are tried, each with what reasons call it."""
-    for rule in policy.made().rules:
+    for rule in policy.overrides().rules:
         yield f"notify rule {rule.name}", rule
     for index, rule in enumerate(policy.rules):
         yield f"attention.rules[{index}]", rule
@@ -229,6 +229,6 @@ def named(policy: Policy) -> Iterator[tuple[str, Rule]]:
 
 def bar_of(policy: Policy, dotted: str) -> tuple[int, str]:
     """As `threshold_of` by now, with what reasons call what says so; empty if nothing does."""
-    made = policy.made().thresholds
+    made = policy.overrides().thresholds
     level, prefix = threshold_of({**policy.thresholds, **made} if made else policy.thresholds, dotted)
     return level, prefix and f"{'notify threshold ' if prefix in made else 'attention.thresholds.'}{prefix}"

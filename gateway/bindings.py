@@ -33,7 +33,7 @@ class Pattern:
     channel: str
     room: str
     thread: str | None
-    bound: Bound
+    binding: Bound
 
 
 NOT_BOUND = Bound(listen="off")
@@ -45,15 +45,15 @@ class Bindings:
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)
 
-    def become(self, other: "Bindings") -> None:
+    def update(self, other: "Bindings") -> None:
         """Be those from now on. Returns at once."""
         self._patterns = other._patterns  # noqa: SLF001 - its own kind
 
-    def now(self) -> "Bindings":
+    def snapshot(self) -> "Bindings":
         """As they are, and stay."""
         return Bindings(self._patterns)
 
-    def of(self, place: Address) -> Bound:
+    def find(self, place: Address) -> Bound:
         """The first that matches; nothing is listened to where none does."""
         for pattern in self._patterns:
             if (
@@ -61,12 +61,12 @@ class Bindings:
                 and _matches(place.room, pattern.room)
                 and (pattern.thread is None or _matches(place.thread or "", pattern.thread))
             ):
-                return pattern.bound
+                return pattern.binding
         return NOT_BOUND
 
-    def agent_of(self, channel: ChannelName) -> str:
+    def find_agent(self, channel: ChannelName) -> str:
         """Whose account that is: the agent of the first pattern for that channel, whatever its rooms. "": nobody's."""
-        found = (pattern.bound.agent for pattern in self._patterns if _matches(channel, pattern.channel))
+        found = (pattern.binding.agent for pattern in self._patterns if _matches(channel, pattern.channel))
         return next(found, "")
 
 

@@ -32,11 +32,11 @@ class Setting:
 
     persona: str
     binding: Binding
-    whom: str | None
+    peer_name: str | None
     """Of a direct chat: who the other one is. None: it is a room."""
-    last: datetime | None
+    last_active_at: datetime | None
     """When the newest turn in view ended, or was last kept warm."""
-    sight: Sight
+    visibility: Sight
     """What may be told there."""
     card: str = ""
     """In place of the pinned one: of the inner conversation."""
@@ -71,25 +71,25 @@ class Briefing:
 
         `kept`: when a conversation was last kept warm though nobody spoke there. `tools`: what each request is told of.
         """
-        self._kept = kept
+        self._kept_warm_at = kept
         self._tools = tools
-        self._me = me
+        self._load_bundle = me
         self._peers = peers
         self._bindings = bindings
-        self._who = who
+        self._access = who
         self._cards = cards
         self._places = places
 
-    async def setting(self, place: Address, unread: Unread, past: Sequence[PastTurn]) -> Setting:
+    async def build(self, place: Address, unread: Unread, past: Sequence[PastTurn]) -> Setting:
         """All but the card, which waits for what is folded."""
         if is_inner(place.conversation):
-            return await self._by_itself(place, past)
+            return await self._build_inner(place, past)
         said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
-        direct = await self._places.direct(place.conversation) is True
-        if direct and not said and (newest := await self._places.newest(place.conversation)) is not None:
+        direct = await self._places.is_direct(place.conversation) is True
+        if direct and not said and (newest := await self._places.newest_message(place.conversation)) is not None:
             said = [newest]  # nobody spoke just now, but it is the same who listens
-        everything = direct and bool(said) and all(self._trusted(message) for message in said)
-        me, bound = await self._me("private" if everything else "public"), self._bindings.of(place)
+        everything = direct and bool(said) and all(self._is_owner(message) for message in said)
+        me, bound = await self._load_bundle("private" if everything else "public"), self._bindings.find(place)
         return Setting(
             persona=me.identity,
             binding=Binding(
@@ -99,31 +99,31 @@ class Briefing:
                 skills=bound.skills,
                 private=me.private,
             ),
-            whom=said[-1].sender.name if direct and said else None,
-            last=self._last(place, past),
-            sight=await self._places.sight(place.conversation, everything=everything),
-            tools_tokens=self._tools_tokens(),
+            peer_name=said[-1].sender.name if direct and said else None,
+            last_active_at=self._last_active_at(place, past),
+            visibility=await self._places.visibility(place.conversation, everything=everything),
+            tools_tokens=self._estimate_tools_tokens(),
         )
 
-    async def _by_itself(self, place: Address, past: Sequence[PastTurn]) -> Setting:
+    async def _build_inner(self, place: Address, past: Sequence[PastTurn]) -> Setting:
         return Setting(
-            persona=(await self._me("public")).identity,
+            persona=(await self._load_bundle("public")).identity,
             binding=Binding(peers=self._peers),
-            whom=None,
-            last=self._last(place, past),
-            sight=await self._places.sight(place.conversation),
+            peer_name=None,
+            last_active_at=self._last_active_at(place, past),
+            visibility=await self._places.visibility(place.conversation),
             card=prompt("inner"),
-            tools_tokens=self._tools_tokens(),
+            tools_tokens=self._estimate_tools_tokens(),
         )
 
-    def _tools_tokens(self) -> int:
+    def _estimate_tools_tokens(self) -> int:
         return sum([estimate_tokens(one.name + one.description + one.schema) for one in self._tools()])
 
-    def _last(self, place: Address, past: Sequence[PastTurn]) -> datetime | None:
-        return max(past[-1].at, self._kept(place.conversation) or past[-1].at) if past else None
+    def _last_active_at(self, place: Address, past: Sequence[PastTurn]) -> datetime | None:
+        return max(past[-1].at, self._kept_warm_at(place.conversation) or past[-1].at) if past else None
 
-    def _trusted(self, message: Message) -> bool:
-        return access.role_of(self._who, message.at, message.sender) == EVERYTHING
+    def _is_owner(self, message: Message) -> bool:
+        return access.role_of(self._access, message.at, message.sender) == EVERYTHING
 
     async def card(self, place: Address, setting: Setting, *, folded: bool) -> tuple[str, Label]:
         """The card, which is pinned, and whose words are in it.
@@ -132,4 +132,4 @@ class Briefing:
         """
         if setting.card:
             return setting.card, CLEAN
-        return await self._cards.card(place, whom=setting.whom, last=setting.last, folded=folded)
+        return await self._cards.card(place, whom=setting.peer_name, last=setting.last_active_at, folded=folded)

@@ -61,7 +61,7 @@ class Cards:
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
-        self._who = who
+        self._access = who
         self._redact = redact or Redactor()
         self._pinned: OrderedDict[ConversationId, Carded] = OrderedDict()
 
@@ -71,9 +71,9 @@ class Cards:
         `whom`: of a direct chat, who the other one is.
         """
         conversation, now = place.conversation, self._clock.now()
-        pinned = self._pinned.get(conversation) or await self._store.card(conversation)
+        pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
         if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
-            about = await self._place(place, whom)
+            about = await self._describe_place(place, whom)
             written, role = self._redact(card(about)), await self._least_role(place, about)
             if pinned is None or (written, role) != (pinned.text, pinned.least_role):
                 pinned = Carded(text=written, reason=reason, least_role=role)
@@ -85,10 +85,10 @@ class Cards:
             self._pinned.popitem(last=False)
         return pinned.text, label_of_card(pinned)
 
-    async def _place(self, place: Address, whom: str | None) -> Place:
+    async def _describe_place(self, place: Address, whom: str | None) -> Place:
         able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
-        names, titled = self._titles.names(place), self._titles.room(place)
+        names, titled = self._titles.place_names(place), self._titles.room_title(place)
         topic = names.topic if whom is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         return Place(
@@ -97,22 +97,24 @@ class Cards:
             # Not the id, which is a number on most platforms, and of a direct chat perhaps somebody's address.
             room=whom or titled or self._titles.label(replace(place, thread=None).conversation),
             kind=kind if whom is None else "direct",
-            titled=whom is None and bool(titled) and titled != place.room,
+            is_title=whom is None and bool(titled) and titled != place.room,
             handle=names.handle or "",
             server=names.server or "",
-            me=names.me or "",
-            thread=None if place.thread is None else self._titles.thread(place),
+            own_name=names.me or "",
+            thread=None if place.thread is None else self._titles.thread_title(place),
             formatting=able.formatting,
-            topic=await self._topic(place.conversation) if topic is None else topic,
-            people=() if whom is not None else await self._people(place.conversation),
+            topic=await self._find_topic(place.conversation) if topic is None else topic,
+            people=() if whom is not None else await self._find_notable_people(place.conversation),
         )
 
     def _platform(self, name: ChannelName) -> str:
         return self._capabilities.get(name, UNKNOWN_PLATFORM).platform
 
-    async def _topic(self, conversation: ConversationId) -> str:
-        changed = await self._store.topic(conversation)
-        if changed is None or not access.decide(self._who, changed).allowed:  # who is not heard writes no cards either
+    async def _find_topic(self, conversation: ConversationId) -> str:
+        changed = await self._store.last_topic_change(conversation)
+        if (
+            changed is None or not access.decide(self._access, changed).allowed
+        ):  # who is not heard writes no cards either
             return ""
         return self._redact(changed.text or "")
 
@@ -125,17 +127,17 @@ class Cards:
             return ANYBODY
         if not about.topic:
             return "owner"
-        changed = await self._store.topic(place.conversation)
+        changed = await self._store.last_topic_change(place.conversation)
         if changed is None or self._redact(changed.text or "") != about.topic:
             return ANYBODY
-        return standing(access.role_of(self._who, changed.at, changed.sender), verified=changed.sender.verified)
+        return standing(access.role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
 
-    async def _people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
+    async def _find_notable_people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""
-        lines = await self._store.newest(NEWEST_LINES, kinds=MESSAGES, conversation=conversation)
+        lines = await self._store.newest_entries(NEWEST_LINES, kinds=MESSAGES, conversation=conversation)
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
-            role = access.role_of(self._who, message.at, message.sender)
+            role = access.role_of(self._access, message.at, message.sender)
             if role in {"owner", "admin"}:
                 found.pop(message.sender.id, None)
                 found[message.sender.id] = (message.sender.name, role)

@@ -23,7 +23,7 @@ class Made(NamedTuple):
 class Change:
     """What comes of a wish. Until it is settled what it is about is held."""
 
-    words: str
+    answer: str
     facts: tuple[Made, ...] = ()
     """To be written down all in one transaction."""
     settle: Callable[[Appended | None], None] = lambda _: None
@@ -37,7 +37,7 @@ class Change:
             self.settle(asked)
             other.settle(asked)
 
-        return Change(words=self.words, facts=(*self.facts, *other.facts), settle=settle)
+        return Change(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
 
     def entries(self, asked: Entry) -> Sequence[Entry]:
         """To be appended behind the entry that asked for it: if that is in the log already, they are not written."""

@@ -29,15 +29,15 @@ class Listed:
     name: str
     provider: str
     kind: str
-    called: str
+    model_name: str
     """By its provider. Empty: it has one only."""
     context_tokens: int
     max_output_tokens: int
-    priced: bool
+    has_price: bool
     """What it costs is known."""
-    sees: bool
+    takes_images: bool
     fallbacks: tuple[str, ...]
-    used: tuple[str, ...]
+    used_by: tuple[str, ...]
     """By which agents."""
 
 
@@ -49,10 +49,10 @@ class Mind(Protocol):
         """Its id."""
 
     @property
-    def thinker(self) -> Thinker:
+    def agent_model(self) -> Thinker:
         """What its next turn is taken with."""
 
-    def think_with(self, thinker: Thinker) -> None:
+    def use_model(self, thinker: Thinker) -> None:
         """From the next turn on."""
 
     async def warm_up(self) -> None:
@@ -62,9 +62,9 @@ class Mind(Protocol):
 class Minds(Protocol):
     """What is needed of all: `gateway.minds.Minds`."""
 
-    def of(self, conversation: ConversationId) -> Mind:
+    def agent_for(self, conversation: ConversationId) -> Mind:
         """Whose it is."""
 
     @property
-    def all(self) -> Sequence[Mind]:
+    def agents(self) -> Sequence[Mind]:
         """Each agent."""

@@ -37,9 +37,9 @@ GONE = "it is not configured any more"
 class _Word(NamedTuple):
     """Somebody has chosen."""
 
-    mind: Mind
-    wish: Wish
-    name: str
+    agent: Mind
+    request: Wish
+    model_name: str
     """What that is now."""
     seq: Seq
     """Of the command."""
@@ -69,75 +69,75 @@ class Choosing:
         self._live = live
         self._store = store
         self._clock = clock
-        self._equipment = equipment
-        self._minds = minds
+        self._model_services = equipment
+        self._agents = minds
         self._chosen = dict(chosen)
         """By agent: what holds, also if it is not ready yet."""
         self._post = post
         self._spawn = spawn
-        self._words: dict[str, int] = {}
+        self._choice_counts: dict[str, int] = {}
         """By agent: how many words came; the newest counts."""
-        self._changing = Counter[str]()
+        self._in_progress = Counter[str]()
         """By agent: how many of them are being carried out."""
         self._tasks = set[asyncio.Task[None]]()
         self._closed = False
 
-    def agent(self, conversation: ConversationId) -> str:
+    def agent_id_for(self, conversation: ConversationId) -> str:
         """Whose it is."""
-        return self._minds.of(conversation).id
+        return self._agents.agent_for(conversation).id
 
-    def wanted(self, agent: str) -> str:
+    def wanted_model(self, agent: str) -> str:
         """A key of `llm.models`: what the agent thinks with as soon as that is ready."""
         chosen = self._chosen.get(agent, "")
-        return chosen if chosen in self._live.settings.llm.models else self._configured(agent)
+        return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
-    def renew(self, mind: Mind, *, all_of_it: bool) -> None:
+    def apply_settings(self, mind: Mind, *, all_of_it: bool) -> None:
         """The settings are others: it goes on with what they say of its model, from its next turn on. Returns at once.
 
         `all_of_it`: also if it is the same model. What is just being made ready is taken when it is.
         """
-        name = self.wanted(mind.id)
-        if self._changing[mind.id] and mind.thinker.name in self._live.settings.llm.models:
-            name = mind.thinker.name
-        thinker = self._equipment.thinker(mind.id, name)
-        other = thinker is not mind.thinker
+        name = self.wanted_model(mind.id)
+        if self._in_progress[mind.id] and mind.agent_model.name in self._live.settings.llm.models:
+            name = mind.agent_model.name
+        thinker = self._model_services.agent_model(mind.id, name)
+        other = thinker is not mind.agent_model
         if other or all_of_it:
-            mind.think_with(thinker)
+            mind.use_model(thinker)
         if other:
-            logger.info("%s thinks with %s from its next turn on", mind.id, thinker.first.label)
-            self._begin(self._warm(mind, thinker))
+            logger.info("%s thinks with %s from its next turn on", mind.id, thinker.primary.label)
+            self._start_task(self._start_and_warm_up(mind, thinker))
 
-    def listed(self) -> list[Listed]:
+    def list_models(self) -> list[Listed]:
         """All that is configured, in that order."""
         llm, found = self._live.settings.llm, list[Listed]()
         for name, model in llm.models.items():
             provider = llm.providers[model.provider]
-            price = self._equipment.prices.of(model.name or provider.kind, provider=provider.kind)
+            price = self._model_services.prices.find(model.name or provider.kind, provider=provider.kind)
             found.append(
                 Listed(
                     name=name,
                     provider=model.provider,
                     kind=provider.kind,
-                    called=model.name or "",
+                    model_name=model.name or "",
                     context_tokens=context_tokens_of(model, provider),
                     max_output_tokens=output_tokens_of(model, provider),
-                    priced=price.known and price.priced,
-                    sees=sees(model, provider),
+                    has_price=price.known and price.is_priced,
+                    takes_images=sees(model, provider),
                     fallbacks=model.fallbacks,
-                    used=tuple(mind.id for mind in self._minds.all if mind.thinker.name == name),
+                    used_by=tuple(mind.id for mind in self._agents.agents if mind.agent_model.name == name),
                 )
             )
         return found
 
     def choose(self, wish: Wish) -> Change:
         """Decide; `name` is one of `listed`, or empty. The change's words are for whoever wants more said."""
-        mind = self._minds.of(wish.at.conversation)
-        held, name = self._chosen.get(mind.id, ""), wish.name or self._configured(mind.id)
-        if held == wish.name and mind.thinker.name == name:
-            return Change(words=f"`{mind.id}` thinks with `{name}` already.")
+        mind = self._agents.agent_for(wish.at.conversation)
+        held, name = self._chosen.get(mind.id, ""), wish.name or self._configured_model(mind.id)
+        if held == wish.name and mind.agent_model.name == name:
+            return Change(answer=f"`{mind.id}` thinks with `{name}` already.")
         fact = Made(ModelChosen(agent=mind.id, model=wish.name, by=wish.by), inner(mind.id))
         return Change(
-            words=f"`{mind.id}` thinks with `{name}` from its next turn on.",
+            answer=f"`{mind.id}` thinks with `{name}` from its next turn on.",
             facts=(fact,),
             settle=lambda asked: self._settle(mind, wish, asked),
         )
@@ -147,21 +147,21 @@ class Choosing:
         self._closed = True
         await end(*self._tasks)
 
-    def _configured(self, agent: str) -> str:
+    def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
     def _settle(self, mind: Mind, wish: Wish, asked: Appended | None) -> None:
-        if asked is None or not asked.fresh:
+        if asked is None or not asked.is_new:
             return
         self._chosen[mind.id] = wish.name
-        number = self._words[mind.id] = self._words.get(mind.id, 0) + 1
-        logger.info("%s is to think with %s, by %s", mind.id, self.wanted(mind.id), wish.by)
+        number = self._choice_counts[mind.id] = self._choice_counts.get(mind.id, 0) + 1
+        logger.info("%s is to think with %s, by %s", mind.id, self.wanted_model(mind.id), wish.by)
         if not self._closed:
-            word = _Word(mind, wish, self.wanted(mind.id), asked.seq, number)
-            self._changing[mind.id] += 1
-            self._begin(self._carry_out(word))
+            word = _Word(mind, wish, self.wanted_model(mind.id), asked.seq, number)
+            self._in_progress[mind.id] += 1
+            self._start_task(self._carry_out(word))
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
         self._tasks.add(task := self._spawn(work))
@@ -171,67 +171,71 @@ class Choosing:
         try:
             await self._change(word)
         finally:
-            self._changing[word.mind.id] -= 1
+            self._in_progress[word.agent.id] -= 1
 
     async def _change(self, word: "_Word") -> None:
         began_s = self._clock.monotonic()
         try:
-            await self._ready(word)
+            await self._start_model(word)
         except ModelError as error:
             return await self._take_back(word, error.reason)
         except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", word.name)
+            logger.exception("making %s ready broke", word.model_name)
             return await self._take_back(word, "internal error")
-        await self._equipment.recall(self._store)
-        if not self._counts(word):
+        await self._model_services.restore_cadences(self._store)
+        if not self._is_newest(word):
             return None
-        if word.name not in self._live.settings.llm.models:
+        if word.model_name not in self._live.settings.llm.models:
             return await self._take_back(word, GONE)
-        word.mind.think_with(self._equipment.thinker(word.mind.id, word.name))
+        word.agent.use_model(self._model_services.agent_model(word.agent.id, word.model_name))
         if self._clock.monotonic() - began_s > PATIENCE_S:
-            await self._tell(word, f"`{word.name}` is ready: `{word.mind.id}` thinks with it from its next turn on.")
-        return await word.mind.warm_up()
+            await self._post_reply(
+                word, f"`{word.model_name}` is ready: `{word.agent.id}` thinks with it from its next turn on."
+            )
+        return await word.agent.warm_up()
 
-    async def _ready(self, word: "_Word") -> None:
+    async def _start_model(self, word: "_Word") -> None:
         """Make it ready, as the settings say by then. Raises ModelError."""
         thinker: Thinker | None = None
         while True:
-            if word.name not in self._live.settings.llm.models:
+            if word.model_name not in self._live.settings.llm.models:
                 raise Unusable(GONE)
-            if thinker is (thinker := self._equipment.thinker(word.mind.id, word.name)):
+            if thinker is (thinker := self._model_services.agent_model(word.agent.id, word.model_name)):
                 return
-            with self._equipment.thinkers.held(thinker):
-                await thinker.first.start()
+            with self._model_services.pool.holding(thinker):
+                await thinker.primary.start()
 
-    async def _warm(self, mind: Mind, thinker: Thinker) -> None:
+    async def _start_and_warm_up(self, mind: Mind, thinker: Thinker) -> None:
         """It is used already: whoever speaks first waits for it, or is told."""
         try:
-            with self._equipment.thinkers.held(thinker):
-                await thinker.first.start()
+            with self._model_services.pool.holding(thinker):
+                await thinker.primary.start()
         except ModelError as error:
-            logger.error("the model %s is not usable: %s", thinker.first.label, error.reason)  # noqa: TRY400 - no bug
+            logger.error("the model %s is not usable: %s", thinker.primary.label, error.reason)  # noqa: TRY400 - no bug
         except Exception:  # a bug in an adapter
             logger.exception("making %s ready broke", thinker.name)
-        await self._equipment.recall(self._store)
+        await self._model_services.restore_cadences(self._store)
         await mind.warm_up()
 
-    def _counts(self, word: "_Word") -> bool:
+    def _is_newest(self, word: "_Word") -> bool:
         """Nobody has said something else meanwhile."""
-        return word.number == self._words[word.mind.id]
+        return word.number == self._choice_counts[word.agent.id]
 
     async def _take_back(self, word: "_Word", why: str) -> None:
-        agent, used = word.mind.id, word.mind.thinker.name
-        logger.warning("%s is not usable: %s", word.name, why)
-        if not self._counts(word):
+        agent, used = word.agent.id, word.agent.agent_model.name
+        logger.warning("%s is not usable: %s", word.model_name, why)
+        if not self._is_newest(word):
             return
-        self._chosen[agent] = "" if used == self._configured(agent) else used
+        self._chosen[agent] = "" if used == self._configured_model(agent) else used
         fact = ModelChosen(agent=agent, model=self._chosen[agent], by=GATEWAY)
         taken = Entry(fact=fact, at=self._clock.now(), conversation=inner(agent), cause=word.seq)
-        await self._tell(word, f"`{word.name}` is not usable: {_quoted(why)}. `{agent}` goes on with `{used}`.", taken)
+        await self._post_reply(
+            word, f"`{word.model_name}` is not usable: {_quoted(why)}. `{agent}` goes on with `{used}`.", taken
+        )
 
-    async def _tell(self, word: "_Word", words: str, *more: Entry) -> None:
+    async def _post_reply(self, word: "_Word", words: str, *more: Entry) -> None:
         """Say it there, in one transaction with more."""
-        now, wish = self._clock.now(), word.wish
+        now, wish = self._clock.now(), word.request
         key = PostKey(hashlib.sha256(f"chosen:{word.seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
         place = wish.at.conversation

@@ -171,7 +171,7 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     live = Live(settings, directory, os.environ)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.ask)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
     settled = asyncio.create_task(_settle())
     try:
         await app.run(settings, stop, live=live, redact=redact)
@@ -218,7 +218,11 @@ def _channels(args: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     found = asyncio.run(seen(settings.store.path, platforms, now))
     redact = _redactor(settings, args.config)  # reasons are what servers said
-    print(redact(found.as_json(now)) if args.json else "\n".join(printable(redact(one)) for one in found.lines(now)))
+    print(
+        redact(found.to_json(now))
+        if args.json
+        else "\n".join(printable(redact(one)) for one in found.render_lines(now))
+    )
     return DONE
 
 

@@ -65,7 +65,7 @@ async def acts(reader: Reader, *, since: datetime | None, by: str | None, limit:
     wanted = None if by is None else folded(by) if ":" in by else by
     found, before = list[Act](), None
     while len(found) < limit:
-        page = await reader.newest(_PAGE, before=before, kinds=["audited"])
+        page = await reader.newest_entries(_PAGE, before=before, kinds=["audited"])
         for entry in reversed(page):
             if since is not None and entry.at < since:
                 return found[::-1]

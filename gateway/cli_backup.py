@@ -130,17 +130,21 @@ def _tell_verified(verified: "Verified") -> None:
 
 def _tell_restored(done: "Restored", *, exact: bool) -> None:
     _tell_verified(done.verified)
-    for place in done.placed:
+    for place in done.restored_paths:
         print(f"restored: {place}")
-    for place in done.kept:
+    for place in done.kept_paths:
         print(f"kept, what was there before: {place}")
-    settled = done.settled
+    settled = done.reconciled
     if exact:
         print("it goes on exactly where the backup stopped; had a gateway run since, people would see things twice")
         return
-    print(f"{settled.posts} posts that waited may have been sent since: they are uncertain, and not sent again")
-    print(f"{settled.unread} conversations had something unanswered: it is told with the next message there")
-    for name in settled.cursors:
+    print(
+        f"{settled.uncertain_posts} posts that waited may have been sent since: they are uncertain, and not sent again"
+    )
+    print(
+        f"{settled.unread_conversations} conversations had something unanswered: it is told with the next message there"
+    )
+    for name in settled.reset_channels:
         print(f"{name} begins anew: what was said there since the backup is not read from its history")
     print("who was let in, blocked or given a role since is as it was; reminders that were due since come, late")
 

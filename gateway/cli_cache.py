@@ -72,14 +72,14 @@ async def _look(reader: Reader, args: argparse.Namespace) -> Shown:
     by: SpentBy | None = args.by
     last = args.last if args.last is not None else 0 if by else LAST
     asked = await ledger.newest(reader, max(0, last), args.conversation)
-    total = await reader.spending("all", since=args.since or "", conversation=args.conversation)
+    total = await reader.spending_sums("all", since=args.since or "", conversation=args.conversation)
     nothing = Spending(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
     return Shown(
         requests=asked,
         expected=[ledger.expected(one.account.blocks) for one in asked],
         total=total[0] if total else nothing,
         by=by,
-        sums=await reader.spending(by, since=args.since or "", conversation=args.conversation) if by else [],
+        sums=await reader.spending_sums(by, since=args.since or "", conversation=args.conversation) if by else [],
     )
 
 

@@ -51,7 +51,7 @@ async def _open(target: "Target", settings: Settings | None, directory: Path | N
     from gateway.console.child import Child  # noqa: PLC0415 - the same
 
     child = None
-    if target.own:
+    if target.is_own:
         assert settings is not None
         assert directory is not None
         child = Child(directory, settings.store.path, target.port, target.token)
@@ -63,7 +63,7 @@ async def _open(target: "Target", settings: Settings | None, directory: Path | N
     finally:
         await api.close()
         if child is not None:
-            broke = child.ended
+            broke = child.has_exited
             with contextlib.suppress(OSError):  # a terminal that is gone
                 sys.stderr.write("" if broke else "stopping the gateway ...\n")
                 sys.stderr.flush()

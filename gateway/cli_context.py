@@ -81,7 +81,7 @@ async def _written(path: Path, order: ContextOrder) -> Answer:
             post=lambda _: None,
             spawn=asyncio.ensure_future,
         )
-        answer = await rewinds.order(order)
+        answer = await rewinds.handle_order(order)
     if not answer.ok:
         return answer
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
@@ -90,7 +90,7 @@ async def _written(path: Path, order: ContextOrder) -> Answer:
 class _Nobody:
     """No agent runs: the next start reads the log, and takes up what is unread."""
 
-    def forget(self, conversation: ConversationId) -> None:
+    def forget_view(self, conversation: ConversationId) -> None:
         """Nothing is kept."""
 
     def notice(self, arrival: object) -> None:

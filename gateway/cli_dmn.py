@@ -100,7 +100,7 @@ async def _saved(settings: Settings, order: DmnOrder, now: datetime) -> Answer:
     try:
         async with await Store.open_readonly(path) as reader:
             minds = await _minds(settings, reader, now)
-            waits = [f"{place} ({WORDS[urgency]})" for place, urgency in await reader.due(NORMAL)]
+            waits = [f"{place} ({WORDS[urgency]})" for place, urgency in await reader.due_conversations(NORMAL)]
     except Missing:
         minds, waits = await _minds(settings, None, now), []
     answer, _ = mindctl.answer(order, minds, now)

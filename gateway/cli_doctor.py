@@ -40,16 +40,16 @@ def doctor_command(args: argparse.Namespace) -> int:
 
     async def shown() -> int:
         """What was found is shown before the loop's end, which waits for a name server that does not answer."""
-        report = await examine(where, progress.told if progress else lambda *_: None)
+        report = await examine(where, progress.show if progress else lambda *_: None)
         if progress:
             progress.clear()
         if args.json:
-            sys.stdout.write(f"{report.as_json()}\n")
+            sys.stdout.write(f"{report.to_json()}\n")
         else:
             style = Style(colour=coloured(sys.stdout, os.environ), ascii=not _shows(sys.stdout))
-            sys.stdout.writelines(f"{line}\n" for line in report.lines(style))
+            sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
         sys.stdout.flush()
-        return report.code
+        return report.exit_code
 
     try:
         return asyncio.run(shown())
@@ -83,12 +83,12 @@ class _Progress:
         self._stream = stream
         self._width = 0
         columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: it does not say
-        self._most = min(columns - 1, 78)  # what the terminal folds would stay when the rest is taken away
+        self._max_width = min(columns - 1, 78)  # what the terminal folds would stay when the rest is taken away
 
-    def told(self, done: int, of: int, left: Sequence[str]) -> None:
+    def show(self, done: int, of: int, left: Sequence[str]) -> None:
         """Show it in place of what was shown before."""
         names = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")  # noqa: PLR2004 - what a line has room for
-        line = f"looking: {done} of {of} ({names})"[: self._most] if left else ""
+        line = f"looking: {done} of {of} ({names})"[: self._max_width] if left else ""
         self._stream.write(f"\r{line:<{self._width}}")
         self._stream.flush()
         self._width = len(line)

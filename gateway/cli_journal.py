@@ -110,7 +110,7 @@ async def _newest(
     words = [word for term in terms for word in words_of(term)]
     file = own_files.own(agent.workspace, reader.path, agent.id) / own_files.JOURNAL
     text = await asyncio.to_thread(own_files.tail, file, most=_FILE_BYTES)
-    by_hand = [one for one in parse(text.decode("utf-8", "replace")) if not one.note and _fits(one, scope, words)]
+    by_hand = [one for one in parse(text.decode("utf-8", "replace")) if not one.note_id and _fits(one, scope, words)]
     noted: list[Entry] = []
     async for one in _noted(reader, agent, all_of(terms) or None):
         if len(noted) >= most:
@@ -123,7 +123,7 @@ async def _newest(
 async def _noted(reader: Reader, agent: AgentConfig, match: str | None) -> AsyncIterator[Entry]:
     """Notes of the log, the newest first."""
     before = None
-    while page := await reader.newest(_PAGE, before=before, kinds=["noted"], match=match):
+    while page := await reader.newest_entries(_PAGE, before=before, kinds=["noted"], match=match):
         for one in reversed(page):
             if isinstance(one.fact, Noted) and one.fact.agent == agent.id:
                 yield entry_of(one.fact, one)
@@ -138,7 +138,7 @@ def _show(entries: Sequence[Entry], nothing: str) -> None:
     """For people: a line of what each is, then what it says."""
     lines = [] if entries else [nothing]
     for one in entries:
-        by = "" if one.note else " (by hand)"
+        by = "" if one.note_id else " (by hand)"
         lines.append(f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or OWNER}{by}  {one.title}".rstrip())
         lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
@@ -148,7 +148,7 @@ def _json(entries: Sequence[Entry]) -> Iterator[str]:
     """One array; ASCII, hence safe on every terminal."""
     yield "["
     for place, one in enumerate(entries):
-        told = {"at": one.at.isoformat(), "scope": one.scope, "title": one.title, "text": one.text, "note": one.note}
+        told = {"at": one.at.isoformat(), "scope": one.scope, "title": one.title, "text": one.text, "note": one.note_id}
         yield json.dumps(told) + ("," if place < len(entries) - 1 else "")
     yield "]"
 

@@ -83,7 +83,7 @@ def show(args: argparse.Namespace) -> int:
         if last is None:
             pages = _pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
         else:
-            newest = await reader.rows(
+            newest = await reader.entry_rows(
                 after=args.after or 0,
                 kinds=args.kind,
                 conversation=args.conversation,
@@ -103,8 +103,8 @@ def tail(args: argparse.Namespace) -> int:
 
     async def run(reader: Reader) -> None:
         redact = _redactor(args)
-        page = await reader.rows(limit=max(0, args.n), newest=True)
-        last = page or (await reader.rows(limit=1, newest=True) if args.n <= 0 else [])
+        page = await reader.entry_rows(limit=max(0, args.n), newest=True)
+        last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
         seen = last[-1][0] if last else 0
         _write(sys.stdout, page, redact, jsonl=False)
         while args.follow:
@@ -172,11 +172,11 @@ def _redactor(args: argparse.Namespace) -> Redactor:
 
 
 def _write(out: TextIO, page: list[LogRow], redact: Redactor, *, jsonl: bool) -> None:
-    out.writelines((_json_line(row) if jsonl else line(Stored.read(row), redact)) + "\n" for row in page)
+    out.writelines((_json_line(row) if jsonl else line(Stored.from_row(row), redact)) + "\n" for row in page)
 
 
 async def _export(reader: Reader, out: TextIO, tell: Tell) -> None:
-    newest = await reader.rows(limit=1, newest=True)
+    newest = await reader.entry_rows(limit=1, newest=True)
     last = newest[0][0] if newest else 0
     async for page in _pages(reader, 0):
         _write(out, page, Redactor(), jsonl=True)
@@ -195,7 +195,9 @@ async def _pages(
     conversation: ConversationId | None = None,
     match: str | None = None,
 ) -> AsyncIterator[list[LogRow]]:
-    while page := await reader.rows(after=after, kinds=kinds, conversation=conversation, match=match, limit=_PAGE):
+    while page := await reader.entry_rows(
+        after=after, kinds=kinds, conversation=conversation, match=match, limit=_PAGE
+    ):
         yield page
         after = page[-1][0]
 

@@ -86,7 +86,7 @@ async def _undo(settings: Settings, agent: AgentConfig, *, force: bool) -> list[
         return [f"{file.path} says again what it said before {last.at:%Y-%m-%d %H:%M} UTC.", _RUNNING]
     async with store:
         memory = Memory(store, SystemClock(), lambda _: file.path.parent)
-        await memory.settle(agent.id)
+        await memory.finish_write(agent.id)
         before = await memory.read(agent.id)
         last = _undoable(found, before, force=force)
         upto = found[0].fact.upto  # what was noted is not dreamt of again: it was not wanted like that

@@ -58,7 +58,7 @@ def types(args: argparse.Namespace) -> int:
     """Handler of `notifications types`."""
 
     async def run(reader: Reader) -> None:
-        found = await reader.types()
+        found = await reader.notification_types()
         _show(args, found, notifications.told_types(found))
 
     return reading("notifications", args, run)
@@ -74,7 +74,7 @@ def threshold(args: argparse.Namespace) -> int:
         _show(args, found, notifications.told_thresholds(found))
 
     async def run(reader: Reader) -> None:
-        told(await _by_now(policy, reader), args.types or [one.type for one in await reader.types()])
+        told(await _by_now(policy, reader), args.types or [one.type for one in await reader.notification_types()])
 
     args.store = settings.store.path
     if args.types and not args.store.exists():
@@ -91,7 +91,7 @@ def rules(args: argparse.Namespace) -> int:
         policy, args.store = attention_policy(settings), settings.store.path
 
     async def run(reader: Reader) -> None:
-        newest = await reader.newest(max(0, args.last), kinds=["judged"])
+        newest = await reader.newest_entries(max(0, args.last), kinds=["judged"])
         judged = [one.fact for one in newest if isinstance(one.fact, Judged)]
         found = notifications.deciding(policy and await _by_now(policy, reader), judged)
         _show(args, found, notifications.told_deciding(found, len(judged)))
@@ -103,7 +103,7 @@ def pending(args: argparse.Namespace) -> int:
     """Handler of `notifications pending`."""
 
     async def run(reader: Reader) -> None:
-        found = await reader.pending()
+        found = await reader.pending_counts()
         _show(args, found, notifications.told_pending(found))
 
     return reading("notifications", args, run)
@@ -112,8 +112,8 @@ def pending(args: argparse.Namespace) -> int:
 async def _by_now(policy: attention.Policy, reader: Reader) -> attention.Policy:
     """With what administrators set while gateways ran."""
     overrides = Overrides(reader)
-    await overrides.begin()
-    return replace(policy, made=overrides.now)
+    await overrides.load()
+    return replace(policy, overrides=overrides.current)
 
 
 def _show(

@@ -80,7 +80,7 @@ async def _answer(path: Path, order: PairOrder) -> Answer:
     if order.what == "list":
         return await _listed(path)
     async with await Store.open(path, SystemClock()) as store:
-        answer = await Pairs(store, SystemClock()).order(order)
+        answer = await Pairs(store, SystemClock()).execute(order)
     if not answer.ok:
         return answer
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})

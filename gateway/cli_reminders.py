@@ -35,7 +35,7 @@ def show(args: argparse.Namespace) -> int:
     """Handler of `reminders list`."""
 
     async def run(reader: Reader) -> None:
-        found = await reader.reminders()
+        found = await reader.pending_reminders()
         if args.json:
             print(json.dumps(_SHOWN.dump_python(found, mode="json")))  # ASCII: safe on every terminal
         else:

@@ -55,7 +55,7 @@ def replay_command(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(data(report)) + "\n")  # ASCII: safe on every terminal
     else:
         sys.stdout.writelines(f"{printable(line)}\n" for line in lines(report))
-    return 0 if report.agrees else 1
+    return 0 if report.is_identical else 1
 
 
 async def _replay(path: Path, since: datetime | None) -> Report:

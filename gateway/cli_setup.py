@@ -83,7 +83,7 @@ def setup_command(args: argparse.Namespace) -> int:
         Options(
             directory=args.config,
             flags=Flags(answers=answers, secrets=secrets),
-            attended=not (args.non_interactive or args.json),
+            is_interactive=not (args.non_interactive or args.json),
             json=args.json,
             yes=args.yes or args.force,
             force=args.force,

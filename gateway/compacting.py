@@ -79,8 +79,8 @@ class Compacting:
         self._clock = clock
         self._random = random
         self._model = model
-        self._said = said
-        self._compacted = compacted
+        self._settings = said
+        self._on_outcome = compacted
 
     async def summarise(
         self,
@@ -101,30 +101,32 @@ class Compacting:
         told what was spent, also if this is cancelled; then the lock is given back first. Raises StoreError.
         """
         if leaving <= 0:
-            return self._told(Made(outcome="no_boundary", reason="nothing can leave the view"))
-        began_s, ttl_s = self._clock.monotonic(), float(self._said().lock_ttl_seconds)
+            return self._report_outcome(Made(outcome="no_boundary", reason="nothing can leave the view"))
+        began_s, ttl_s = self._clock.monotonic(), float(self._settings().lock_ttl_seconds)
         async with locked(self._store, self._clock, place.conversation, ttl_s) as lock:
-            if not lock.mine:
-                return self._told(Made(outcome="lock_held", reason="a summary of it is being made, or has just failed"))
+            if not lock.is_held:
+                return self._report_outcome(
+                    Made(outcome="lock_held", reason="a summary of it is being made, or has just failed")
+                )
             trying = _Trying(self._model(), self._clock, self._random, afford)
             try:
-                draft = await self._in_time(trying.draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
-                lock.failed = not draft.text
+                draft = await self._with_timeout(trying.request_draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
+                lock.has_failed = not draft.text
             finally:
                 if progress is not None:
-                    _charge(progress, trying.progress.done)
-        took_s, made = self._clock.monotonic() - began_s, trying.made(draft)
+                    _charge(progress, trying.progress.current)
+        took_s, made = self._clock.monotonic() - began_s, trying.build_result(draft)
         if made.summary is None:
             logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, made.reason)
-            return self._told(made, took_s)
+            return self._report_outcome(made, took_s)
         summary = replace(made.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
-        return self._told(replace(made, summary=summary), took_s)
+        return self._report_outcome(replace(made, summary=summary), took_s)
 
-    def _told(self, made: Made, took_s: float | None = None) -> Made:
-        self._compacted(made.outcome, took_s)
+    def _report_outcome(self, made: Made, took_s: float | None = None) -> Made:
+        self._on_outcome(made.outcome, took_s)
         return made
 
-    async def _in_time(self, drafting: Coroutine[None, None, Draft], limit_s: float) -> Draft:
+    async def _with_timeout(self, drafting: Coroutine[None, None, Draft], limit_s: float) -> Draft:
         task, timer = asyncio.ensure_future(drafting), asyncio.ensure_future(self._clock.sleep(limit_s))
         try:
             await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +154,7 @@ class _Trying:
         self._random = random
         self._afford = afford
 
-    async def draft(self, request: Request, tail: int, most_tokens: int) -> Draft:
+    async def request_draft(self, request: Request, tail: int, most_tokens: int) -> Draft:
         draft = Draft()
         while self.tries < TRIES:
             asked = adapted(asking(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model)
@@ -172,21 +174,21 @@ class _Trying:
         try:
             answer = await ask(self._model, request, None, self.progress)
         except Busy as error:
-            self.progress.lost(error.accounts)
+            self.progress.record_lost(error.accounts)
             hint_s = error.retry_after_s or 0.0
             return Draft(reason=error.reason), max(wait_s, hint_s) if hint_s <= LONGEST_HINT_S else None
         except ModelError as error:
-            self.progress.lost(error.accounts)
+            self.progress.record_lost(error.accounts)
             return Draft(reason=error.reason), None
         if answer.end is None:
             return Draft(reason="the answer broke off"), wait_s
-        self.progress.answered(answer.end, self._model, 0)
+        self.progress.record_answer(answer.end, self._model, 0)
         called = bool(answer.calls)
-        return accepted(answer.text, stop=answer.end.stop, called=called, most_tokens=most_tokens), wait_s
+        return accepted(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), wait_s
 
-    def made(self, draft: Draft) -> Made:
+    def build_result(self, draft: Draft) -> Made:
         """The same with what it cost; of a summary the sizes of what it stands for are not told yet."""
-        done = self.progress.done
+        done = self.progress.current
         spent = Made(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
         if not draft.text:
             return replace(spent, reason=draft.reason)
@@ -205,8 +207,8 @@ class _Trying:
 
 
 def _charge(progress: Progress, spent: Spent) -> None:
-    done = progress.done
-    progress.done = replace(
+    done = progress.current
+    progress.current = replace(
         done,
         usage=done.usage + spent.usage,
         requests=done.requests + spent.requests,

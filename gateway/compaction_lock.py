@@ -17,9 +17,9 @@ from gateway.store import Entry, Store
 class Held:
     """A lock, as long as it is held."""
 
-    mine: bool
+    is_held: bool
     """False: somebody else has it."""
-    failed: bool = False
+    has_failed: bool = False
     """There is no summary."""
 
 
@@ -30,16 +30,16 @@ async def locked(store: Store, clock: Clock, conversation: ConversationId, ttl_s
     Given back at the end, also if it is cancelled. After a failure it is held until it expires: else each turn would
     try again, and somebody waits for each. A process that dies leaves one that expires.
     """
-    holder, held = new_id(clock.now()), Held(mine=False)
+    holder, held = new_id(clock.now()), Held(is_held=False)
     if await _others(store, clock, conversation, holder):
         yield held
         return
     try:
         await _write(store, clock, conversation, holder, ttl_s)
-        held.mine = not await _others(store, clock, conversation, holder)
+        held.is_held = not await _others(store, clock, conversation, holder)
         yield held
     finally:  # a cancelled append may have been written
-        if not held.failed:
+        if not held.has_failed:
             await whole(_write(store, clock, conversation, holder, 0.0))
 
 
@@ -50,5 +50,5 @@ async def _write(store: Store, clock: Clock, conversation: ConversationId, holde
 
 
 async def _others(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> bool:
-    lock = await store.compacting(conversation)
+    lock = await store.compaction_lock(conversation)
     return lock is not None and lock[0] != holder and lock[1] > clock.now()

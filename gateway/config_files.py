@@ -17,32 +17,32 @@ class ConfigFiles:
         self._directory = directory
         self._env = env
         self._targets: frozenset[Path] = frozenset()
-        self._stamp = self._look(())
+        self._stamp = self._take_stamp(())
 
     @property
-    def places(self) -> frozenset[Path]:
+    def directories(self) -> frozenset[Path]:
         """The directories in which they lie, as far as it is known."""
         return frozenset({self._directory, *(target.parent for target in self._targets)})
 
-    def begin(self) -> None:
+    def find_references(self) -> None:
         """Find out what they name. Raises nothing for what they hold, or if they are gone."""
         with contextlib.suppress(BadConfig, OSError):
             self._targets = named(self._directory, self._env)
-            self._stamp |= self._look(self._targets) - self._look(())
+            self._stamp |= self._take_stamp(self._targets) - self._take_stamp(())
 
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether anything was written since they were read last, or are to be read first."""
-        return self._look(self._targets) != self._stamp
+        return self._take_stamp(self._targets) != self._stamp
 
     def read(self) -> Read:
         """What they say now; what is written from now on makes it stale. Raises BadConfig, OSError."""
         while True:
-            stamp = self._stamp = self._look(self._targets)
+            stamp = self._stamp = self._take_stamp(self._targets)
             try:
                 found = read(self._directory, self._env)
-                targets = found.targets
+                targets = found.referenced_files
             except BadConfig as error:
-                targets = error.targets
+                targets = error.referenced_files
                 if targets <= self._targets:
                     raise
             else:
@@ -52,7 +52,7 @@ class ConfigFiles:
                     return found
             self._targets |= targets  # what is named anew may have been written while it was read: once more
 
-    def _look(self, targets: Iterable[Path]) -> Stamp:
+    def _take_stamp(self, targets: Iterable[Path]) -> Stamp:
         try:
             own = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
         except OSError:  # just being replaced: the next look will tell

@@ -56,7 +56,7 @@ class Counting:
             self._endpoints[asked] = counter
         return self._endpoints[asked]
 
-    def unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
+    def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
         """Those that nobody asks any more if these are the providers, by now; they are to be closed."""
         capacity = self._live.optimization.token_counter.cache_capacity
         gone = [one for one in self._endpoints if one != (one.key, providers.get(one.key), capacity)]
@@ -86,7 +86,7 @@ class _Gauge:
         self._window_tokens = window_tokens
         self._key = key
         self._provider = provider
-        self._asked: dict[str, Request] = {}
+        self._counted_requests: dict[str, Request] = {}
         """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
 
     @property
@@ -96,7 +96,7 @@ class _Gauge:
     def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
         counting, live = self._counting, self._counting.live
         rough = counting.rough.estimate(model, request, before)
-        if not live.switches(request.shared_key).token_counter:
+        if not live.enabled_optimizations(request.shared_key).token_counter:
             return counting.rough, rough
         meter, estimate = counting.rough, rough
         wanted = live.optimization.token_counter.backend == "tiktoken"
@@ -104,16 +104,16 @@ class _Gauge:
         counted = endpoint is not None and endpoint.is_exact
         if wanted or (not counted and rough.tokens > LARGE * self._window_tokens):
             meter, estimate = counting.fine, counting.fine.estimate(model, request, before)
-        if endpoint is not None and request.shared_key not in self._asked:
-            self._asked[request.shared_key] = request
-            endpoint.want(self._body(request), lambda tokens: meter.counted(estimate, tokens))
+        if endpoint is not None and request.shared_key not in self._counted_requests:
+            self._counted_requests[request.shared_key] = request
+            endpoint.request_count(self._body(request), lambda tokens: meter.record_count(estimate, tokens))
         return meter, estimate
 
-    def exact(self, request: Request) -> bool:
-        asked, endpoint = self._asked.get(request.shared_key), self._endpoint
+    def is_exact(self, request: Request) -> bool:
+        asked, endpoint = self._counted_requests.get(request.shared_key), self._endpoint
         if endpoint is None or asked is None or asked.conversation is not request.conversation:
             return False
-        return endpoint.is_exact and endpoint.known(self._body(asked)) is not None
+        return endpoint.is_exact and endpoint.get_count(self._body(asked)) is not None
 
     def _body(self, request: Request) -> dict[str, object]:
         return translate(request, model=self._name).body

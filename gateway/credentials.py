@@ -48,7 +48,7 @@ class Rule:
     needles: tuple[str, ...]
     """Some of these, in lower case, are in every text that it is for; looking for them is cheap."""
     pattern: re.Pattern[str]
-    is_one: Callable[[re.Match[str]], bool] = lambda _: True
+    is_credential: Callable[[re.Match[str]], bool] = lambda _: True
     """Whether a match is one indeed."""
 
 

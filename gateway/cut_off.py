@@ -20,8 +20,8 @@ async def done_before(
     """
     if turn is None:
         return None
-    ended = await reader.newest(1, kinds=["turn_ended"], conversation=place)
-    for one in await reader.newest(LOOKED_AT, kinds=["noted", "reminded"], conversation=place):
+    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
+    for one in await reader.newest_entries(LOOKED_AT, kinds=["noted", "reminded"], conversation=place):
         fact = one.fact
         since = not ended or one.seq > ended[0].seq
         if since and isinstance(fact, Noted | Reminded) and fact.turn not in (None, turn) and same(one, fact):
@@ -31,10 +31,10 @@ async def done_before(
 
 async def begun_before(reader: Reader, place: ConversationId, begun: ToolBegun) -> bool:
     """Whether another turn there began the same since the last one that ended, and this one did not yet."""
-    ended = await reader.newest(1, kinds=["turn_ended"], conversation=place)
+    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
     found = [
         one.fact
-        for one in await reader.newest(LOOKED_AT, kinds=["tool_begun"], conversation=place)
+        for one in await reader.newest_entries(LOOKED_AT, kinds=["tool_begun"], conversation=place)
         if isinstance(one.fact, ToolBegun) and (not ended or one.seq > ended[0].seq)
     ]
     same = [one.turn for one in found if (one.tool, one.arguments) == (begun.tool, begun.arguments)]

@@ -120,7 +120,7 @@ class _Demo:
     async def run(self) -> int:
         """Set the scene, play, and clear up."""
         async with contextlib.AsyncExitStack() as stack:
-            say = await (self._over_console(stack) if self._console else self._over_irc(stack))
+            say = await (self._start_console(stack) if self._console else self._start_irc(stack))
             if self._once is not None:
                 return await self._one_exchange(self._once, say)
             _say("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
@@ -129,10 +129,10 @@ class _Demo:
                     self._answered.clear()
                     await say(typed)
             if not os.isatty(0):  # a pipe ends at once; a person who ends it has seen enough
-                await self._answer()
+                await self._wait_for_answer()
         return 0
 
-    async def _answer(self) -> bool:
+    async def _wait_for_answer(self) -> bool:
         """Wait for an answer to what was said last; False after saying that none came."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
@@ -145,28 +145,30 @@ class _Demo:
         _say(f"<you> {text}")
         self._answered.clear()
         await say(text)
-        if not await self._answer():
+        if not await self._wait_for_answer():
             return 1
         async with await Store.open_readonly(self._store) as log:
-            (turn,) = await log.newest(1, kinds=["turn_ended"])
+            (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
         if isinstance(turn.fact, TurnEnded) and turn.fact.outcome != "failed":
             return 0
         _say(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
         return 1
 
-    async def _over_console(self, stack: contextlib.AsyncExitStack) -> Say:
+    async def _start_console(self, stack: contextlib.AsyncExitStack) -> Say:
         """The gateway with this terminal as its only channel."""
-        terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._hear(NICK, part.body))
+        terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._print_message(NICK, part.body))
         settings = settings_for(self._env, store=self._store, channel={"platform": "console"})
-        model = await self._model(settings)
-        await self._beside(stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model))
+        model = await self._start_model(settings)
+        await self._run_in_background(
+            stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model)
+        )
 
         async def say(text: str) -> None:
-            await terminal.say(text)
+            await terminal.receive_message(text)
 
         return say
 
-    async def _over_irc(self, stack: contextlib.AsyncExitStack) -> Say:
+    async def _start_irc(self, stack: contextlib.AsyncExitStack) -> Say:
         """A server, the gateway as one of its clients, and the person at the keyboard as another."""
         from gateway.demo_irc import Person, Server  # noqa: PLC0415 - irc is loaded only where it is used
 
@@ -176,13 +178,13 @@ class _Demo:
         _say(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
         channel = {"platform": "irc", "host": "127.0.0.1", "port": server.port, "tls": False, "nick": NICK}
         settings = settings_for(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
-        model = await self._model(settings)
-        await self._beside(stack, app.run(settings, self._stop, model=model))
-        person = Person("you", ROOM, self._hear)
+        model = await self._start_model(settings)
+        await self._run_in_background(stack, app.run(settings, self._stop, model=model))
+        person = Person("you", ROOM, self._print_message)
         listening = asyncio.create_task(person.run(server.port))
         stack.callback(listening.cancel)
         async with asyncio.timeout(30):
-            await person.sees(NICK)
+            await person.wait_until_joined(NICK)
         _say(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
 
         async def say(text: str) -> None:
@@ -190,7 +192,7 @@ class _Demo:
 
         return say
 
-    async def _model(self, settings: Settings) -> Model:
+    async def _start_model(self, settings: Settings) -> Model:
         """The model that answers, made ready; says which one it is."""
         model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
         _say(f"Model: {model.label}.")
@@ -205,12 +207,12 @@ class _Demo:
         await model.start()
         return model
 
-    def _hear(self, nick: str, text: str) -> None:
+    def _print_message(self, nick: str, text: str) -> None:
         _say(f"<{nick}> {text}")
         if nick == NICK:
             self._answered.set()
 
-    async def _beside(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
+    async def _run_in_background(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
         """Run beside us. When the demo ends it is asked to stop, and what it raised comes out."""
         task = asyncio.create_task(work)
 

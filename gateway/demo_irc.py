@@ -81,8 +81,8 @@ class Person:
         """`heard(nick, text)` is called for every line that somebody else says in the room."""
         self.nick = nick
         self.room = room
-        self._heard = heard
-        self._present: dict[str, asyncio.Event] = {}
+        self._on_message = heard
+        self._joined: dict[str, asyncio.Event] = {}
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self, port: int) -> None:
@@ -96,17 +96,17 @@ class Person:
         finally:
             self._writer.close()
 
-    async def sees(self, nick: str) -> None:
+    async def wait_until_joined(self, nick: str) -> None:
         """Return once both this person and `nick` are in the room."""
-        await self._presence(self.nick).wait()
-        await self._presence(nick).wait()
+        await self._joined_event(self.nick).wait()
+        await self._joined_event(nick).wait()
 
     def say(self, text: str) -> None:
         """Say one line in the room."""
         self._write(line("PRIVMSG", self.room, trailing=text))
 
-    def _presence(self, nick: str) -> asyncio.Event:
-        return self._present.setdefault(nick, asyncio.Event())
+    def _joined_event(self, nick: str) -> asyncio.Event:
+        return self._joined.setdefault(nick, asyncio.Event())
 
     def _write(self, *lines: str) -> None:
         assert self._writer is not None
@@ -122,11 +122,11 @@ class Person:
             case "PING":
                 self._write(line("PONG", trailing=received.param(0)))
             case "JOIN" if received.param(0) == self.room:
-                self._presence(received.source.nick).set()
+                self._joined_event(received.source.nick).set()
             case "353":
                 for nick in received.param(-1).split():
-                    self._presence(nick.lstrip("@+")).set()
+                    self._joined_event(nick.lstrip("@+")).set()
             case "PRIVMSG" if received.param(0) == self.room:
-                self._heard(received.source.nick, received.param(1))
+                self._on_message(received.source.nick, received.param(1))
             case _:
                 pass

@@ -55,16 +55,16 @@ class House:
     channels: Mapping[ChannelName, Channel]
     people: People
     bindings: Bindings
-    attend: attention.Policy
+    attention_policy: attention.Policy
     overrides: Overrides
-    life: Life
-    minds: Minds
-    doors: Rooms
+    services: Life
+    agents: Minds
+    room_access: Rooms
     travels: Travels
     runner: Runner
     stats: Stats
     redact: Redact
-    deciding: Deciding
+    approvals: Deciding
     post: Callable[[OutboxPost], None]
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
@@ -73,8 +73,11 @@ class Desks:
     """All of them."""
 
     def __init__(self, house: House) -> None:
-        self._house = house
-        people, later = house.people, Later(house.store, house.clock, house.post, house.life.places.titles.named)
+        self._services = house
+        people, later = (
+            house.people,
+            Later(house.store, house.clock, house.post, house.services.places.titles.add_titles),
+        )
         self._rooms = RoomCommands(
             reader=house.store,
             clock=house.clock,
@@ -83,127 +86,132 @@ class Desks:
             channels=house.channels.keys(),
             travels=house.travels,
             later=later,
-            titles=house.life.places.titles,
+            titles=house.services.places.titles,
         )
-        self._saying = Saying(
+        self._say = Saying(
             reader=house.store,
             who=people.policy,
             bindings=house.bindings,
-            places=house.life.places,
+            places=house.services.places,
             channels=house.channels.keys(),
-            doors=house.doors,
-            forget=house.minds.forget,
+            doors=house.room_access,
+            forget=house.agents.forget_view,
             post=house.post,
             spawn=house.spawn,
-            rooms=self._rooms.places,
-            inside=house.travels.inside,
+            rooms=self._rooms.known_rooms,
+            inside=house.travels.is_inside,
         )
-        self._running = RunningCommands(runner=house.runner, stats=house.stats, live=house.live, later=later)
-        self._remind = RemindCommands(house.life.reminders, house.store, house.life.places)
-        self._notify = NotifyCommands(house.overrides, house.store, house.attend)
-        self._notes = _notes(house, later)
+        self._operations = RunningCommands(runner=house.runner, stats=house.stats, live=house.live, later=later)
+        self._remind = RemindCommands(house.services.reminders, house.store, house.services.places)
+        self._notify = NotifyCommands(house.overrides, house.store, house.attention_policy)
+        self._journal = _notes(house, later)
         self._dmn = DmnCommands(
-            house.minds.loops,
-            house.life.places,
+            house.agents.loops,
+            house.services.places,
             house.clock,
             agent_of=_agent_of(house),
             timezone=lambda: house.live.settings.dmn.timezone,
         )
 
     @property
-    def answers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Mapping[str, Handler]:
         """What answers: by `name` or `name sub`, all of the table."""
-        house, people, store, places = self._house, self._house.people, self._house.store, self._house.life.places
+        house, people, store, places = (
+            self._services,
+            self._services.people,
+            self._services.store,
+            self._services.services.places,
+        )
         persons = Persons(
             roster=people.roster,
             policy=people.policy,
-            linking=people.linking,
-            manners=people.manners,
+            linking=people.account_linker,
+            channel_names=people.channel_style,
             clock=house.clock,
         )
         return {
             **HANDLERS,
             **PeopleCommands(persons).handlers,
-            **SparingCommands(people.limits.over, _agent_of(house)).handlers,
+            **SparingCommands(people.limits.take_or_explain, _agent_of(house)).handlers,
             **self._dmn.handlers,
             **PendingCommands(store, places).handlers,
-            **ThinkingCommands(house.minds.stopping, house.minds.choosing).handlers,
+            **ThinkingCommands(house.agents.turn_stopper, house.agents.model_selector).handlers,
             **ElsewhereCommands(places).handlers,
             **LogCommands(store, house.redact, places).handlers,
             **self._remind.handlers,
             **self._notify.handlers,
-            **self._notes.handlers,
+            **self._journal.handlers,
             **self._rooms.handlers,
-            **self._saying.handlers,
-            **self._running.handlers,
+            **self._say.handlers,
+            **self._operations.handlers,
         }
 
     @property
-    def sources(self) -> Mapping[str, Source]:
+    def suggestion_sources(self) -> Mapping[str, Source]:
         """What may stand in arguments, as `gateway.commands.suggest` has it."""
         return {
-            "who": self._who,
-            "account": self._accounts,
-            "room": self._places,
-            "channel": self._channels,
-            "model switch name": self._models,
-            "approve id": self._waiting,
-            "deny id": self._waiting,
-            "revoke tool": self._granted,
-            "remind cancel id": self._remind.ids,
-            "notify unrule id": self._notify.suggested,
-            "type": self._notify.suggested,
-            "note": self._notes.numbers,
+            "who": self._suggest_people,
+            "account": self._suggest_accounts,
+            "room": self._suggest_rooms,
+            "channel": self._suggest_channels,
+            "model switch name": self._suggest_models,
+            "approve id": self._suggest_waiting_approvals,
+            "deny id": self._suggest_waiting_approvals,
+            "revoke tool": self._suggest_granted_tools,
+            "remind cancel id": self._remind.suggest_ids,
+            "notify unrule id": self._notify.suggest,
+            "type": self._notify.suggest,
+            "note": self._journal.suggest_numbers,
         }
 
-    async def _who(self, typed: CommandTyped) -> list[str]:
+    async def _suggest_people(self, typed: CommandTyped) -> list[str]:
         """Who spoke there lately: names that mean one of them, then ids; then, to admins of all, who has a role."""
-        recent = await heard(self._house.store, typed.at.conversation)
+        recent = await heard(self._services.store, typed.at.conversation)
         names = Counter(sender.name for sender in recent.values())
         named = [name for name, times in names.items() if times == 1]
-        wide = standing(self._house.people.policy, typed.at, typed.sender).everywhere in ADMINS
-        known = [one.person for one in self._house.people.roster.roles] if wide else []
+        wide = standing(self._services.people.policy, typed.at, typed.sender).global_role in ADMINS
+        known = [one.person for one in self._services.people.roster.roles] if wide else []
         return [*named, *recent, *known]
 
-    async def _accounts(self, typed: CommandTyped) -> list[str]:
+    async def _suggest_accounts(self, typed: CommandTyped) -> list[str]:
         own = person(typed.at.channel, typed.sender.id)
-        return sorted(self._house.people.policy.known().links.get(own, ()))
+        return sorted(self._services.people.policy.roster_state().links.get(own, ()))
 
-    async def _places(self, _typed: CommandTyped) -> list[str]:
-        titles = self._house.life.places.titles
-        return [titles.label(place.conversation) for place in await self._rooms.places()]
+    async def _suggest_rooms(self, _typed: CommandTyped) -> list[str]:
+        titles = self._services.services.places.titles
+        return [titles.label(place.conversation) for place in await self._rooms.known_rooms()]
 
-    async def _channels(self, _typed: CommandTyped) -> list[str]:
-        return list(self._house.channels)
+    async def _suggest_channels(self, _typed: CommandTyped) -> list[str]:
+        return list(self._services.channels)
 
-    async def _models(self, _typed: CommandTyped) -> list[str]:
-        return [one.name for one in self._house.minds.choosing.listed()]
+    async def _suggest_models(self, _typed: CommandTyped) -> list[str]:
+        return [one.name for one in self._services.agents.model_selector.list_models()]
 
-    async def _waiting(self, typed: CommandTyped) -> list[str]:
-        return [one.asked.approval for one in self._house.deciding.waiting(self._approver(typed))]
+    async def _suggest_waiting_approvals(self, typed: CommandTyped) -> list[str]:
+        return [one.request.approval for one in self._services.approvals.list_waiting(self._build_approver(typed))]
 
-    async def _granted(self, typed: CommandTyped) -> list[str]:
-        return [one.tool for one in await self._house.deciding.granted(self._approver(typed))]
+    async def _suggest_granted_tools(self, typed: CommandTyped) -> list[str]:
+        return [one.tool for one in await self._services.approvals.list_grants(self._build_approver(typed))]
 
-    def _approver(self, typed: CommandTyped) -> Approver:
-        who = standing(self._house.people.policy, typed.at, typed.sender)
+    def _build_approver(self, typed: CommandTyped) -> Approver:
+        who = standing(self._services.people.policy, typed.at, typed.sender)
         return Approver(
-            at=typed.at, sender=typed.sender.id, role=who.role, direct=typed.direct, everywhere=who.everywhere
+            at=typed.at, sender=typed.sender.id, role=who.role, is_direct=typed.direct, global_role=who.global_role
         )
 
 
 def _notes(house: House, later: Later) -> NotesCommands:
-    life = house.life
+    life = house.services
 
     async def tell(command: Command, cause: Seq, words: str) -> None:
-        await later.tell(command, cause, words, private=True)
+        await later.send(command, cause, words, private=True)
 
     return NotesCommands(
         house.store,
         life.places,
-        life.forgetting,
+        life.forgetter,
         memory=life.memory.read,
-        by_hand=life.notes.by_hand,
+        by_hand=life.journal_store.read_handwritten,
         agent_of=_agent_of(house),
         spawn=house.spawn,
         tell=tell,
@@ -213,4 +221,4 @@ def _notes(house: House, later: Later) -> NotesCommands:
 
 
 def _agent_of(house: House) -> Callable[[Address], str]:
-    return lambda at: house.minds.of(at.conversation).id
+    return lambda at: house.agents.agent_for(at.conversation).id

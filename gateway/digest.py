@@ -34,7 +34,7 @@ CHARS: Final = 12_000
 class Shown:
     """What a digest showed of one room, as that room's own view would have it."""
 
-    told: Told
+    rendered: Told
     upto: Seq
     omitted: int
     reply_to: MessageId | None
@@ -44,7 +44,7 @@ class Shown:
 class Digest:
     """What an inner turn is told as new."""
 
-    heard: str
+    text: str
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
     """Who said each of `covers`."""
@@ -76,76 +76,76 @@ class Digests:
         self._store = store
         self._clock = clock
         self._places = places
-        self._hearing = hearing
-        self._plain = plain
-        self._mine = mine
-        self._busy = busy
-        self._elsewhere = 0
+        self._reader = hearing
+        self._is_small_model = plain
+        self._is_own = mine
+        self._is_busy = busy
+        self._private_count = 0
         """Places that are not public, where something waits: as of the last look."""
-        self.shown: dict[ConversationId, Shown] = {}
+        self.room_digests: dict[ConversationId, Shown] = {}
         """By the newest digest, without what was dealt with since."""
-        self.told: frozenset[ConversationId] = frozenset()
+        self.room_ids: frozenset[ConversationId] = frozenset()
         """The rooms that the newest digest told of."""
 
     def forget(self, conversation: ConversationId) -> None:
         """What the newest digest told of that place does not hold any more."""
-        self.shown.pop(conversation, None)
+        self.room_digests.pop(conversation, None)
 
-    async def left(self) -> int:
+    async def pending_urgency(self) -> int:
         """The highest urgency of what a digest would tell now."""
-        own = dict(await self._store.due(LOW)).get(self._inner, 0)
+        own = dict(await self._store.due_conversations(LOW)).get(self._inner, 0)
         return max([own, *[urgency for _, urgency in await self._pending()]])
 
-    async def gather(self) -> Digest | None:
+    async def build(self) -> Digest | None:
         """What is pending now; None: nothing is."""
         pending = await self._pending()
-        own = await self._store.unread(self._inner, most=OWN_LINES)
-        self.shown = {}
+        own = await self._store.unread_entries(self._inner, most=OWN_LINES)
+        self.room_digests = {}
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         omitted, label = 0, CLEAN
         if own.messages:
-            told, _, label = await self._told(own)
-            parts.append(f"## You\n{told.heard}")
+            told, _, label = await self._render_unread(own)
+            parts.append(f"## You\n{told.text}")
             covers += told.covers
             senders += told.senders
             omitted += own.omitted
         for place, _ in pending:
-            if len(self.shown) == ROOMS or sum(map(len, parts)) > CHARS:
+            if len(self.room_digests) == ROOMS or sum(map(len, parts)) > CHARS:
                 break
-            unread = await self._store.unread(place, most=LINES)
+            unread = await self._store.unread_entries(place, most=LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
                 continue  # a reminder is told where it was asked for
-            shown, whose = await self._shown(unread)
-            if not shown.told.covers:
-                await self._put_away(place, shown.upto)
+            shown, whose = await self._render_room(unread)
+            if not shown.rendered.covers:
+                await self._mark_handled(place, shown.upto)
                 continue
-            self.shown[place] = shown
-            parts.append(f"## {self._places.titles.label(place)}\n{shown.told.heard}")
-            covers += shown.told.covers
-            senders += shown.told.senders
+            self.room_digests[place] = shown
+            parts.append(f"## {self._places.titles.label(place)}\n{shown.rendered.text}")
+            covers += shown.rendered.covers
+            senders += shown.rendered.senders
             omitted += shown.omitted
             label |= whose
-        self.told = frozenset(self.shown)
+        self.room_ids = frozenset(self.room_digests)
         if not parts:
             return None
-        more = len(pending) - len(self.shown)
+        more = len(pending) - len(self.room_digests)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
-        if elsewhere := self._elsewhere:
+        if elsewhere := self._private_count:
             where = f"{elsewhere} places that are not public" if elsewhere > 1 else "a place that is not public"
             parts.append(f"(something waits in {where}; it is looked at there)")
         return Digest(
-            heard="\n\n".join(parts),
+            text="\n\n".join(parts),
             covers=tuple(covers),
             senders=tuple(senders),
             omitted=omitted,
             upto=own.upto,
-            looked=tuple((place, shown.upto) for place, shown in self.shown.items()),
+            looked=tuple((place, shown.upto) for place, shown in self.room_digests.items()),
             label=label,
         )
 
-    async def _put_away(self, place: ConversationId, upto: Seq) -> None:
+    async def _mark_handled(self, place: ConversationId, upto: Seq) -> None:
         """All of it was deleted meanwhile: there is nothing to look at."""
         handled = Handled(turn=TurnId(""), upto=upto)
         await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
@@ -154,23 +154,23 @@ class Digests:
         """Public rooms of this agent with something to look at and nothing urgent, the most urgent first."""
         due = [
             (place, urgency)
-            for place, urgency in await self._store.due(LOW)
-            if urgency < URGENT and not is_inner(place) and self._mine(place) and not self._busy(place)
+            for place, urgency in await self._store.due_conversations(LOW)
+            if urgency < URGENT and not is_inner(place) and self._is_own(place) and not self._is_busy(place)
         ]
-        public = [(place, urgency) for place, urgency in due if await self._places.public(place)]
-        self._elsewhere = len(due) - len(public)
+        public = [(place, urgency) for place, urgency in due if await self._places.is_public(place)]
+        self._private_count = len(due) - len(public)
         return sorted(public, key=lambda one: -one[1])
 
-    async def _shown(self, unread: Unread) -> tuple[Shown, Label]:
-        told, standing, label = await self._told(unread)
+    async def _render_room(self, unread: Unread) -> tuple[Shown, Label]:
+        told, standing, label = await self._render_unread(unread)
         omitted = unread.omitted + len(unread.messages) - len(told.covers)
-        return Shown(told=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), label
+        return Shown(rendered=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), label
 
-    async def _told(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], Label]:
-        standing = await self._hearing.standing(unread)
-        lines = await self._hearing.tell(standing, sees=False)
+    async def _render_unread(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], Label]:
+        standing = await self._reader.read_current(unread)
+        lines = await self._reader.render(standing, sees=False)
         label = reduce(or_, [one.label for one in lines], CLEAN)
-        return tell(lines, omitted=unread.omitted, plain=self._plain()), standing, label
+        return tell(lines, omitted=unread.omitted, plain=self._is_small_model()), standing, label
 
 
 def listed(places: list[Address], titles: Titles) -> str:

@@ -16,7 +16,9 @@ LOOK_BACK: Final = 200
 async def doubtful(reader: Reader, conversation: ConversationId) -> list[Post]:
     """Answers that may not have arrived there and were not repeated since, the oldest first."""
     posts = list[Post]()
-    for stored in reversed(await reader.newest(LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)):
+    for stored in reversed(
+        await reader.newest_entries(LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
+    ):
         fact = stored.fact
         if isinstance(fact, Command) and fact.name == "again" and await _answered(reader, stored):
             break
@@ -34,11 +36,11 @@ async def notice(reader: Reader, post: Post, *, marks_replies: bool) -> Post | N
     """
     if await _answer(reader, post.key) is None:
         return None
-    said = await reader.newest(1, kinds=MESSAGES, conversation=post.to.conversation)
+    said = await reader.newest_entries(1, kinds=MESSAGES, conversation=post.to.conversation)
     direct = bool(said) and isinstance(said[0].fact, Message) and said[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
         return None
-    asked = None if direct else await reader.by_key(f"message:{post.to.conversation}:{post.reply_to}")
+    asked = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
     name = asked.fact.sender.name if asked is not None and isinstance(asked.fact, Message) else ""
     called = f"{name}: " if name and not marks_replies else ""
     how = 'say "again"' if direct else 'say "again" to me'
@@ -58,7 +60,7 @@ async def _answered(reader: Reader, command: Stored) -> bool:
 
 async def _answer(reader: Reader, key: PostKey) -> Post | None:
     """The post, if it is what a turn said, or what `again` repeated. The machine's own words are in no doubt."""
-    queued = await reader.by_key(f"post:{key}")
+    queued = await reader.entry_by_key(f"post:{key}")
     if queued is None or queued.cause is None or not isinstance(queued.fact, Queued):
         return None
     cause = await reader.entry(queued.cause)

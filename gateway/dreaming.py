@@ -59,7 +59,7 @@ class _NoHands:
         return self._tools.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", error=True)
+        return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", is_error=True)
 
 
 class Dreaming:
@@ -75,7 +75,7 @@ class Dreaming:
         """`propose` tells owners of an agent's notes that wait for their word. None: nobody is told."""
         self._propose = propose
         self._store = store
-        self._notes = notes
+        self._journal = notes
         self._memory = memory
 
     async def dream(
@@ -98,44 +98,46 @@ class Dreaming:
         if not memory_chars:
             return Dream(outcome="unchanged", reason="dmn.memory_chars is 0")
         try:
-            await self._memory.settle(agent)
+            await self._memory.finish_write(agent)
             before = await self._memory.read(agent)
         except OSError as error:
             return Dream(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
         last = await newest_dream(self._store, agent)
         if last is not None:
-            self._notes.dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
+            self._journal.mark_dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
         found = await material(
             self._store, agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before)
         )
-        if found.waiting and self._propose is not None:
-            await self._propose(agent, found.waiting)
+        if found.pending and self._propose is not None:
+            await self._propose(agent, found.pending)
         if not found.notes:
-            return await self._nothing(agent, before, found)
+            return await self._skip(agent, before, found)
         asking = _Asking(model, _NoHands(tools), agent, afford, progress or Progress())
-        after, done = await asking.text(replace(brief, heard=prompt(before, found.notes, memory_chars)), memory_chars)
+        after, done = await asking.request_text(
+            replace(brief, input_text=prompt(before, found.notes, memory_chars)), memory_chars
+        )
         if not after:
             return _of(done, "failed", reason=done.reason or "the model wrote nothing")
-        return await self._keep(agent, before, after, found.upto, done)
+        return await self._save(agent, before, after, found.upto, done)
 
-    async def _nothing(self, agent: str, before: str, found: Material) -> Dream:
+    async def _skip(self, agent: str, before: str, found: Material) -> Dream:
         """There is nothing to ask a model for. What owners were told of they are not told again."""
-        if found.waiting:
+        if found.pending:
             try:
                 await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=REASON)
             except OSError as error:
                 return Dream(outcome="failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
-            self._notes.dreamt(agent, found.upto)
+            self._journal.mark_dreamt(agent, found.upto)
         return Dream(outcome="unchanged", reason="nothing was written down since the last dream that may change it")
 
-    async def _keep(self, agent: str, before: str, after: str, upto: Seq, done: Outcome) -> Dream:
+    async def _save(self, agent: str, before: str, after: str, upto: Seq, done: Outcome) -> Dream:
         try:
             same = await self._memory.rewrite(agent, before=before, after=f"{after}\n", upto=upto, reason=REASON)
         except OSError as error:
             return _of(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
         if not same:
             return _of(done, "failed", reason="MEMORY.md was changed meanwhile: the next dream begins with that")
-        self._notes.dreamt(agent, upto)
+        self._journal.mark_dreamt(agent, upto)
         changed = diff(before, f"{after}\n")
         return _of(done, "dreamt" if changed else "unchanged", changed=changed)
 
@@ -175,15 +177,15 @@ class _Asking:
     afford: Callable[[Request], bool]
     progress: Progress
 
-    async def text(self, brief: Brief, most: int) -> tuple[str, Outcome]:
+    async def request_text(self, brief: Brief, most: int) -> tuple[str, Outcome]:
         """The file's new text, and what it cost. Empty: there is none, and the outcome says why."""
         most -= 1  # the line end at the file's
         done = await self._ask(brief)
         text = cleaned(done.text) if done.outcome == "replied" else ""
         if len(text) <= most:
             return text, done
-        first = Exchange(heard=brief.heard, reply=done.text)
-        again = replace(brief, history=(*brief.history, first), heard=_AGAIN.format(len(text), most))
+        first = Exchange(input_text=brief.input_text, reply=done.text)
+        again = replace(brief, history=(*brief.history, first), input_text=_AGAIN.format(len(text), most))
         done = await self._ask(again)
         shorter = cleaned(done.text) if done.outcome == "replied" else ""
         return cut(shorter or text, most), done
@@ -200,8 +202,8 @@ class _Asking:
                 progress=self.progress,
             )
         except (TooLong, Malformed) as error:
-            self.progress.lost(error.accounts)
-            return self.progress.ended(Outcome(outcome="failed", reason=error.reason))
+            self.progress.record_lost(error.accounts)
+            return self.progress.finish(Outcome(outcome="failed", reason=error.reason))
 
 
 def _room(brief: Brief, model: Model, before: str) -> int:

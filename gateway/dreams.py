@@ -45,54 +45,54 @@ class Dreams:
         self._store = store
         self._clock = clock
         self._model = model
-        self._dreaming = dreaming
-        self._briefing = briefing
-        self._hands = hands
+        self._dreamer = dreaming
+        self._prompt_context = briefing
+        self._tools_for = hands
         self._memory_chars = memory_chars
-        self._afford = afford
-        self._answered = answered
-        self._finished = finished
-        self._forget = forget
+        self._can_afford = afford
+        self._on_answered = answered
+        self._on_finished = finished
+        self._forget_view = forget
 
-    async def take(self, place: Address, lane: Lane) -> Report:
+    async def run(self, place: Address, lane: Lane) -> Report:
         """Dream. Interrupted, nothing is changed, or all is: see `Dreaming.dream`."""
         turn = TurnId(new_id(self._clock.now()))
-        setting = await self._briefing.setting(place, _NOTHING, ())
+        setting = await self._prompt_context.build(place, _NOTHING, ())
         brief = Brief(
             persona=setting.persona,
             binding=setting.binding,
             card=setting.card,
             history=(),
-            heard="",
+            input_text="",
             conversation=place.conversation,
         )
         sight = Sight(scope=PUBLIC)
-        tools = self._hands(Whereabouts(turn=turn, agent=self._agent, at=place, sight=sight, autonomous=True))
+        tools = self._tools_for(Whereabouts(turn=turn, agent=self._agent, at=place, visibility=sight, autonomous=True))
         progress = Progress()
-        dream = self._dreaming.dream(
+        dream = self._dreamer.dream(
             brief,
             self._model,
             tools,
             agent=self._agent,
             memory_chars=self._memory_chars,
-            afford=self._afford,
+            afford=self._can_afford,
             progress=progress,
         )
         try:
             came = await lane.run(dream)
         except Interrupted:
-            return await self._interrupted(turn, place, progress.done)
-        await self._write(turn, place, came)
+            return await self._record_interrupted(turn, place, progress.current)
+        await self._record(turn, place, came)
         for account in came.accounts:
-            self._answered(self._agent, account)
+            self._on_answered(self._agent, account)
         return Report(
-            failed=came.outcome == "failed",
-            yielded=True,
+            has_failed=came.outcome == "failed",
+            has_yielded=True,
             autonomous=True,
             cost_usd=sum(account.cost_usd or 0.0 for account in came.accounts),
         )
 
-    async def _interrupted(self, turn: TurnId, place: Address, done: Outcome) -> Report:
+    async def _record_interrupted(self, turn: TurnId, place: Address, done: Outcome) -> Report:
         """What was asked until then is paid for. It owes no turn, so it does not stand there as one that does."""
         if done.requests:
             spent = Dream(
@@ -103,13 +103,13 @@ class Dreams:
                 usage=done.usage,
                 model=done.model,
             )
-            await self._write(turn, place, spent)
+            await self._record(turn, place, spent)
             for account in done.accounts:
-                self._answered(self._agent, account)
+                self._on_answered(self._agent, account)
         cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
-        return Report(interrupted=True, autonomous=True, cost_usd=cost_usd)
+        return Report(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 
-    async def _write(self, turn: TurnId, place: Address, came: Dream) -> None:
+    async def _record(self, turn: TurnId, place: Address, came: Dream) -> None:
         if not came.requests and came.outcome != "failed":  # there was nothing to dream of
             return
         now, failed = self._clock.now(), came.outcome == "failed"
@@ -131,9 +131,9 @@ class Dreams:
             cause="dream",
         )
         await self._store.append([Entry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
-        self._forget(place.conversation)
+        self._forget_view(place.conversation)
         changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in came.diff.splitlines() if line)
         text = came.reason if failed else f"MEMORY.md has changed in {changed} lines"
-        await self._finished(
+        await self._on_finished(
             Finished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
         )

@@ -43,7 +43,7 @@ class Writing:
         self._agent_id = agent_id
         self._redact = redact or Redactor()
 
-    def record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
+    def build_record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
         """How the turn ended, with what it says to whoever waits for an answer."""
         text, basis = self._redact(outcome.text), dealt.basis
         if outcome.outcome == "failed":
@@ -51,9 +51,9 @@ class Writing:
             text = FAILURES[outcome.cause] if _awaited(begun, dealt) else ""
         return TurnEnded(
             turn=begun.turn,
-            covers=dealt.told.covers,
+            covers=dealt.rendered.covers,
             omitted=dealt.omitted,
-            heard=dealt.told.heard,
+            heard=dealt.rendered.text,
             upto=dealt.upto,
             outcome=outcome.outcome,
             text=text,
@@ -63,10 +63,10 @@ class Writing:
             usage=outcome.usage,
             requests=outcome.requests,
             autonomous=begun.autonomous,
-            media=dealt.told.media,
+            media=dealt.rendered.media,
             accounts=outcome.accounts,
             agent=self._agent_id,
-            senders=dealt.told.senders,
+            senders=dealt.rendered.senders,
             steps=outcome.steps,
             cause=begun.cause,
             continued=begun.continuing,
@@ -83,7 +83,7 @@ class Writing:
 
     async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:
         """The turn and its post: where the turn stands, its record, and what the outbox is to deliver."""
-        now, place, ended = self._clock.now(), begun.place, self.record(begun, outcome, dealt)
+        now, place, ended = self._clock.now(), begun.place, self.build_record(begun, outcome, dealt)
         record = Entry(
             fact=ended,
             at=now,
@@ -91,10 +91,10 @@ class Writing:
             key=f"turn:{ended.turn}",
             cause=dealt.upto or None,
         )
-        if not ended.text or begun.inner:  # what is said there is said to nobody
+        if not ended.text or begun.is_inner:  # what is said there is said to nobody
             (written,) = await self._store.append([record])
             return written.seq, ended, None
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(dealt.standing))
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(dealt.messages))
         queued = Entry(
             fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
@@ -104,4 +104,4 @@ class Writing:
 
 def _awaited(begun: Begun, dealt: Dealt) -> bool:
     """Whether somebody waits for an answer: nobody else is told that there is none."""
-    return not begun.inner and (begun.cause in ("addressed", "alarm") or dealt.addressed)
+    return not begun.is_inner and (begun.cause in ("addressed", "alarm") or dealt.is_addressed)

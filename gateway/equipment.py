@@ -42,14 +42,14 @@ RECALLED = 1_000
 class Equipment:
     """Everything that is shared by the agents' minds."""
 
-    thinkers: Thinkers
+    pool: Thinkers
     workspaces: WorkspaceCache
     live: Live
     keep_warm: KeepWarm
 
-    def thinker(self, agent: str, name: str) -> Thinker:
+    def agent_model(self, agent: str, name: str) -> Thinker:
         """What an agent thinks with under this key of `llm.models`, as the settings say by now. Hold it to use it."""
-        return self.thinkers.of(agent, name)
+        return self.pool.get(agent, name)
 
     @property
     def prices(self) -> Prices:
@@ -57,19 +57,19 @@ class Equipment:
         return self.live.prices
 
     @property
-    def keepers(self) -> Sequence[Keeper]:
+    def caching_models(self) -> Sequence[Keeper]:
         """Of all models that there are."""
-        return self.thinkers.keepers
+        return self.pool.caching_models
 
-    async def recall(self, reader: Reader) -> None:
+    async def restore_cadences(self, reader: Reader) -> None:
         """Learn from the log how often each conversation is asked in, as it was known before a restart."""
         habits: dict[str, Cadence] = {}
-        for one in await reader.newest(RECALLED, kinds=["turn_ended"]):
+        for one in await reader.newest_entries(RECALLED, kinds=["turn_ended"]):
             if isinstance(one.fact, TurnEnded) and one.fact.requests and one.conversation is not None:
-                habits.setdefault(one.fact.agent, Cadence()).asked(one.conversation, one.at.timestamp())
-        for keeper in self.keepers:
+                habits.setdefault(one.fact.agent, Cadence()).observe_request(one.conversation, one.at.timestamp())
+        for keeper in self.caching_models:
             for agent, cadence in habits.items():
-                keeper.restore(agent, Cadence.restore(cadence.state()))
+                keeper.restore_cadence(agent, Cadence.restore(cadence.dump()))
 
 
 @contextlib.asynccontextmanager
@@ -85,10 +85,10 @@ async def equip(live: Live, clock: Clock, *, model: Model | None) -> AsyncIterat
     around = _Around(clock, live, counting, warmer)
     live.prices  # noqa: B018 - read now, so that a broken table ends the start
     endings = Endings()
-    thinkers = Thinkers(live.settings, clock, around, instead=model, gone=around.gone, endings=endings)
-    live.hear(_Taking(live, thinkers, workspaces, counting, endings))
+    thinkers = Thinkers(live.settings, clock, around, instead=model, gone=around.forget_model, endings=endings)
+    live.add_listener(_Taking(live, thinkers, workspaces, counting, endings))
     try:
-        yield Equipment(thinkers=thinkers, workspaces=workspaces, live=live, keep_warm=warmer)
+        yield Equipment(pool=thinkers, workspaces=workspaces, live=live, keep_warm=warmer)
     finally:
         await thinkers.aclose()
         await workspaces.aclose()
@@ -103,22 +103,22 @@ class _Taking:
         self, live: Live, thinkers: Thinkers, workspaces: WorkspaceCache, counting: Counting, endings: Endings
     ) -> None:
         self._live = live
-        self._thinkers = thinkers
+        self._pool = thinkers
         self._workspaces = workspaces
-        self._counting = counting
-        self._endings = endings
+        self._counters = counting
+        self._closing = endings
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        put_thinkers, said = self._thinkers.prepare(new), new.llm.context_optimization.workspace_cache
+        put_thinkers, said = self._pool.prepare(new), new.llm.context_optimization.workspace_cache
 
         def put() -> None:
             put_thinkers()
-            for keeper in self._thinkers.keepers:
-                price = self._live.prices.of(keeper.dialect.model, provider=keeper.dialect.provider)
+            for keeper in self._pool.caching_models:
+                price = self._live.prices.find(keeper.dialect.model, provider=keeper.dialect.provider)
                 keeper.dialect = replace(keeper.dialect, price=price)
-            self._workspaces.become(watch_debounce_ms=said.watch_debounce_ms, max_age_seconds=said.max_age_seconds)
-            for endpoint in self._counting.unused(new.llm.providers):
-                self._endings.begin(endpoint.aclose())
+            self._workspaces.reconfigure(watch_debounce_ms=said.watch_debounce_ms, max_age_seconds=said.max_age_seconds)
+            for endpoint in self._counters.take_unused(new.llm.providers):
+                self._closing.start(endpoint.aclose())
 
         return put
 
@@ -129,19 +129,19 @@ class _Around:
     def __init__(self, clock: Clock, live: Live, counting: Counting, warmer: KeepWarm) -> None:
         self._clock = clock
         self._live = live
-        self._counting = counting
+        self._counters = counting
         self._warmer = warmer
 
-    def gone(self, model: Model) -> None:
+    def forget_model(self, model: Model) -> None:
         """Nobody thinks with it any more."""
         if isinstance(model, Keeper):
-            self._warmer.forget(model)
+            self._warmer.forget_model(model)
 
     def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
         if isinstance(provider, ScriptedConfig):
             return model
         name = config.name or provider.kind
-        price = self._live.prices.of(name, provider=provider.kind)
+        price = self._live.prices.find(name, provider=provider.kind)
         if not price.known:
             logger.warning("%s is not in prices.yaml: cost and caching are taken from `default` there", name)
         caching = "marks" if takes_marks(config, provider) else _CACHING.get(provider.kind, "none")
@@ -150,14 +150,16 @@ class _Around:
             model,
             dialect,
             clock=self._clock,
-            gauge=self._counting.gauge(name, config, provider),
+            gauge=self._counters.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
-            rests=self._warmer.rests if isinstance(provider, AnthropicConfig) else None,
+            rests=self._warmer.on_idle if isinstance(provider, AnthropicConfig) else None,
         )
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> Policy:
         said = self._live.optimization.prompt_cache
-        if not self._live.switches(agent_id).prompt_cache:
+        if not self._live.enabled_optimizations(agent_id).prompt_cache:
             return Policy(kind="off")
         long = said.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(said.long_ttl_providers)
-        return Policy(kind=said.policy, long=long, short="1h" if said.short_ttl >= LIFETIME_S["1h"] else "5m")
+        return Policy(
+            kind=said.policy, allows_hour=long, short_lifetime="1h" if said.short_ttl >= LIFETIME_S["1h"] else "5m"
+        )

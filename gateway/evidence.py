@@ -22,16 +22,16 @@ from gateway.store import Entry, Store
 class Shelf:
     """Where one turn keeps what it does not tell: an `agent.telling.Keeping`."""
 
-    evidences: "Evidences"
+    store: "Evidences"
     turn: TurnId
     conversation: ConversationId
     budget_tokens: int
-    most_tokens: int
-    cut: Callable[[], None]
+    max_result_tokens: int
+    record_cut: Callable[[], None]
 
     async def keep(self, call: ToolCall, result: ToolResult) -> Source:
         """Make it durable. Raises StoreError."""
-        return await self.evidences.keep(self.turn, self.conversation, call, result)
+        return await self.store.keep(self.turn, self.conversation, call, result)
 
 
 class Evidences:
@@ -42,7 +42,7 @@ class Evidences:
         self._clock = clock
         self._handles = Handles(store, places)
 
-    def shelf(
+    def for_turn(
         self,
         turn: TurnId,
         conversation: ConversationId,
@@ -52,12 +52,12 @@ class Evidences:
     ) -> Shelf:
         """For one turn. `usable_tokens`: of the model's window. `cut`: as of `agent.telling.Keeping`."""
         return Shelf(
-            evidences=self,
+            store=self,
             turn=turn,
             conversation=conversation,
             budget_tokens=said.folds.active_evidence_tokens,
-            most_tokens=int(usable_tokens * said.compaction.tool_result_max_pct),
-            cut=cut,
+            max_result_tokens=int(usable_tokens * said.compaction.tool_result_max_pct),
+            record_cut=cut,
         )
 
     async def keep(self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult) -> Source:
@@ -77,7 +77,7 @@ class Evidences:
         (written,) = await self._store.append(
             [Entry(fact=fact, at=self._clock.now(), conversation=conversation, key=key)]
         )
-        if written.fresh:
+        if written.is_new:
             return written.seq
         before = await self._store.entry(written.seq)
         same = before is not None and (before.conversation, before.fact) == (conversation, fact)
@@ -86,7 +86,7 @@ class Evidences:
     async def fetch(self, asked: FetchEvidence, where: Whereabouts) -> Given:
         """Carry out `fetch_evidence`: one line of ours, then the text exactly. Raises Refused and StoreError."""
         it = await self.find(asked.handle, where)
-        label = await self._label(it.source.handle, where)
+        label = await self._label_of(it.source.handle, where)
         source, end = it.source, min(asked.offset + asked.limit, it.source.chars)
         if asked.offset >= source.chars > 0:
             raise Refused(f"{source.handle} has {source.chars} characters: offset must be less.")
@@ -100,26 +100,26 @@ class Evidences:
             text=head + it.text[asked.offset : end],
             kind=source.kind,
             origin=source.origin,
-            part=Excerpt(source=source, shift=asked.offset - len(head)),
-            untrusted=True,
-            foreign=bool(label.foreign),
+            excerpt=Excerpt(source=source, offset=asked.offset - len(head)),
+            is_untrusted=True,
+            is_foreign=bool(label.foreign),
             role=label.role,
         )
 
-    async def _label(self, handle: str, where: Whereabouts) -> Label:
+    async def _label_of(self, handle: str, where: Whereabouts) -> Label:
         """Of what a tool brought: that of its turn. What else is opened may be anybody's words."""
         entry = await self._store.entry(int(handle[1:].partition(".")[0])) if handle[:1] in ("e", "t") else None
         fact = entry.fact if entry is not None else None
         if isinstance(fact, Evidence):
             if fact.turn == where.turn:  # its requests hold a part of it already
                 return CLEAN
-            ended = await self._store.by_key(f"turn:{fact.turn}")
+            ended = await self._store.entry_by_key(f"turn:{fact.turn}")
             fact = ended.fact if ended is not None else None
         return await label_of(self._store, fact) if isinstance(fact, TurnEnded) else Label(ANYBODY, FETCH_EVIDENCE.name)
 
     async def find(self, handle: str, where: Whereabouts) -> Found:
         """As `Handles.find`, for a turn."""
-        return await self._handles.find(handle, where.sight, where.at.conversation)
+        return await self._handles.find(handle, where.visibility, where.at.conversation)
 
 
 def _asked(call: ToolCall) -> str:

@@ -56,7 +56,7 @@ class Exchanges:
         """None: not remembered."""
         return self._counts.get(conversation)
 
-    def keep(self, conversation: ConversationId, exchanges: int) -> None:
+    def put(self, conversation: ConversationId, exchanges: int) -> None:
         """Remember."""
         self._counts[conversation] = exchanges
         self._counts.move_to_end(conversation)
@@ -100,10 +100,10 @@ CALM_S: Final = 3_600.0
 class Pause(NamedTuple):
     """Somebody is not answered for a while."""
 
-    left_s: float
-    begins: bool
+    remaining_s: float
+    is_new: bool
     """It was found out just now."""
-    first: bool
+    is_first: bool
     """For the first time since they were calm, and nobody else was told so there in that time."""
 
 
@@ -111,14 +111,14 @@ class Pause(NamedTuple):
 class _Talk:
     """Between us and one sender in one conversation. Times are monotonic, in seconds."""
 
-    rounds: int = 0
+    score: int = 0
     """What their last answers in a row count that no person would give so."""
-    said: tuple[str, ...] = ()
+    recent_texts: tuple[str, ...] = ()
     """What they said last, the newest at the end."""
-    said_s: float = -inf
-    paused: int = 0
+    last_said_s: float = -inf
+    pause_count: int = 0
     """How often they were found out."""
-    until_s: float = -inf
+    paused_until_s: float = -inf
     """Not answered until then."""
 
 
@@ -126,24 +126,24 @@ class Loops:
     """Finds senders that answer each of our lines as no person does: by rhythm, and by what both sides say."""
 
     def __init__(self) -> None:
-        self._ours: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
+        self._own_posts: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
         """When we last said something there, and what."""
         self._talks: OrderedDict[tuple[ConversationId, str], _Talk] = OrderedDict()
-        self._told: OrderedDict[ConversationId, float] = OrderedDict()
+        self._notified: OrderedDict[ConversationId, float] = OrderedDict()
         """When somebody was first told there that they are not answered: a crowd is told once."""
 
-    def say(self, conversation: ConversationId, text: str) -> None:
+    def record_post(self, conversation: ConversationId, text: str) -> None:
         """We are about to say that there."""
-        at_s, _ = self._ours.pop(conversation, (-inf, ""))
-        self._ours[conversation] = at_s, text[:COMPARED_CHARS]
-        if len(self._ours) > CONVERSATIONS:
-            self._ours.popitem(last=False)
+        at_s, _ = self._own_posts.pop(conversation, (-inf, ""))
+        self._own_posts[conversation] = at_s, text[:COMPARED_CHARS]
+        if len(self._own_posts) > CONVERSATIONS:
+            self._own_posts.popitem(last=False)
 
-    def shown(self, conversation: ConversationId, now_s: float) -> None:
+    def record_sending(self, conversation: ConversationId, now_s: float) -> None:
         """The beginning of it is handed to the platform."""
-        self._ours[conversation] = now_s, self._ours.get(conversation, (-inf, ""))[1]
+        self._own_posts[conversation] = now_s, self._own_posts.get(conversation, (-inf, ""))[1]
 
-    def theirs(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> Pause | None:
+    def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> Pause | None:
         """They say something that would be answered. Not None: it is not to be.
 
         A round is our line and then theirs. What they say without a line of ours in between belongs to the same round.
@@ -152,36 +152,36 @@ class Loops:
         self._talks[conversation, sender] = talk
         if len(self._talks) > CONVERSATIONS:
             self._talks.popitem(last=False)
-        if now_s < talk.until_s:
-            return Pause(talk.until_s - now_s, begins=False, first=False)
-        if now_s - max(talk.said_s, talk.until_s) > CALM_S:
-            talk.paused = 0
-        ours_s, ours = self._ours.get(conversation, (-inf, ""))
-        if ours_s > talk.said_s:  # else it is more of what they said before
+        if now_s < talk.paused_until_s:
+            return Pause(talk.paused_until_s - now_s, is_new=False, is_first=False)
+        if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
+            talk.pause_count = 0
+        ours_s, ours = self._own_posts.get(conversation, (-inf, ""))
+        if ours_s > talk.last_said_s:  # else it is more of what they said before
             counts = _like_a_program(talk, text, now_s - ours_s, now_s, ours)
-            talk.rounds = talk.rounds + counts if counts else 0
-        talk.said, talk.said_s = (*talk.said, _plain(text))[-REMEMBERED:], now_s
-        if talk.rounds < (AGAIN if talk.paused else START):
+            talk.score = talk.score + counts if counts else 0
+        talk.recent_texts, talk.last_said_s = (*talk.recent_texts, _plain(text))[-REMEMBERED:], now_s
+        if talk.score < (AGAIN if talk.pause_count else START):
             return None
-        pause_s = min(FIRST_PAUSE_S * 2.0**talk.paused, LONGEST_PAUSE_S)
-        talk.rounds, talk.paused, talk.until_s = 0, talk.paused + 1, now_s + pause_s
-        first = talk.paused == 1 and now_s - self._told.get(conversation, -inf) > CALM_S
+        pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
+        talk.score, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
+        first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
         if first:
-            self._told.pop(conversation, None)
-            self._told[conversation] = now_s
-            if len(self._told) > CONVERSATIONS:
-                self._told.popitem(last=False)
-        return Pause(pause_s, begins=True, first=first)
+            self._notified.pop(conversation, None)
+            self._notified[conversation] = now_s
+            if len(self._notified) > CONVERSATIONS:
+                self._notified.popitem(last=False)
+        return Pause(pause_s, is_new=True, is_first=first)
 
 
 def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: str) -> int:
     """What this round counts. 0: a person may have read our line and written this. `after_s`: after our line."""
-    said, before = _plain(text), (*talk.said, _plain(ours))
+    said, before = _plain(text), (*talk.recent_texts, _plain(ours))
     if said in before and after_s <= SECONDS_S:
         return REPEATED if after_s <= AT_ONCE_S else PERHAPS_REPEATED
     if after_s <= AT_ONCE_S and any(_alike(said, one) for one in before[-2:]):
         return ALIKE
-    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.said_s, 0.001) > PACE_CHARS_S
+    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > PACE_CHARS_S
     return FAST if typed or after_s <= REACTION_S else 0
 
 

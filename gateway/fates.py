@@ -64,14 +64,14 @@ _OUTCOMES = {
 class _Unread:
     seq: Seq
     conversation: ConversationId
-    due: bool
-    looked_at: bool = False
+    is_due: bool
+    was_looked_at: bool = False
 
     @property
-    def fate(self) -> Fate:
-        if not self.due:
+    def outcome(self) -> Fate:
+        if not self.is_due:
             return Fate.OVERHEARD
-        return Fate.LOOKED_AT if self.looked_at else Fate.WAITING
+        return Fate.LOOKED_AT if self.was_looked_at else Fate.WAITING
 
 
 class Fates:
@@ -81,31 +81,31 @@ class Fates:
         self._commands: set[Seq] = set()
         """Not judged yet: their judgements come with the same append."""
         self._unread: dict[Seq, _Unread] = {}
-        self._places: dict[ConversationId, dict[Seq, _Unread]] = {}
-        self._heard: dict[ConversationId, list[Seq]] = {}
+        self._by_conversation: dict[ConversationId, dict[Seq, _Unread]] = {}
+        self._interrupted: dict[ConversationId, list[Seq]] = {}
         """Due, and heard by a turn that was interrupted."""
 
-    def take(self, entry: Stored) -> list[tuple[Seq, Fate]]:
+    def add(self, entry: Stored) -> list[tuple[Seq, Fate]]:
         """The events whose fate this entry, the next one of the log, seals. Each event is named once."""
         match entry.fact:
             case Command():
                 self._commands.add(entry.seq)
             case Judged() if entry.cause is not None:
-                return self._judged(entry.fact, entry.cause, entry.conversation)
+                return self._add_judgement(entry.fact, entry.cause, entry.conversation)
             case TurnEnded() if entry.conversation is not None:
-                return list(self._ended(entry.fact, entry.conversation))
+                return list(self._add_turn_end(entry.fact, entry.conversation))
             case Handled() if entry.conversation is not None:
-                return [(one.seq, Fate.HANDLED) for one in self._read(entry.conversation, entry.fact.upto)]
+                return [(one.seq, Fate.HANDLED) for one in self._pop_read(entry.conversation, entry.fact.upto)]
             case _:
                 pass
         return []
 
-    def open(self) -> Iterator[tuple[Seq, Fate]]:
+    def open_outcomes(self) -> Iterator[tuple[Seq, Fate]]:
         """The events that have been judged and whose fate is not sealed, with the one that they have until then."""
-        yield from ((seq, one.fate) for seq, one in self._unread.items())
-        yield from ((seq, Fate.INTERRUPTED) for heard in self._heard.values() for seq in heard)
+        yield from ((seq, one.outcome) for seq, one in self._unread.items())
+        yield from ((seq, Fate.INTERRUPTED) for heard in self._interrupted.values() for seq in heard)
 
-    def _judged(self, judged: Judged, event: Seq, conversation: ConversationId | None) -> list[tuple[Seq, Fate]]:
+    def _add_judgement(self, judged: Judged, event: Seq, conversation: ConversationId | None) -> list[tuple[Seq, Fate]]:
         command = event in self._commands
         self._commands.discard(event)
         if judged.fate == "refused":
@@ -114,38 +114,38 @@ class Fates:
             return [(event, Fate.COMMAND if command else Fate.NOTED)]
         one = _Unread(event, conversation, judged.fate == "due")
         self._unread[event] = one
-        self._places.setdefault(conversation, {})[event] = one
+        self._by_conversation.setdefault(conversation, {})[event] = one
         return []
 
-    def _ended(self, turn: TurnEnded, conversation: ConversationId) -> Iterator[tuple[Seq, Fate]]:
+    def _add_turn_end(self, turn: TurnEnded, conversation: ConversationId) -> Iterator[tuple[Seq, Fate]]:
         outcome = _OUTCOMES[turn.outcome]
         if outcome is Fate.ANSWERED and is_inner(conversation):
             outcome = Fate.TAKEN_UP
         elif outcome is Fate.ANSWERED and turn.within is not None:
             outcome = Fate.ANSWERED_ELSEWHERE
         if outcome is not Fate.INTERRUPTED and (turn.within is None or turn.covers):
-            yield from ((seq, outcome) for seq in self._heard.pop(conversation, ()))
+            yield from ((seq, outcome) for seq in self._interrupted.pop(conversation, ()))
         shown = frozenset(turn.covers)
-        for one in self._read(conversation, turn.upto):
+        for one in self._pop_read(conversation, turn.upto):
             if one.seq not in shown:
                 yield one.seq, Fate.COUNTED
-            elif not one.due or one.looked_at:
+            elif not one.is_due or one.was_looked_at:
                 yield one.seq, Fate.CONTEXT
             elif outcome is Fate.INTERRUPTED:
-                self._heard.setdefault(conversation, []).append(one.seq)
+                self._interrupted.setdefault(conversation, []).append(one.seq)
             else:
                 yield one.seq, outcome
         for place, upto in turn.looked:
-            for one in self._places.get(place, {}).values():
-                one.looked_at |= one.seq <= upto
+            for one in self._by_conversation.get(place, {}).values():
+                one.was_looked_at |= one.seq <= upto
 
-    def _read(self, conversation: ConversationId, upto: Seq) -> list[_Unread]:
-        there = self._places.get(conversation, {})
+    def _pop_read(self, conversation: ConversationId, upto: Seq) -> list[_Unread]:
+        there = self._by_conversation.get(conversation, {})
         read = [one for one in there.values() if one.seq <= upto]
         for one in read:
             del there[one.seq], self._unread[one.seq]
         if not there:
-            self._places.pop(conversation, None)
+            self._by_conversation.pop(conversation, None)
         return read
 
 
@@ -153,6 +153,6 @@ def fates(entries: Iterable[Stored]) -> dict[Seq, Fate]:
     """What became of each event that was judged. `entries`: the log, or what of it concerns some, oldest first."""
     told, found = Fates(), dict[Seq, Fate]()
     for entry in entries:
-        found.update(told.take(entry))
-    found.update(told.open())
+        found.update(told.add(entry))
+    found.update(told.open_outcomes())
     return found

@@ -16,12 +16,12 @@ from gateway.records import MediaRef, Seq
 class Told:
     """What the model is told as new."""
 
-    heard: str = ""
+    text: str = ""
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
     """Who said each of `covers`."""
     media: tuple[MediaRef, ...] = ()
-    more: bool = False
+    has_more: bool = False
     """What was said to the agent behind the last of `covers` did not fit: it is for another turn."""
 
 
@@ -30,9 +30,9 @@ def pick(lines: Sequence[Heard], *, omitted: int, budget: int, plain: bool) -> T
 
     `budget`: tokens for them and what is in view. `omitted`: unread lines that are not among `lines`.
     """
-    chosen, more = view.choose([_tokens(one) for one in lines], [one.line.addressed for one in lines], budget)
+    chosen, more = view.choose([_tokens(one) for one in lines], [one.line.is_addressed for one in lines], budget)
     left_out = len(lines) - len(chosen)
-    return replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), more=more)
+    return replace(tell([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), has_more=more)
 
 
 def pictured(seen: View, told: Told) -> int:
@@ -49,7 +49,7 @@ def pictured(seen: View, told: Told) -> int:
 def tell(lines: Sequence[Heard], *, omitted: int, plain: bool) -> Told:
     """All of these lines, with their images."""
     return Told(
-        heard=hear([one.line for one in lines], omitted=omitted, plain=plain),
+        text=hear([one.line for one in lines], omitted=omitted, plain=plain),
         covers=tuple(one.seq for one in lines),
         senders=tuple(one.sender for one in lines),
         media=tuple(ref for one in lines for ref in one.images),

@@ -37,15 +37,15 @@ class Wanted:
     """What an adapter is made of. Equal: it may stay."""
 
     config: ChannelConfig
-    ranked: frozenset[str]
+    ranked_rooms: frozenset[str]
     """As `adapters.ranked_rooms`."""
 
 
 @dataclass(slots=True)
 class _Berth:
-    made: Wanted
+    spec: Wanted
     """What it was made of."""
-    shut: bool = False
+    is_shut: bool = False
     """It is not heard any more, so it must be made anew even if it is wanted again as it was."""
 
 
@@ -75,112 +75,116 @@ class Fleet:
         self._settings, self._channels, self._runner = settings, channels, runner
         self._make, self._cursor = make, cursor
         self._came, self._went, self._failed, self._adapted = came, went, failed, adapted
-        self._wanted = wanted(settings)
-        self._there = {name: _Berth(one) for name, one in self._wanted.items()}
-        self._tended: set[ChannelName] = set()
-        self._moved = asyncio.Event()
+        self._specs = wanted(settings)
+        self._running = {name: _Berth(one) for name, one in self._specs.items()}
+        self._reconciling: set[ChannelName] = set()
+        self._adapters_changed = asyncio.Event()
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """As `Taker.prepare`."""
-        if problems := tuple(self._problems(new)):
+        if problems := tuple(self._find_problems(new)):
             raise BadConfig(problems)
         to_be = wanted(new)
-        return lambda: self._become(new, to_be)
+        return lambda: self._apply(new, to_be)
 
-    def _problems(self, new: Settings) -> list[Problem]:
+    def _find_problems(self, new: Settings) -> list[Problem]:
         found = [Problem("", 0, f"channels.{name}", why) for name, why in unavailable(new)]
         for name, one in wanted(new).items():
-            if one != self._wanted.get(name) and (why := refused(one.config)):
+            if one != self._specs.get(name) and (why := refused(one.config)):
                 found.append(Problem("", 0, f"channels.{name}", why))
         return found if new.channels else [Problem("", 0, "channels", NONE_LEFT)]
 
-    def _become(self, new: Settings, to_be: dict[ChannelName, Wanted]) -> None:
-        self._settings, self._wanted = new, to_be
-        for name in {**self._there, **to_be}:
-            if self._right(name):
+    def _apply(self, new: Settings, to_be: dict[ChannelName, Wanted]) -> None:
+        self._settings, self._specs = new, to_be
+        for name in {**self._running, **to_be}:
+            if self._is_current(name):
                 continue
-            if self._adapts(name):
+            if self._try_adapt(name):
                 continue
-            if name in self._there and name not in to_be:
-                self._there[name].shut = True
-                self._runner.shut(name)
-            if name not in self._tended:
-                self._tended.add(name)
-                self._runner.work(self._tend(name))
-        self._move()
+            if name in self._running and name not in to_be:
+                self._running[name].is_shut = True
+                self._runner.stop_hearing(name)
+            if name not in self._reconciling:
+                self._reconciling.add(name)
+                self._runner.spawn_beside(self._reconcile(name))
+        self._notify_changed()
 
-    def _right(self, name: ChannelName) -> bool:
+    def _is_current(self, name: ChannelName) -> bool:
         """Whether it is as it is wanted."""
-        there, to_be = self._there.get(name), self._wanted.get(name)
+        there, to_be = self._running.get(name), self._specs.get(name)
         if there is None or to_be is None:
             return there is None and to_be is None
-        return there.made == to_be and not there.shut
+        return there.spec == to_be and not there.is_shut
 
-    def _adapts(self, name: ChannelName) -> bool:
+    def _try_adapt(self, name: ChannelName) -> bool:
         """Whether it is as it is wanted once it is told so, for what has changed is nothing to be made anew for."""
-        there, to_be, channel = self._there.get(name), self._wanted.get(name), self._channels.get(name)
-        if there is None or to_be is None or channel is None or there.shut or name in self._tended:
+        there, to_be, channel = self._running.get(name), self._specs.get(name), self._channels.get(name)
+        if there is None or to_be is None or channel is None or there.is_shut or name in self._reconciling:
             return False
-        if there.made.ranked != to_be.ranked or not isinstance(channel, CanAdapt) or not channel.adapt(to_be.config):
+        if (
+            there.spec.ranked_rooms != to_be.ranked_rooms
+            or not isinstance(channel, CanAdapt)
+            or not channel.apply_config(to_be.config)
+        ):
             return False
-        there.made = to_be
+        there.spec = to_be
         logger.info("%s goes on with its new configuration", name)
         self._adapted(name)
         return True
 
-    async def _tend(self, name: ChannelName) -> None:
+    async def _reconcile(self, name: ChannelName) -> None:
         """See to it that it is as it is wanted, whatever that is by then."""
         try:
-            while not self._right(name):
-                if name in self._there:
-                    why = CHANGED if name in self._wanted else GONE
+            while not self._is_current(name):
+                if name in self._running:
+                    why = CHANGED if name in self._specs else GONE
                     logger.info("%s says goodbye: %s", name, why)
-                    await self._runner.cut(name, why)
-                    del self._there[name]
-                    self._move()
-                elif to_be := self._wanted.get(name):
-                    await self._begin(name, to_be)
-            if name not in self._there:
+                    await self._runner.stop_channel(name, why)
+                    del self._running[name]
+                    self._notify_changed()
+                elif to_be := self._specs.get(name):
+                    await self._start_adapter(name, to_be)
+            if name not in self._running:
                 self._forget(name)
         finally:
-            self._tended.discard(name)
+            self._reconciling.discard(name)
 
-    async def _begin(self, name: ChannelName, to_be: Wanted) -> None:
+    async def _start_adapter(self, name: ChannelName, to_be: Wanted) -> None:
         """Make it and run it, unless something else is wanted by then."""
-        while self._wanted.get(name) == to_be and self._taken(name, to_be):
-            await self._moved.wait()
+        while self._specs.get(name) == to_be and self._is_account_in_use(name, to_be):
+            await self._adapters_changed.wait()
         cursor = await self._cursor(name)
         try:
             await asyncio.to_thread(import_adapter, to_be.config)
-            if self._wanted.get(name) != to_be:
+            if self._specs.get(name) != to_be:
                 return
-            self._there[name] = _Berth(to_be)
+            self._running[name] = _Berth(to_be)
             before = self._channels.get(name)
             channel = self._make(name, self._settings, cursor, before)
         except Exception:  # a bug in the adapter, and no reason to end the others
             logger.exception("%s cannot be made", name)
-            self._there[name] = _Berth(to_be)
+            self._running[name] = _Berth(to_be)
             self._forget(name)
             self._failed(name, "internal error")
             return
         logger.info("%s begins", name)
         self._channels[name] = channel
         self._came(channel, before is None)
-        self._runner.put(channel)
+        self._runner.run_channel(channel)
 
-    def _taken(self, name: ChannelName, to_be: Wanted) -> bool:
+    def _is_account_in_use(self, name: ChannelName, to_be: Wanted) -> bool:
         """Whether another that has to go is still connected as the same account."""
         mine = account(to_be.config)
-        others = ((one, berth) for one, berth in self._there.items() if one != name and not self._right(one))
-        return any(account(berth.made.config) == mine for _, berth in others)
+        others = ((one, berth) for one, berth in self._running.items() if one != name and not self._is_current(one))
+        return any(account(berth.spec.config) == mine for _, berth in others)
 
-    def _move(self) -> None:
+    def _notify_changed(self) -> None:
         """Let those look again who wait for others to go."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._adapters_changed.set()
+        self._adapters_changed = asyncio.Event()
 
     def _forget(self, name: ChannelName) -> None:
-        self._runner.drop(name)
+        self._runner.forget(name)
         self._channels.pop(name, None)
         self._went(name)
 
@@ -188,4 +192,4 @@ class Fleet:
 def wanted(settings: Settings) -> dict[ChannelName, Wanted]:
     """Of each channel."""
     names = [ChannelName(name) for name in settings.channels]
-    return {name: Wanted(config=settings.channels[name], ranked=ranked_rooms(name, settings)) for name in names}
+    return {name: Wanted(config=settings.channels[name], ranked_rooms=ranked_rooms(name, settings)) for name in names}

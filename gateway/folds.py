@@ -43,7 +43,7 @@ class Due:
     """What became of it."""
 
     view: View
-    folded: bool = False
+    is_folded: bool = False
     weighed: Weighed | None = None
     """Why it was not folded, if something could have gone."""
 
@@ -66,36 +66,36 @@ class Folds:
         """`compacts`: whether this agent's conversations are summarised by a model."""
         self._store = store
         self._clock = clock
-        self._views = views
+        self._history = views
         self._model = model
         self._outlook = outlook
-        self._said = said
-        self._compacts = compacts
-        self._compacting = compacting
+        self._settings = said
+        self._is_enabled = compacts
+        self._summarizer = compacting
 
-    def usable(self) -> int:
+    def usable_tokens(self) -> int:
         """Tokens of the model's window that prompts may take."""
         return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
-    def full(self, seen: View, share: float) -> bool:
+    def is_full(self, seen: View, share: float) -> bool:
         """Whether the last prompt took that share of the usable window, as its provider counted."""
-        return filled(seen, share * self.usable())
+        return filled(seen, share * self.usable_tokens())
 
-    async def due(self, place: Address, seen: View, want: Pressed) -> Due:
+    async def fold_if_due(self, place: Address, seen: View, want: Pressed) -> Due:
         """Fold if it is due. What is wanted by a summary that fails goes on unchanged. Raises StoreError."""
         conversation = place.conversation
-        room = room_of(seen, want, self._said(), self.usable(), compacts=self._compacts())
-        pressed = want.tries > 0 or room.lacks(seen.tokens + want.new)
-        leaves = pictured(seen, want.told) > 0
-        if not (pressed or leaves or seen.used_tools):  # most talk is just talk
+        room = room_of(seen, want, self._settings(), self.usable_tokens(), compacts=self._is_enabled())
+        pressed = want.attempts > 0 or room.is_exceeded_by(seen.tokens + want.new_tokens)
+        leaves = pictured(seen, want.rendered) > 0
+        if not (pressed or leaves or seen.has_tool_steps):  # most talk is just talk
             return Due(view=seen)
-        situation = self._situation(conversation, seen, want, room)
-        journal = await self._journal(conversation) if (pressed or leaves) and seen.turns else []
+        situation = self._build_situation(conversation, seen, want, room)
+        journal = await self._load_journal(conversation) if (pressed or leaves) and seen.turns else []
         written = journal[-1][0].at if journal and pressed else None
         decision = self._decide(seen, situation, written, want)
         made = None
-        if decision.summarise:
-            made = await self._summarised(place, seen, decision, want)
+        if decision.needs_summary:
+            made = await self._summarize(place, seen, decision, want)
             if made is None:
                 situation = replace(situation, compact_above=None)
                 decision = self._decide(seen, situation, written, want)
@@ -104,38 +104,40 @@ class Folds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
             return Due(view=seen, weighed=weighed if decision.verdict else None)
-        folded = self._folded(seen, decision, made, journal, weighed=weighed, label=seen.label | want.label())
+        folded = self._build_fold(
+            seen, decision, made, journal, weighed=weighed, label=seen.label | want.current_label()
+        )
         logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
-        return Due(view=await self._views.fold(conversation, seen, folded), folded=True)
+        return Due(view=await self._history.apply_fold(conversation, seen, folded), is_folded=True)
 
-    def _situation(self, conversation: ConversationId, seen: View, want: Pressed, room: Room) -> Situation:
-        said, outlook = self._said(), self._outlook(conversation)
+    def _build_situation(self, conversation: ConversationId, seen: View, want: Pressed, room: Room) -> Situation:
+        said, outlook = self._settings(), self._outlook(conversation)
         return Situation(
-            budget=room.budget,
+            budget=room.budget_tokens,
             spared=seen.fold.spared if seen.fold is not None else 0,
-            excerpts=min(said.folds.completed_evidence_tokens, int(room.budget * EXCERPTS_SHARE)),
-            new=want.new,
+            excerpts=min(said.folds.completed_evidence_tokens, int(room.budget_tokens * EXCERPTS_SHARE)),
+            new=want.new_tokens,
             head=seen.head_tokens,
             scale=seen.scale,
-            full=room.full,
-            cold=self._cold(seen) if outlook.cold is None else outlook.cold,
-            read=outlook.read,
-            write=outlook.write,
-            ahead=outlook.ahead,
+            full=room.is_full,
+            cold=self._is_cold(seen) if outlook.is_cold is None else outlook.is_cold,
+            read=outlook.read_share,
+            write=outlook.write_share,
+            ahead=outlook.expected_requests,
             keep_results=said.folds.keep_recent_tool_results,
-            policy="full" if seen.cleared else said.folds.policy,  # what could go gently is not paid for anyway
-            force=want.tries,
-            compact_above=room.above,
+            policy="full" if seen.cleared_tokens else said.folds.policy,  # what could go gently is not paid for anyway
+            force=want.attempts,
+            compact_above=room.compact_above_tokens,
             keep_tail=said.compaction.tail_keep_tokens,
         )
 
-    def _cold(self, seen: View) -> bool:
+    def _is_cold(self, seen: View) -> bool:
         """After a restart nobody knows what is cached; only what is older than any cache is surely not."""
         return not seen.turns or self._clock.now() - seen.turns[-1].at > COLD
 
     def _decide(self, seen: View, at: Situation, written: datetime | None, want: Pressed) -> Decision:
         decision = folding.decide(seen.sizes(written=written), at)
-        start = pictured(seen, want.told)
+        start = pictured(seen, want.rendered)
         if start <= decision.start:
             return decision
         verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
@@ -143,10 +145,10 @@ class Folds:
         head = max(decision.head, int(at.budget * folding.KEEP_SHARE * folding.HEAD_SHARE))
         return replace(decision, start=start, kinds=kinds, head=head, verdict=verdict)
 
-    async def _journal(self, conversation: ConversationId) -> list[tuple[Written, Label]]:
+    async def _load_journal(self, conversation: ConversationId) -> list[tuple[Written, Label]]:
         """What was written down there, oldest first, and whose words each was made of."""
-        found = await self._store.newest(JOURNAL, kinds=["noted"], conversation=conversation)
-        forgotten = await self._store.forgotten([one.seq for one in found])
+        found = await self._store.newest_entries(JOURNAL, kinds=["noted"], conversation=conversation)
+        forgotten = await self._store.forgotten_notes([one.seq for one in found])
         return [
             (
                 Written(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope),
@@ -156,20 +158,20 @@ class Folds:
             if isinstance(one.fact, Noted) and one.seq not in forgotten
         ]
 
-    async def _summarised(self, place: Address, seen: View, decision: Decision, want: Pressed) -> Summarised | None:
-        made = await self._compacting.summarise(
+    async def _summarize(self, place: Address, seen: View, decision: Decision, want: Pressed) -> Summarised | None:
+        made = await self._summarizer.summarise(
             place,
-            await want.request(seen),
+            await want.build_request(seen),
             leaving=decision.start,
             tail=len(seen.turns) - decision.start,
             tokens_before=sum(turn.tokens for turn in seen.turns[: decision.start]),
             most_tokens=min(SUMMARY_TOKENS, max(LEAST_SUMMARY, decision.head)),
-            afford=want.afford,
-            progress=want.spent,
+            afford=want.can_afford,
+            progress=want.progress,
         )
         return made.summary
 
-    def _folded(
+    def _build_fold(
         self,
         seen: View,
         decision: Decision,
@@ -184,15 +186,15 @@ class Folds:
         carried = made.text if made is not None else before.carried
         text = before.head
         if decision.start:
-            text = self._head(seen, decision, carried, [written for written, _ in journal])
+            text = self._build_head(seen, decision, carried, [written for written, _ in journal])
             label = reduce(or_, [noted for _, noted in journal], label)
         elif "drop" in decision.kinds and text:  # it was made for a larger window
             text = lessened(text, decision.head)
         if made is not None:
             made = replace(made, tokens_after=view.estimate_tokens(text))
-        summed, trimmed = (seen.place(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
+        summed, trimmed = (seen.seq_at(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
         return Folded(
-            start=seen.place(decision.start) if decision.start else before.start,
+            start=seen.seq_at(decision.start) if decision.start else before.start,
             reason=decision.verdict,
             head=text,
             carried=carried,
@@ -207,21 +209,21 @@ class Folds:
             foreign=label.foreign,
         )
 
-    def _head(self, seen: View, decision: Decision, summary: str, journal: Sequence[Written]) -> str:
+    def _build_head(self, seen: View, decision: Decision, summary: str, journal: Sequence[Written]) -> str:
         """What stands in for the turns that leave, and for what stood in for earlier ones."""
         leaving = seen.turns[: decision.start]
-        texts = [text for turn in leaving for text in (turn.raw.heard, turn.raw.reply)]
+        texts = [text for turn in leaving for text in (turn.raw.input_text, turn.raw.reply)]
         return head(
             Left(
-                handle=f"v{leaving[0].seq}-{seen.place(decision.start)}" if self._model.takes_tools else "",
+                handle=f"v{leaving[0].seq}-{seen.seq_at(decision.start)}" if self._model.takes_tools else "",
                 turns=len(leaving),
                 since=leaving[0].at,
                 until=leaving[-1].at,
-                earlier=bool(seen.head),
+                has_earlier=bool(seen.head),
             ),
             summary=summary,
             journal=journal,
             exact=identifiers(texts, kept=exact_in(seen.head)),
-            last_request=next((turn.raw.heard for turn in reversed(leaving) if turn.asked), ""),
+            last_request=next((turn.raw.input_text for turn in reversed(leaving) if turn.is_addressed), ""),
             budget_tokens=decision.head,
         )

@@ -30,67 +30,67 @@ class Following:
 
     def __init__(self, habits: Habits, clock: Clock, who: access.Policy, changed: Callable[[Level], None]) -> None:
         """`changed` is called on the event loop with each new level."""
-        self._watcher = Watcher(habits)
+        self._estimator = Watcher(habits)
         self._clock = clock
-        self._who = who
-        self._changed = changed
-        self._told: Level = "present"
-        self._news = asyncio.Event()
+        self._policy = who
+        self._on_changed = changed
+        self._reported_level: Level = "present"
+        self._wake = asyncio.Event()
 
     @property
     def level(self) -> Level:
         """By now."""
-        return self._watcher.level(self._clock.now())
+        return self._estimator.level(self._clock.now())
 
-    def become(self, habits: Habits) -> None:
+    def update(self, habits: Habits) -> None:
         """Go by these from now on, and tell if that is news. Returns at once."""
-        self._watcher.habits = habits
-        self._look()
-        self._news.set()
+        self._estimator.policy = habits
+        self._refresh()
+        self._wake.set()
 
-    def heard(self, message: Message, role: access.Role) -> None:
+    def record_message(self, message: Message, role: access.Role) -> None:
         """Somebody may have spoken to the agent."""
-        if counts(message, role, named=administered(self._who)):
-            self._watcher.heard(min(message.sent, self._clock.now()))
-            self._look()
-            self._news.set()
+        if counts(message, role, named=administered(self._policy)):
+            self._estimator.record(min(message.sent, self._clock.now()))
+            self._refresh()
+            self._wake.set()
 
-    def ordered(self, level: Level | None) -> None:
+    def set_level(self, level: Level | None) -> None:
         """From now on they are what somebody says they are. None: what their words show."""
-        self._watcher.ordered(level)
-        self._look()
-        self._news.set()
+        self._estimator.set_level(level)
+        self._refresh()
+        self._wake.set()
 
     @property
     def came_back(self) -> bool:
         """They were away until just now, and nobody was told yet: see `returned`."""
-        return self._watcher.came_back
+        return self._estimator.came_back
 
-    def returned(self) -> timedelta | None:
+    def take_absence(self) -> timedelta | None:
         """How long they were away until just now; told once."""
-        return self._watcher.since_last()
+        return self._estimator.take_absence()
 
-    async def begin(self, reader: Reader) -> None:
+    async def load(self, reader: Reader) -> None:
         """Learn from the log when they spoke last. Nobody comes back by that."""
-        told = await self._spoken(reader)
-        self._watcher.recount(times(told, self._clock.now(), named=administered(self._who)))
-        self._look()
+        told = await self._load_messages(reader)
+        self._estimator.reset(times(told, self._clock.now(), named=administered(self._policy)))
+        self._refresh()
 
-    async def _spoken(self, reader: Reader) -> list[tuple[Message, access.Role]]:
+    async def _load_messages(self, reader: Reader) -> list[tuple[Message, access.Role]]:
         """What people said to the agent until now, as far as it tells how near they are."""
         found, before = list[tuple[Message, access.Role]](), None
         for _ in range(PAGES):
-            page = await reader.newest(PAGE, before=before, kinds=SPOKEN)
+            page = await reader.newest_entries(PAGE, before=before, kinds=SPOKEN)
             for one in reversed(page):
                 if not isinstance(one.fact, Message):
                     continue
-                role = access.role_of(self._who, one.fact.at, one.fact.sender)
-                if counts(one.fact, role, named=administered(self._who)):
-                    judged = await reader.judgement(one.seq)
+                role = access.role_of(self._policy, one.fact.at, one.fact.sender)
+                if counts(one.fact, role, named=administered(self._policy)):
+                    judged = await reader.find_judgement(one.seq)
                     found += [(one.fact, role)] if judged is not None and judged.fate != "refused" else []
                 if len(found) == ENOUGH:
                     return found
-            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._watcher.habits.away_s:
+            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._estimator.policy.away_s:
                 break  # whoever spoke last before that is away
             before = page[0].seq
         return found
@@ -98,19 +98,19 @@ class Following:
     async def run(self) -> None:
         """Notice what the passing of time changes, until cancelled."""
         while True:
-            self._news.clear()
+            self._wake.clear()
             now = self._clock.now()
-            change = self._watcher.next_change(now)
+            change = self._estimator.next_change(now)
             wait_s = LOOK_AGAIN_S if change is None else min(LOOK_AGAIN_S, (change - now).total_seconds())
             if change is None:
-                await self._news.wait()
+                await self._wake.wait()
             else:
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, wait_s, self._news.wait())
-            self._look()
+                    await within(self._clock, wait_s, self._wake.wait())
+            self._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         level = self.level
-        if level != self._told:
-            self._told = level
-            self._changed(level)
+        if level != self._reported_level:
+            self._reported_level = level
+            self._on_changed(level)

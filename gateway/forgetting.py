@@ -61,7 +61,7 @@ class Homes(Scopes, Protocol):
     def titles(self) -> Titles:
         """What places are called."""
 
-    async def direct(self, conversation: ConversationId) -> bool | None:
+    async def is_direct(self, conversation: ConversationId) -> bool | None:
         """Whether it is a direct chat."""
 
 
@@ -72,29 +72,29 @@ class Forgetting:
         self._store = store
         self._clock = clock
         self._places = places
-        self._notes = notes
+        self._journal = notes
         self._memory = memory
         self._hits = Hits(store, places)
         self._lock = asyncio.Lock()
 
     @property
-    def hand(self) -> Hand:
+    def tool(self) -> Hand:
         """The tool."""
-        return Hand.of(FORGET, Forget, self.forget, PERMIT)
+        return Hand.create(FORGET, Forget, self.forget, PERMIT)
 
     async def recover(self, agents: Iterable[str]) -> None:
         """Take out of the files what the last run could not. Raises StoreError; what a disk refuses is logged."""
         for agent in agents:
-            await self.settle(agent)
+            await self.apply_to_files(agent)
 
     async def forget(self, asked: Forget, where: Whereabouts) -> str | Given:
         """Forget the one that is meant, or tell which could be. Raises Refused and StoreError.
 
         When this returns it is durable. Cancelled, it is forgotten all the same, or not at all.
         """
-        may = await self._may(where)
+        may = await self._allowed_scopes(where)
         seq = seq_of(asked.what)
-        found = await (self.named(seq, where) if seq is not None else self._with(asked.what, where))
+        found = await (self.find_note(seq, where) if seq is not None else self._find_by_words(asked.what, where))
         if not found:
             raise Refused(NOTHING)
         open_ = [(one, hit) for one, hit in found if may(hit.scope)]
@@ -102,57 +102,59 @@ class Forgetting:
             raise Refused(MAY_NOT)
         if len(open_) > 1:
             words = words_of(asked.what)
-            lines = [f"{hit.handle} {hit.line(words)}" for _, hit in open_[:MOST]]
+            lines = [f"{hit.handle} {hit.render(words)}" for _, hit in open_[:MOST]]
             more = " There are more: give more words." if len(open_) > MOST else ""
             head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"
-            foreign = any(hit.foreign for _, hit in open_[:MOST])
+            foreign = any(hit.is_foreign for _, hit in open_[:MOST])
             text = "\n".join([head, *lines])
-            return Given(text=text, kind="messages", origin="your notes", untrusted=True, foreign=foreign)
-        return await whole(self._forget(open_[0][0], where))
+            return Given(text=text, kind="messages", origin="your notes", is_untrusted=True, is_foreign=foreign)
+        return await whole(self._forget_note(open_[0][0], where))
 
-    async def _may(self, where: Whereabouts) -> Callable[[str], bool]:
+    async def _allowed_scopes(self, where: Whereabouts) -> Callable[[str], bool]:
         """Whose notes who asks can have forgotten, by their scope. What may not be told there is not found at all."""
-        if where.askers and all(asker.role in ("owner", "admin") for asker in where.askers):
+        if where.requesters and all(asker.role in ("owner", "admin") for asker in where.requesters):
             return lambda _: True
-        if await self._places.direct(where.at.conversation):
-            return lambda scope: scope == where.sight.scope
+        if await self._places.is_direct(where.at.conversation):
+            return lambda scope: scope == where.visibility.scope
         raise Refused(MAY_NOT)
 
-    async def named(self, seq: Seq, where: Whereabouts) -> list[tuple[Stored, Hit]]:
+    async def find_note(self, seq: Seq, where: Whereabouts) -> list[tuple[Stored, Hit]]:
         """The note that stands there, if it may be told of where this is asked and is not forgotten; else none."""
         one = await self._store.entry(seq)
-        return await self._visible([one], where) if one is not None else []
+        return await self._filter_visible([one], where) if one is not None else []
 
-    async def _with(self, what: str, where: Whereabouts) -> list[tuple[Stored, Hit]]:
+    async def _find_by_words(self, what: str, where: Whereabouts) -> list[tuple[Stored, Hit]]:
         """The newest that hold all the words, a few more than are told."""
         terms = [term for term in flat(what, len(what)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
         found, before = list[tuple[Stored, Hit]](), None
         for _ in range(_PAGES if terms else 0):
-            page = await self._store.newest(_PAGE, before=before, kinds=["noted"], match=all_of(terms))
-            found += await self._visible(page[::-1], where)
+            page = await self._store.newest_entries(_PAGE, before=before, kinds=["noted"], match=all_of(terms))
+            found += await self._filter_visible(page[::-1], where)
             if len(found) > MOST or len(page) < _PAGE:
                 break
             before = page[0].seq
         return found
 
-    async def _visible(self, some: Iterable[Stored], where: Whereabouts) -> list[tuple[Stored, Hit]]:
+    async def _filter_visible(self, some: Iterable[Stored], where: Whereabouts) -> list[tuple[Stored, Hit]]:
         """The notes that may be told there and are not forgotten: as `recall` finds them."""
         notes = [one for one in some if isinstance(one.fact, Noted)]
-        hits = [(one, await self._hits.of(one, where)) for one in notes]
-        return where.sight.of([(one, hit) for one, hit in hits if hit is not None], lambda pair: pair[1].scope)
+        hits = [(one, await self._hits.build(one, where)) for one in notes]
+        return where.visibility.only_visible(
+            [(one, hit) for one, hit in hits if hit is not None], lambda pair: pair[1].scope
+        )
 
-    async def _forget(self, note: Stored, where: Whereabouts) -> str:
-        asking = where.askers
+    async def _forget_note(self, note: Stored, where: Whereabouts) -> str:
+        asking = where.requesters
         by = ", ".join(f"{flat(asker.name, 100)} ({asker.role})" for asker in asking) or "the agent itself"
         fact = Forgotten(agent=where.agent, note=note.seq, by=by, turn=where.turn)
         entry = Entry(fact=fact, at=self._clock.now(), conversation=where.at.conversation, key=f"forgotten:{note.seq}")
         await self._store.append([entry])
         trusted = bool(asking) and all(asker.role in ("owner", "admin") for asker in asking)
-        reached = await self.settle(where.agent, trusted=[note.seq] if trusted else ())
+        reached = await self.apply_to_files(where.agent, trusted=[note.seq] if trusted else ())
         late = "" if reached else " The files could not be written just now, and follow at the next start."
         return f"It is forgotten. What MEMORY.md made of it leaves with the next dream. Do not tell it again.{late}"
 
-    async def settle(self, agent: str, *, trusted: Collection[Seq] = ()) -> bool:
+    async def apply_to_files(self, agent: str, *, trusted: Collection[Seq] = ()) -> bool:
         """Take what is forgotten out of the files. False: a disk refused. `trusted`: for these, lines of anybody's.
 
         Raises StoreError.
@@ -165,7 +167,7 @@ class Forgetting:
                 while page := await self._store.entries(after=after, kinds=["forgotten"], limit=_PAGE):
                     for one in page:
                         if isinstance(one.fact, Forgotten) and one.fact.agent == agent:
-                            await self._take_out(one.fact, one.seq, anybodys=one.fact.note in trusted)
+                            await self._remove_from_files(one.fact, one.seq, anybodys=one.fact.note in trusted)
                         after = one.seq
                         await asyncio.to_thread(own_files.replace, mark, str(after).encode())
             except OSError as error:
@@ -173,11 +175,11 @@ class Forgetting:
                 return False
         return True
 
-    async def _take_out(self, forgotten: Forgotten, at: Seq, *, anybodys: bool) -> None:
+    async def _remove_from_files(self, forgotten: Forgotten, at: Seq, *, anybodys: bool) -> None:
         note = await self._store.entry(forgotten.note)
         if note is None or not isinstance(note.fact, Noted):
             return
-        await self._notes.strike(forgotten.agent, note, at)
+        await self._journal.remove_note(forgotten.agent, note, at)
         before, text = await self._memory.read(forgotten.agent), note.fact.text
         after = without(before, text)
         if after == before:

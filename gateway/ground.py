@@ -28,18 +28,18 @@ class Ground:
     clock: Clock
     channels: Mapping[ChannelName, Channel]
     life: Life
-    who: access.Policy
+    access_policy: access.Policy
     bindings: Bindings
     media: Media
     outfiles: OutFiles
     post: Callable[[OutboxPost], None]
-    prefix: Mapping[ChannelName, str]
+    command_prefixes: Mapping[ChannelName, str]
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     directory: Path | None = None
     """Of the configuration files. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
     """Given all that tools bring."""
-    tell: Callable[[str, str], None] = lambda _key, _text: None
+    notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     """Has owners told something: as `Owners.tell`."""
-    used: Used = lambda _turn, _tool: None
+    on_tool_use: Used = lambda _turn, _tool: None
     """Told of each call, when it begins and when it has ended."""

@@ -24,15 +24,15 @@ class Guidance:
     ) -> None:
         """`returned`: what somebody is to be told who was away until now, in numbers; empty: nothing."""
         self._state = state
-        self._acting = acting
+        self._platform_actions = acting
         self._titles = titles
-        self._returned = returned
+        self._away_note = returned
 
-    async def reach(self, conversation: ConversationId) -> str:
+    async def reachable_places(self, conversation: ConversationId) -> str:
         """Where an inner turn may write to; empty elsewhere. Other people's words are in it."""
         if not is_inner(conversation):
             return ""
-        places, titles = self._acting.places(), self._titles
+        places, titles = self._platform_actions.list_places(), self._titles
         await titles.load([at.conversation for at in places])
         return listed(places, titles)
 
@@ -41,7 +41,7 @@ class Guidance:
         state = self._state()
         if not autonomous:
             still = [prompt(state.mode.value)] if state.mode in (Mode.PAUSED, Mode.OFF) else []
-            return "\n".join([*still, *filter(None, [await self._returned(conversation)])])
+            return "\n".join([*still, *filter(None, [await self._away_note(conversation)])])
         quiet = [prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
             mode = Mode.WORKING if continuing else Mode.STORED if state.woken else state.mode

@@ -67,34 +67,34 @@ class Handles:
         Raises Refused, with what would do, if it names nothing that may be told there; and StoreError.
         """
         match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
-        opened = await self._open(match, sight, place) if match is not None else None
+        opened = await self._resolve(match, sight, place) if match is not None else None
         if opened is None:
             raise Refused(UNKNOWN)
         return opened
 
-    async def _open(self, handle: re.Match[str], sight: Sight, place: ConversationId) -> Found | None:
+    async def _resolve(self, handle: re.Match[str], sight: Sight, place: ConversationId) -> Found | None:
         kind, first, mark, second = handle.groups()
         if kind == "v" and mark == "-" and second is not None:
-            return await self._turns(Seq(int(first)), Seq(int(second)), sight, place)
+            return await self._render_turns(Seq(int(first)), Seq(int(second)), sight, place)
         if (mark == ".") != (kind == "t") or mark == "-":
             return None
         entry = await self._reader.entry(int(first))
         if entry is None or entry.conversation is None:
             return None
-        if entry.conversation != place and not sight.sees(await self._places.scope(entry.conversation, entry.seq)):
+        if entry.conversation != place and not sight.can_see(await self._places.scope(entry.conversation, entry.seq)):
             return None
         match entry.fact:
             case Evidence(what=what, origin=origin, text=text) if kind == "e":
                 return found(f"e{entry.seq}", what, origin, text)
             case TurnEnded() as turn if kind == "t" and second is not None:
-                return await self._result(entry.seq, turn, int(second), sight, entry.conversation)
+                return await self._find_result(entry.seq, turn, int(second), sight, entry.conversation)
             case TurnEnded(text=text) if kind == "m" and text:
                 return found(f"m{entry.seq}", "message", flat(f"you, {entry.conversation}"), text)
             case Message() as message if kind == "m":
-                return await self._message(entry.seq, message, entry.conversation)
+                return await self._find_message(entry.seq, message, entry.conversation)
         return None
 
-    async def _result(
+    async def _find_result(
         self, seq: Seq, turn: TurnEnded, number: int, sight: Sight, place: ConversationId
     ) -> Found | None:
         calls = [called for step in turn.steps for called in step.calls]
@@ -105,40 +105,40 @@ class Handles:
             return await self.find(called.source.handle, sight, place)
         return Found(source=source_of(seq, number, called), text=called.result)
 
-    async def _message(self, seq: Seq, said: Message, place: ConversationId) -> Found | None:
+    async def _find_message(self, seq: Seq, said: Message, place: ConversationId) -> Found | None:
         """With its newest words. None: it is gone, or was never to be told."""
-        judged = await self._reader.judgement(seq)
+        judged = await self._reader.find_judgement(seq)
         if judged is None or judged.fate not in ("due", "context"):
             return None
-        newest = await self._reader.reworded(said, seq)
+        newest = await self._reader.latest_message_change(said, seq)
         if newest is not None and isinstance(newest.fact, Deleted):
             return None
         text = newest.fact.text if newest is not None and isinstance(newest.fact, Edited) else said.text
         return found(f"m{seq}", "message", flat(f"{said.sender.name}, {place}"), text)
 
-    async def _turns(self, first: Seq, end: Seq, sight: Sight, place: ConversationId) -> Found | None:
-        if not first < end or not sight.sees(await self._places.scope(place)):
+    async def _render_turns(self, first: Seq, end: Seq, sight: Sight, place: ConversationId) -> Found | None:
+        if not first < end or not sight.can_see(await self._places.scope(place)):
             return None
-        more = await self._reader.behind(place, first, end, count=MOST_TURNS)
+        more = await self._reader.seq_after_turns(place, first, end, count=MOST_TURNS)
         if more is not None:
             raise Refused(
                 f"v{first}-{end} has more than {MOST_TURNS:,} turns, the most that one handle opens. "
                 f"The first {MOST_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
             )
         pieces, behind = list[str](), first
-        while page := await self._reader.held(place, behind, end, most=_PAGE):
+        while page := await self._reader.turns_between(place, behind, end, most=_PAGE):
             pieces += [transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnEnded)]
             behind = Seq(page[-1].seq + 1)
         if not any(pieces):
             return None
-        head = await self._head(place, first)
+        head = await self._find_head(place, first)
         text = "".join([f"{head}\n\n" if head else "", *pieces])
         return found(f"v{first}-{end}", "turns", place, text)
 
-    async def _head(self, place: ConversationId, first: Seq) -> str:
+    async def _find_head(self, place: ConversationId, first: Seq) -> str:
         """What stood in front of the turn that ended at `first`, or was the first behind that."""
         before: int | None = None
-        while page := await self._reader.newest(_FOLDS, before=before, kinds=["folded"], conversation=place):
+        while page := await self._reader.newest_entries(_FOLDS, before=before, kinds=["folded"], conversation=place):
             for one in reversed(page):
                 if isinstance(one.fact, Folded) and one.fact.start <= first:
                     return one.fact.head

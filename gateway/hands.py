@@ -42,7 +42,7 @@ class Trace:
         """Both."""
         return Label(self.role, self.foreign)
 
-    def see(self, label: Label) -> None:
+    def add(self, label: Label) -> None:
         """From here on its requests hold this, too."""
         now = self.label | label
         self.role, self.foreign = now.role, now.foreign
@@ -59,17 +59,17 @@ class Whereabouts:
     turn: TurnId
     agent: str
     at: Address
-    sight: Sight
+    visibility: Sight
     autonomous: bool
-    askers: tuple[Asker, ...] = ()
+    requesters: tuple[Asker, ...] = ()
     """Who said what is new to the agent, oldest first. Empty: nobody did."""
-    overheard: tuple[str, ...] = ()
+    overheard_roles: tuple[str, ...] = ()
     """Roles of others whose new words it was told, though they were not said to it."""
-    reminded: tuple[str, ...] = ()
+    reminder_roles: tuple[str, ...] = ()
     """The least role of those who had each reminder set that it was told."""
-    trace: Trace = field(default_factory=Trace, compare=False)
+    trust: Trace = field(default_factory=Trace, compare=False)
     """The same for all calls of a turn."""
-    wrote: Callable[[str], Awaitable[bool]] = field(default=_nobody, compare=False)
+    was_user_written: Callable[[str], Awaitable[bool]] = field(default=_nobody, compare=False)
     """Whether somebody who may use the agent (a member or above) wrote this text literally in this conversation, since
     it began afresh. Raises StoreError."""
 
@@ -79,8 +79,8 @@ class Whereabouts:
 
         Who gave administration no proof counts as a member at most. `owner`: there are the operator's own words alone.
         """
-        asked = [standing(one.role, verified=one.verified) for one in self.askers]
-        return weakest([*asked, *self.overheard, *self.reminded, self.trace.role])
+        asked = [standing(one.role, verified=one.verified) for one in self.requesters]
+        return weakest([*asked, *self.overheard_roles, *self.reminder_roles, self.trust.role])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +90,15 @@ class Given:
     text: str
     kind: str = "text"
     origin: str = ""
-    part: Excerpt | None = None
-    untrusted: bool = False
+    excerpt: Excerpt | None = None
+    is_untrusted: bool = False
     """Somebody else's words: they are fenced where they are told. Never fence them yourself."""
-    foreign: bool = False
+    is_foreign: bool = False
     """They came from outside (web, MCP, other rooms), so what the turn does from here on may be their idea."""
     role: str = "owner"
     """The lowest role of whoever wrote them, where that is known."""
     images: tuple[tuple[Shown, Image], ...] = ()
-    error: bool = False
+    is_error: bool = False
     """It is told as a failure."""
 
 
@@ -112,31 +112,33 @@ class Hand:
     """One tool: how it is told, what it takes, who carries it out."""
 
     spec: ToolSpec
-    takes: type[Arguments] | None
+    arguments_type: type[Arguments] | None
     """None: `does` is handed the arguments as the model wrote them (JSON text, perhaps malformed)."""
-    does: Does
+    handler: Does
     """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be.
 
     It is cancelled when its time is over or its turn is cut off, and then leaves nothing running.
     """
     permit: Permit = ANYBODY
-    time_s: float = 30.0
+    timeout_s: float = 30.0
     """Of one call; then it is cancelled. Time that it waits for an approval does not count."""
     cost: Cost = "free"
-    risks: Callable[[Any, Whereabouts], Awaitable[str]] | None = None
+    assess_risk: Callable[[Any, Whereabouts], Awaitable[str]] | None = None
     """Why an admin has to approve a call with these arguments, for people. Empty: for no such reason. None: never.
 
     Raises StoreError.
     """
 
-    async def risk(self, call: ToolCall, where: Whereabouts) -> str:
+    async def find_risk(self, call: ToolCall, where: Whereabouts) -> str:
         """The same of a call as the model wrote it. Raises StoreError, and Refused for what cannot be read."""
-        if self.risks is None:
+        if self.assess_risk is None:
             return ""
-        return await self.risks(call.arguments if self.takes is None else read(self.takes, call.arguments), where)
+        return await self.assess_risk(
+            call.arguments if self.arguments_type is None else read(self.arguments_type, call.arguments), where
+        )
 
     @classmethod
-    def of(
+    def create(
         cls,
         spec: ToolSpec,
         takes: type[Taken],

@@ -28,9 +28,9 @@ class RemindHands:
 
     async def remind(self, args: Remind, where: Whereabouts) -> str:
         """Set one. It counts for whoever asked with the least role, and of these for who spoke last."""
-        roles = [standing(one.role, verified=one.verified) for one in where.askers]
+        roles = [standing(one.role, verified=one.verified) for one in where.requesters]
         weak = weakest(roles) if roles else ""
-        asker = next((one for one, role in zip(where.askers[::-1], roles[::-1], strict=True) if role == weak), None)
+        asker = next((one for one, role in zip(where.requesters[::-1], roles[::-1], strict=True) if role == weak), None)
         made = await self._reminders.set(
             agent=where.agent,
             at=_place(where),
@@ -50,14 +50,14 @@ class RemindHands:
         """Those of this place only."""
         place = _place(where)
         found = await self._reminders.list(where.agent, place.conversation if place is not None else None)
-        lines = [self._line(one) for one in found[:MOST_LISTED]]
+        lines = [self._format_line(one) for one in found[:MOST_LISTED]]
         if len(found) > MOST_LISTED:
             lines.append(f"(and {len(found) - MOST_LISTED} later ones)")
         if not lines:
             return "There are no reminders here."
         role = await self._reminders.least_role(found[:MOST_LISTED])
         text = "\n".join(lines)
-        return Given(text=text, kind="reminders", origin="what people asked for", untrusted=True, role=role)
+        return Given(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, role=role)
 
     async def cancel_reminder(self, args: CancelReminder, where: Whereabouts) -> str:
         """End one of this place."""
@@ -66,13 +66,13 @@ class RemindHands:
             args.id,
             agent=where.agent,
             where=place.conversation if place is not None else None,
-            reason=f"cancelled for {where.askers[-1].name}" if where.askers else "cancelled by the agent",
+            reason=f"cancelled for {where.requesters[-1].name}" if where.requesters else "cancelled by the agent",
         )
         if not done:
             raise Refused("There is no such reminder here; list_reminders names them.")
         return "It is cancelled."
 
-    def _line(self, one: Reminder) -> str:
+    def _format_line(self, one: Reminder) -> str:
         asked = f", asked for by {one.asked_by}" if one.asked_by else ""
         return f"{one.id}: {when(one, self._reminders.timezone)}, {again(one.schedule)}{asked}: {one.text}"
 

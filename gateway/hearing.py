@@ -48,12 +48,12 @@ class Standing(NamedTuple):
     seq: Seq
     message: Message
     """With its newest text. What is none is put as one that `NOBODY` said."""
-    edited: bool
-    topic: bool = False
+    is_edited: bool
+    is_topic_change: bool = False
     """It is no message, but a change of the topic, put as one."""
-    title: bool = False
+    is_title_change: bool = False
     """With `topic`: it was the name of the room or thread instead."""
-    happened: Pieces = ()
+    notice: Pieces = ()
     """It is no message, but something else that happened, put as one. Empty: it is one."""
     label: Label = CLEAN
     """Of what happened: who wrote words in it. A reminder's words are judged apart (`gateway.askers.reminders`)."""
@@ -74,7 +74,9 @@ class Heard:
 class Beside(Protocol):
     """What came beside the words: `gateway.media.Media` knows."""
 
-    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
+    async def describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[Attached, ...]]:
         """What to say and show of each message's attachments."""
 
 
@@ -91,84 +93,84 @@ class Hearing:
         self._redact = redact or Redactor()
         self._namesakes = Namesakes(store, access_policy)
 
-    async def standing(self, unread: Unread) -> tuple[Standing, ...]:
+    async def read_current(self, unread: Unread) -> tuple[Standing, ...]:
         """What is left of the unread messages, with their newest words. Oldest first."""
-        said = await self._standing(unread)
+        said = await self._read_messages(unread)
         others = [
             Standing(
                 stored.seq,
-                self._clean(announced(stored.fact)),
-                edited=False,
-                topic=True,
-                title=stored.fact.change == "title",
+                self._redact_message(announced(stored.fact)),
+                is_edited=False,
+                is_topic_change=True,
+                is_title_change=stored.fact.change == "title",
             )
             for stored in unread.messages
             if isinstance(stored.fact, Membership)
         ]
-        others += await self._happened(unread)
+        others += await self._read_system_events(unread)
         return tuple(sorted((*said, *others), key=lambda one: one.seq)) if others else said
 
-    async def _happened(self, unread: Unread) -> list[Standing]:
+    async def _read_system_events(self, unread: Unread) -> list[Standing]:
         """What is no message. Of reactions and deliveries, those of what a turn said."""
         found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, HAPPENED)]
-        said = await self._said([fact for _, fact in found])
+        said = await self._find_own_posts([fact for _, fact in found])
         return [
             Standing(
                 seq,
                 put(fact, addressed=addressed(fact)),
-                edited=False,
-                happened=self._tale(fact, said),
-                label=await self._happened_label(fact, said),
+                is_edited=False,
+                notice=self._render_system_event(fact, said),
+                label=await self._system_event_label(fact, said),
             )
             for seq, fact in found
             if fact.id in said or not isinstance(fact, Reacted | Delivery)
         ]
 
-    async def _happened_label(self, event: Happened, said: Mapping[EventId, Post]) -> Label:
-        label = await self.posted_label(said[event.id]) if event.id in said else CLEAN
+    async def _system_event_label(self, event: Happened, said: Mapping[EventId, Post]) -> Label:
+        label = await self.label_of_post(said[event.id]) if event.id in said else CLEAN
         if isinstance(event, Named):  # who called it so is not told
             return label | Label(ANYBODY)
-        return label | self._role(event.at, event.sender) if isinstance(event, Reacted) else label
+        return label | self._role_label(event.at, event.sender) if isinstance(event, Reacted) else label
 
-    def _role(self, at: Address, sender: Sender) -> Label:
+    def _role_label(self, at: Address, sender: Sender) -> Label:
         return Label(standing(access.role_of(self._access, at, sender), verified=sender.verified))
 
-    async def posted_label(self, post: Post) -> Label:
+    async def label_of_post(self, post: Post) -> Label:
         """Of a post of ours: all that its turn was shown. What no turn said (a command's answer) may quote anybody."""
-        queued = await self._store.by_key(f"post:{post.key}")
+        queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
         ended = cause.fact if cause is not None else None
         if isinstance(ended, Acted):
-            found = await self._store.by_key(f"turn:{ended.turn}")
+            found = await self._store.entry_by_key(f"turn:{ended.turn}")
             ended = found.fact if found is not None else None
         return await label_of(self._store, ended) if isinstance(ended, TurnEnded) else Label(ANYBODY)
 
-    async def _said(self, events: Sequence[Happened]) -> dict[EventId, Post]:
+    async def _find_own_posts(self, events: Sequence[Happened]) -> dict[EventId, Post]:
         """What of ours they are about, by their ids."""
         said, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
             if isinstance(event, Reacted) and (event.message in posts or len(posts) < NEWEST_REACTIONS):
                 if event.message not in posts:
-                    posts[event.message] = await self._store.ours(event.at.conversation, event.message)
+                    posts[event.message] = await self._store.find_own_post(event.at.conversation, event.message)
                 post = posts[event.message]
                 if post is not None:
                     said[event.id] = post
             elif isinstance(event, Delivery):
-                queued = await self._store.by_key(f"post:{event.post}")
+                queued = await self._store.entry_by_key(f"post:{event.post}")
                 cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
                 # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
                 if queued and isinstance(queued.fact, Queued) and cause and cause.kind in ("turn_ended", "acted"):
                     said[event.id] = queued.fact.post
         return said
 
-    async def _standing(self, unread: Unread) -> tuple[Standing, ...]:
+    async def _read_messages(self, unread: Unread) -> tuple[Standing, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
-        if not (unread.changed and said):
-            return tuple(Standing(seq, self._clean(message), edited=False) for seq, message in said)
+        if not (unread.has_changes and said):
+            return tuple(Standing(seq, self._redact_message(message), is_edited=False) for seq, message in said)
         place = said[0][1].at.conversation
         changes = [
             (stored.seq, stored.fact)
-            for stored in await self._store.changes(place, after=said[0][0], newest=NEWEST_CHANGES)
+            for stored in await self._store.message_changes(place, after=said[0][0], newest=NEWEST_CHANGES)
         ]
         gone = {change.message: seq for seq, change in changes if isinstance(change, Deleted)}
         edits = [change for _, change in changes if isinstance(change, Edited)]
@@ -176,27 +178,27 @@ class Hearing:
         for seq, message in said:
             if gone.get(message.id, Seq(0)) > seq:
                 continue
-            newest = next((edit for edit in reversed(edits) if self._rewords(edit, message)), None)
+            newest = next((edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None)
             text, carried = (message if newest is None else newest).text, message.carried
             carried = carried if newest is None else newest.carried or carried
             now = replace(message, text=text, carried=carried)
-            left.append(Standing(seq, self._clean(now), edited=text != message.text))
+            left.append(Standing(seq, self._redact_message(now), is_edited=text != message.text))
         return tuple(left)
 
-    def _clean(self, message: Message) -> Message:
+    def _redact_message(self, message: Message) -> Message:
         text = self._redact(message.text)
         return message if text == message.text else replace(message, text=text)
 
-    def _tale(self, event: Happened, said: Mapping[EventId, Post]) -> Pieces:
+    def _render_system_event(self, event: Happened, said: Mapping[EventId, Post]) -> Pieces:
         post = self._redact(said[event.id].text if event.id in said else "")
         return tuple((kind, self._redact(text)) for kind, text in tale(event, post))
 
-    def _rewords(self, edit: Edited, message: Message) -> bool:
+    def _is_valid_edit(self, edit: Edited, message: Message) -> bool:
         """Only who wrote it can have changed it, and only while they may be heard."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
         return same and access.role_of(self._access, edit.at, edit.sender) != "blocked"
 
-    async def owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
+    async def is_answer_owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
         """Whether anybody still wants an answer: not if all that did was deleted, and not what only reports."""
         asking = {stored.seq for stored in unread.messages if asks(stored.fact)}
         left = [one for one in standing if one.seq in asking]
@@ -204,95 +206,97 @@ class Hearing:
             return False  # what asks is told first, so there is none among what was left out
         if unread.omitted or len(left) == len(asking) or any(addressed(one.message) for one in left):
             return True
-        judgements = [await self._store.judgement(one.seq) for one in left]
+        judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
 
-    async def tell(self, standing: Sequence[Standing], *, sees: bool) -> tuple[Heard, ...]:
+    async def render(self, standing: Sequence[Standing], *, sees: bool) -> tuple[Heard, ...]:
         """The lines, and the images that a model which sees is shown with them."""
         messages = [(one.seq, one.message) for one in standing]
         beside = {}
         if any(message.attachments for _, message in messages):
-            beside = await self._media.attached(messages, sees=sees)
-        answers = await self._answers([one.message for one in standing])
-        doubts = await self._namesakes([(o.seq, o.message) for o in standing if not o.happened])
+            beside = await self._media.describe_attachments(messages, sees=sees)
+        answers = await self._find_reply_targets([one.message for one in standing])
+        doubts = await self._namesakes([(o.seq, o.message) for o in standing if not o.notice])
         return tuple(
             Heard(
                 seq=one.seq,
                 sender=one.message.sender.id,
                 line=replace(
-                    self._line(one, answers.get(one.message.id), tuple(a.about for a in beside.get(one.seq, ()))),
-                    doubt=doubts.get(one.message.id),
+                    self._build_line(
+                        one, answers.get(one.message.id), tuple(a.description for a in beside.get(one.seq, ()))
+                    ),
+                    lookalike=doubts.get(one.message.id),
                 ),
                 images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
-                label=self._label(one, answers.get(one.message.id)) | _shown(beside.get(one.seq, ())),
+                label=self._message_label(one, answers.get(one.message.id)) | _shown(beside.get(one.seq, ())),
             )
             for one in standing
         )
 
-    def _label(self, one: Standing, answers: "_Answered | None") -> Label:
-        if one.happened:
+    def _message_label(self, one: Standing, answers: "_Answered | None") -> Label:
+        if one.notice:
             return one.label
         quotes = answers is not None and bool(answers.text) and _is_quotation(one.message.carried)
-        label = self._said_label(replace(one.message, carried="") if quotes else one.message)
+        label = self._text_label(replace(one.message, carried="") if quotes else one.message)
         if any(not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.attachments):
             label |= Label(foreign="an attachment")
         return label if answers is None else label | answers.label
 
-    def _said_label(self, message: Message) -> Label:
+    def _text_label(self, message: Message) -> Label:
         """Of the text alone."""
-        label = self._role(message.at, message.sender)
+        label = self._role_label(message.at, message.sender)
         return label | Label(ANYBODY, "a forwarded or quoted message") if message.carried else label
 
-    def _line(self, one: Standing, answers: "_Answered | None", attached: tuple[str, ...]) -> Line:
+    def _build_line(self, one: Standing, answers: "_Answered | None", attached: tuple[str, ...]) -> Line:
         message = one.message
-        if one.happened:
+        if one.notice:
             said = addressed(message)
-            return Line(sender="", role="", sent=message.sent, text="", addressed=said, happened=one.happened)
+            return Line(sender="", role="", sent=message.sent, text="", is_addressed=said, event=one.notice)
         return Line(
             sender=message.sender.name,
             role=access.role_of(self._access, message.at, message.sender),
-            bot=message.sender.is_bot,
+            is_bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
-            addressed=addressed(message),
-            answers=(answers.whom, answers.text) if answers is not None else None,
-            edited=one.edited,
-            attached=tuple(map(self._redact, attached)),
-            topic=one.topic,
-            title=one.title,
+            is_addressed=addressed(message),
+            reply_to=(answers.name, answers.text) if answers is not None else None,
+            is_edited=one.is_edited,
+            attachments=tuple(map(self._redact, attached)),
+            is_topic_change=one.is_topic_change,
+            is_title_change=one.is_title_change,
         )
 
-    async def _answers(self, messages: Sequence[Message]) -> "dict[MessageId, _Answered]":
+    async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _Answered]":
         """Whom each of these replies to, and how that began, as far as it is known and may be told."""
         near = {message.id: message for message in messages}
         found = dict[MessageId, _Answered]()
         for message in [message for message in messages if message.reply_to is not None][-NEWEST_REPLIES:]:
-            answered = await self._answered(message, near)
+            answered = await self._find_reply_target(message, near)
             if answered is not None:
                 found[message.id] = answered
         return found
 
-    async def _answered(self, message: Message, near: dict[MessageId, Message]) -> "_Answered | None":
+    async def _find_reply_target(self, message: Message, near: dict[MessageId, Message]) -> "_Answered | None":
         assert message.reply_to is not None
         place = message.at.conversation
         earlier = near.get(message.reply_to)
         if earlier is None and message.kind != "reply":
-            stored = await self._store.by_key(f"message:{place}:{message.reply_to}")
+            stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
             heard = access.decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
             text = self._redact(earlier.text)[:SNIPPET_CHARS]
-            return _Answered(earlier.sender.name, text, self._said_label(earlier)) if heard else None
-        post = await self._store.ours(place, message.reply_to)
+            return _Answered(earlier.sender.name, text, self._text_label(earlier)) if heard else None
+        post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
-            return _Answered("you", self._redact(post.text)[:SNIPPET_CHARS], await self.posted_label(post))
+            return _Answered("you", self._redact(post.text)[:SNIPPET_CHARS], await self.label_of_post(post))
         return _Answered("you", "", CLEAN) if message.kind == "reply" else None
 
 
 class _Answered(NamedTuple):
     """What a message replies to: whom, the beginning of what they said, and who wrote that."""
 
-    whom: str
+    name: str
     text: str
     label: Label
 
@@ -314,6 +318,6 @@ def addressed(fact: Fact) -> bool:
 
 def answered(standing: Sequence[Standing]) -> MessageId | None:
     """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
-    messages = [one.message for one in standing if not (one.topic or one.happened)]  # nobody can reply to those
+    messages = [one.message for one in standing if not (one.is_topic_change or one.notice)]  # nobody can reply to those
     said = [message for message in messages if addressed(message)] or messages
     return said[-1].id if said else None

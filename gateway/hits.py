@@ -58,18 +58,18 @@ class Hit:
     """Where it stands in the log; 0: nowhere."""
     at: datetime
     scope: str
-    who: str
+    origin: str
     """Who said it, or how it was written down, and where. On one line."""
     text: str
     """All of it, untrusted."""
     handle: str = ""
     """What tools take for it: `m` and its position, of a note `n`. Empty: there is none."""
-    foreign: bool = True
+    is_foreign: bool = True
     """It may be the idea of somebody who is no owner or admin."""
 
-    def line(self, words: Sequence[str], most: int = MAX_CHARS) -> str:
+    def render(self, words: Sequence[str], most: int = MAX_CHARS) -> str:
         """As the model is told of it."""
-        return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.who}: {quoted(self.text, words, most)}"
+        return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.origin}: {quoted(self.text, words, most)}"
 
 
 class Hits:
@@ -81,17 +81,17 @@ class Hits:
         self._places = places
         self._redact = redact or Redactor()
 
-    async def scope(self, one: Stored | Placed) -> str:
+    async def scope_of(self, one: Stored | Placed) -> str:
         """Who may be told of it. Of a note without its text: who may be told at most."""
         if one.conversation is None:
             return OWNERS
         if isinstance(one, Stored) and isinstance(one.fact, Noted):
             return await self._places.note_scope(one.conversation, one.seq, one.fact)
-        if isinstance(one, Placed) and one.noted and not is_wide(one.scope or OWNERS):
+        if isinstance(one, Placed) and one.is_note and not is_wide(one.scope or OWNERS):
             return one.scope or OWNERS
         return await self._places.scope(one.conversation, one.seq)
 
-    async def of(self, one: Stored, where: Whereabouts) -> Hit | None:
+    async def build(self, one: Stored, where: Whereabouts) -> Hit | None:
         """None: it may not be told to the model at all, or does not hold any more.
 
         What comes back must still go through `where.sight`.
@@ -99,40 +99,42 @@ class Hits:
         if one.conversation is None:
             return None
         await self._places.titles.load([one.conversation])
-        fact, place, scope = one.fact, self._place(one.conversation, where), await self.scope(one)
+        fact, place, scope = one.fact, self._format_place(one.conversation, where), await self.scope_of(one)
         if isinstance(fact, Noted):
-            if fact.agent != where.agent or await self._cut(one):
+            if fact.agent != where.agent or await self._is_cut(one):
                 return None
-            who, handle = self._desk(fact, scope, where), f"n{one.seq}"
+            who, handle = self._format_note_origin(fact, scope, where), f"n{one.seq}"
             foreign = not is_trusted(fact.role, foreign=fact.foreign)
             return Hit(
                 seq=one.seq,
                 at=one.at,
                 scope=scope,
-                who=who,
+                origin=who,
                 text=self._redact(whole(fact)),
                 handle=handle,
-                foreign=foreign,
+                is_foreign=foreign,
             )
         if isinstance(fact, TurnEnded):
             who = "you" if fact.agent in ("", where.agent) else harmless(fact.agent)
-            if fact.outcome == "failed" or await self._cut(one):
+            if fact.outcome == "failed" or await self._is_cut(one):
                 return None
-            return _made(one, scope, f"{who}, {place}", self._redact(fact.text), foreign=await self._foreign(fact.turn))
+            return _made(
+                one, scope, f"{who}, {place}", self._redact(fact.text), foreign=await self._is_foreign_turn(fact.turn)
+            )
         if not isinstance(fact, Message | Edited):
             return None
-        first = one if isinstance(fact, Message) else await self._first(one.conversation, fact)
-        judged = await self._reader.judgement(first.seq) if first is not None else None
+        first = one if isinstance(fact, Message) else await self._find_original(one.conversation, fact)
+        judged = await self._reader.find_judgement(first.seq) if first is not None else None
         if first is None or judged is None or judged.fate not in ("due", "context"):
             return None
-        if not await self._holds(one, first):
+        if not await self._is_current(one, first):
             return None
         edited = ", edited" if isinstance(fact, Edited) else ""
         who = f"{harmless(fact.sender.name)} ({judged.role}{edited}), {place}"
         carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
         return _made(one, scope, who, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED)
 
-    def _place(self, conversation: ConversationId, where: Whereabouts) -> str:
+    def _format_place(self, conversation: ConversationId, where: Whereabouts) -> str:
         """Where that is, seen from there: by its title, and the address that tools take."""
         if conversation == where.at.conversation:
             return "here"
@@ -141,14 +143,14 @@ class Hits:
             return f"in {harmless(conversation)}"
         return f"in {harmless(titled)} at {harmless(conversation)}"
 
-    def _desk(self, noted: Noted, scope: str, where: Whereabouts) -> str:
+    def _format_note_origin(self, noted: Noted, scope: str, where: Whereabouts) -> str:
         """How something was written down, and whose it is."""
-        of = scope if is_wide(scope) else self._place(ConversationId(scope), where)
+        of = scope if is_wide(scope) else self._format_place(ConversationId(scope), where)
         return f"{TO_REMEMBER if noted.lasting else 'your journal'} ({of})"
 
-    async def _foreign(self, turn: TurnId | None) -> bool:
+    async def _is_foreign_turn(self, turn: TurnId | None) -> bool:
         """Whether a turn may have done it for others than owners and admins, or for what its tools brought."""
-        found = await self._reader.by_key(f"turn:{turn}") if turn is not None else None
+        found = await self._reader.entry_by_key(f"turn:{turn}") if turn is not None else None
         ended = found.fact if found is not None else None
         if not isinstance(ended, TurnEnded):
             return True
@@ -156,29 +158,34 @@ class Hits:
             return bool(label.foreign) or label.role not in TRUSTED
         if not ended.covers:
             return True
-        heard = [await self._reader.judgement(seq) for seq in ended.covers]
+        heard = [await self._reader.find_judgement(seq) for seq in ended.covers]
         used = {called.name for step in ended.steps for called in step.calls}
         return not used <= OWN_TOOLS or any(one is None or one.role not in TRUSTED for one in heard)
 
-    async def _first(self, conversation: ConversationId, edited: Edited) -> Stored | None:
+    async def _find_original(self, conversation: ConversationId, edited: Edited) -> Stored | None:
         """The message as it was before."""
-        judged = await self._reader.by_key(f"message:{conversation}:{edited.message}")
+        judged = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")
         return judged if judged is not None and isinstance(judged.fact, Message) else None
 
-    async def _holds(self, one: Stored, first: Stored) -> bool:
+    async def _is_current(self, one: Stored, first: Stored) -> bool:
         """Whether the message, which stands first there, reads like this now, and was not taken back."""
         assert isinstance(first.fact, Message)
-        newest = await self._reader.reworded(first.fact, first.seq) or first
-        return newest.seq == one.seq and not await self._cut(first)
+        newest = await self._reader.latest_message_change(first.fact, first.seq) or first
+        return newest.seq == one.seq and not await self._is_cut(first)
 
-    async def _cut(self, one: Stored) -> bool:
-        return any(placed.cut for placed in await self._reader.placed([one.seq]))
+    async def _is_cut(self, one: Stored) -> bool:
+        return any(placed.is_removed for placed in await self._reader.locate_entries([one.seq]))
 
 
 def by_hand(one: Written) -> Hit:
     """What a person wrote into the journal. What says no scope is the owner's."""
     return Hit(
-        seq=_NOWHERE, at=one.at, scope=one.scope or OWNERS, who="your journal (by hand)", text=whole(one), foreign=False
+        seq=_NOWHERE,
+        at=one.at,
+        scope=one.scope or OWNERS,
+        origin="your journal (by hand)",
+        text=whole(one),
+        is_foreign=False,
     )
 
 
@@ -222,7 +229,7 @@ def whole(noted: Noted | Written) -> str:
 
 
 def _made(one: Stored, scope: str, who: str, text: str, *, foreign: bool) -> Hit:
-    return Hit(seq=one.seq, at=one.at, scope=scope, who=who, text=text, handle=f"m{one.seq}", foreign=foreign)
+    return Hit(seq=one.seq, at=one.at, scope=scope, origin=who, text=text, handle=f"m{one.seq}", is_foreign=foreign)
 
 
 def harmless(name: str) -> str:

@@ -32,9 +32,9 @@ class Arrival:
     """Its dotted type. Empty: several, or it is not known any more."""
     direct: bool | None = None
     """It came in a direct chat, as the platform says. None: the event does not tell."""
-    own: bool = False
+    handle_in_place: bool = False
     """It is to be dealt with there, and not by looking at it from the inner conversation."""
-    talk: bool = False
+    is_room_talk: bool = False
     """It was said in a room, and not to the agent."""
     trusted: bool = False
     """An owner or admin said it."""
@@ -47,7 +47,7 @@ class _Flood:
         self._at_s = now_s
         self._lines = 0.0
 
-    def count(self, now_s: float) -> bool:
+    def add_line(self, now_s: float) -> bool:
         """One more line; whether they come in a flood."""
         self._lines = self._lines * math.exp((self._at_s - now_s) / FADE_S) + 1
         self._at_s = now_s
@@ -67,62 +67,62 @@ class Inbox:
         self._clock = clock
         self._coalesce_s = coalesce_s
         self._notice = notice
-        self._open: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
+        self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """Until when, on the monotonic clock, and what waits."""
-        self._trusted: set[ConversationId] = set()
+        self._trusted_windows: set[ConversationId] = set()
         """Where somebody has spoken in an open window whom the agent's people trust."""
-        self._floods: OrderedDict[ConversationId, _Flood] = OrderedDict()
+        self._flood_meters: OrderedDict[ConversationId, _Flood] = OrderedDict()
         self._closed = False
 
-    def become(self, coalesce_s: float) -> None:
+    def set_window(self, coalesce_s: float) -> None:
         """Windows that open from now on are so long. Returns at once."""
         self._coalesce_s = coalesce_s
 
-    def arrived(self, arrival: Arrival) -> None:
+    def add(self, arrival: Arrival) -> None:
         """Something durable is unread here."""
         if self._closed:
             return  # the store has it: the next process takes it up
-        place, wait_s = arrival.conversation, self._wait_s(arrival)
+        place, wait_s = arrival.conversation, self._window_s(arrival)
         if arrival.urgency < URGENT or wait_s <= 0:
             self._notice(arrival)
             return
         if arrival.trusted:
-            self._trusted.add(place)
+            self._trusted_windows.add(place)
         until_s = self._clock.monotonic() + wait_s
-        if place in self._open:
-            before_s, waiting = self._open[place]
+        if place in self._windows:
+            before_s, waiting = self._windows[place]
             if before_s <= until_s:
                 return
             waiting.cancel()
-        self._open[place] = until_s, asyncio.create_task(self._ripen(arrival, wait_s))
+        self._windows[place] = until_s, asyncio.create_task(self._notify_after(arrival, wait_s))
 
-    def waits(self, conversation: ConversationId) -> bool:
+    def is_waiting(self, conversation: ConversationId) -> bool:
         """Whether something there is to be noticed soon."""
-        return conversation in self._open
+        return conversation in self._windows
 
-    def _wait_s(self, arrival: Arrival) -> float:
-        if not arrival.talk or arrival.urgency < URGENT:
+    def _window_s(self, arrival: Arrival) -> float:
+        if not arrival.is_room_talk or arrival.urgency < URGENT:
             return self._coalesce_s
         now_s = self._clock.monotonic()
-        flood = self._floods.setdefault(arrival.conversation, _Flood(now_s))
-        self._floods.move_to_end(arrival.conversation)
-        if len(self._floods) > REMEMBERED:
-            self._floods.popitem(last=False)
-        return max(FLOOD_S, self._coalesce_s) if flood.count(now_s) else self._coalesce_s
+        flood = self._flood_meters.setdefault(arrival.conversation, _Flood(now_s))
+        self._flood_meters.move_to_end(arrival.conversation)
+        if len(self._flood_meters) > REMEMBERED:
+            self._flood_meters.popitem(last=False)
+        return max(FLOOD_S, self._coalesce_s) if flood.add_line(now_s) else self._coalesce_s
 
     async def close(self) -> None:
         """Close all windows without noticing, and open none any more; what is unread stays in the store."""
         self._closed = True
-        tasks = [task for _, task in self._open.values()]
+        tasks = [task for _, task in self._windows.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._open.clear()
+        self._windows.clear()
 
-    async def _ripen(self, arrival: Arrival, wait_s: float) -> None:
+    async def _notify_after(self, arrival: Arrival, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
         place = arrival.conversation
-        del self._open[place]
-        trusted = place in self._trusted
-        self._trusted.discard(place)
+        del self._windows[place]
+        trusted = place in self._trusted_windows
+        self._trusted_windows.discard(place)
         self._notice(replace(arrival, trusted=trusted))

@@ -35,17 +35,17 @@ logger = logging.getLogger("reverie.intake")
 class Doors:
     """Where an event goes once it is durable. Each is called on the event loop, and returns at once."""
 
-    arrived: Callable[[Arrival], None]
+    on_ready: Callable[[Arrival], None]
     """Something is due."""
-    link: Callable[[ChannelName, bool], None]
+    on_link: Callable[[ChannelName, bool], None]
     """What is to be said on a channel may be tried from now on (True), or has to wait."""
     post: Callable[[OutboxPost], None]
     """An answer is to be delivered."""
     join: Callable[[Address], None]
     """Somebody who may has invited us there."""
-    heard: Callable[[Message, access.Role], None] = lambda _message, _role: None
+    on_message: Callable[[Message, access.Role], None] = lambda _message, _role: None
     """Somebody who may be heard said something, and has this role."""
-    audience: Callable[[Message], Fact | None] = lambda _message: None
+    find_new_audience: Callable[[Message], Fact | None] = lambda _message: None
     """What is to be written down with a message of who can read it. None: nothing new."""
 
 
@@ -78,9 +78,9 @@ class Intake:
         self._channel = channel
         self._store = store
         self._clock = clock
-        self._judging = judging
+        self._policy = judging
         self._stats = stats
-        self._doors = doors
+        self._callbacks = doors
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Make a batch durable with what is decided about it, in one transaction. See `channels.base.Emit`.
@@ -93,22 +93,22 @@ class Intake:
         names = dict[ConversationId, PlaceNames]()
         for event in batch:
             with concerning(**_about(event)):
-                named += await self._name(event, names)
-                taken.append(await self._take(event))
-            if taken[-1].handled.change is not None:
+                named += await self._build_name_entries(event, names)
+                taken.append(await self._decide(event))
+            if taken[-1].handled.effect is not None:
                 await whole(self._write(taken, named))
                 taken, named, names = [], [], {}
         await whole(self._write(taken, named, cursor))
 
-    async def _name(self, event: Notification, written: dict[ConversationId, PlaceNames]) -> list[Entry]:
+    async def _build_name_entries(self, event: Notification, written: dict[ConversationId, PlaceNames]) -> list[Entry]:
         """What its place is called, where that is new; and the judgement, where it is told as a line."""
-        named = await self._titles.news(event, self._clock.now(), written)
+        named = await self._titles.find_new_names(event, self._clock.now(), written)
         if named is None:
             return []
         now, place = self._clock.now(), named.at.conversation
         entry = Entry(fact=named, at=now, conversation=place, key=key_of(named))
         announced = isinstance(event, Membership) and event.change in ("title", "topic")
-        judged = None if announced else self._judging.named(named)
+        judged = None if announced else self._policy.judge_name(named)
         return [entry] if judged is None else [entry, Entry(fact=judged, at=now, conversation=place, cause=entry)]
 
     async def _write(self, taken: Sequence[_Taken], named: Sequence[Entry], cursor: str | None = None) -> None:
@@ -121,31 +121,31 @@ class Intake:
             written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
         finally:
             for one in taken:
-                if one.handled.change is not None:
-                    one.handled.change.settle(written.get(id(one.entries[0])))
-        fresh = [one for one in taken if written[id(one.entries[0])].fresh]
+                if one.handled.effect is not None:
+                    one.handled.effect.settle(written.get(id(one.entries[0])))
+        fresh = [one for one in taken if written[id(one.entries[0])].is_new]
         for entry in named:
             if isinstance(entry.fact, Named):
                 self._titles.learn(entry.fact)
-        self._stats.took(self._channel, (one.event for one in fresh), self._clock.now())
+        self._stats.count_events(self._channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             with concerning(**_about(one.event)):
-                self._announce(one)
+                self._notify(one)
             if one.handled.post is not None:
                 seq, at = written[id(one.entries[-1])].seq, one.entries[-1].at
-                self._doors.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
+                self._callbacks.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
 
-    async def _take(self, event: Notification) -> _Taken:
+    async def _decide(self, event: Notification) -> _Taken:
         """Decide about one event, and make what is to be written of it."""
-        event, handled, place = await self._judging.handle(event)
+        event, handled, place = await self._policy.handle(event)
         now = self._clock.now()
         noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
-        entries = [noticed, Entry(fact=handled.judged, at=now, conversation=place, cause=noticed)]
-        if isinstance(event, Message) and handled.judged.fate != "refused":
-            known = self._doors.audience(event)
+        entries = [noticed, Entry(fact=handled.judgement, at=now, conversation=place, cause=noticed)]
+        if isinstance(event, Message) and handled.judgement.fate != "refused":
+            known = self._callbacks.find_new_audience(event)
             entries += [Entry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
-        if handled.change is not None:
-            entries += handled.change.entries(noticed)
+        if handled.effect is not None:
+            entries += handled.effect.entries(noticed)
         if handled.post is not None:
             queued = Queued(post=handled.post)
             key = f"post:{handled.post.key}"
@@ -153,27 +153,27 @@ class Intake:
             entries.append(Entry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
         return _Taken(event=event, handled=handled, conversation=place, entries=tuple(entries))
 
-    def _announce(self, one: _Taken) -> None:
-        event, judged, place = one.event, one.handled.judged, one.conversation
+    def _notify(self, one: _Taken) -> None:
+        event, judged, place = one.event, one.handled.judgement, one.conversation
         if isinstance(event, Link):
             reason = f": {event.reason}" if event.reason else ""
             logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
-            self._doors.link(event.channel, event.up or event.says)
+            self._callbacks.on_link(event.channel, event.up or event.says)
         if judged.fate == "refused":
             logger.info("refused %s: %s", judged.type, judged.rule)
             return
         if isinstance(event, Message) and not event.history:
-            self._doors.heard(event, self._judging.role(event))
+            self._callbacks.on_message(event, self._policy.find_role(event))
         if isinstance(event, Membership) and event.change == "invite":
-            self._doors.join(event.at)
+            self._callbacks.join(event.at)
         elif place is not None and judged.fate == "due" and not isinstance(event, Reacted):
-            self._doors.arrived(
+            self._callbacks.on_ready(
                 Arrival(
                     conversation=place,
                     urgency=judged.urgency,
                     type=judged.type,
                     direct=_is_direct(event),
-                    talk=event.kind == "room",
+                    is_room_talk=event.kind == "room",
                     trusted=judged.role in ("owner", "admin"),
                 )
             )

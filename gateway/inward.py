@@ -33,10 +33,10 @@ class Inward:
         self._clock = clock
         self._attention = attention_policy
         self._bindings = bindings
-        self._arrived = arrived
+        self._on_ready = arrived
         self._level = level
 
-    async def tell(self, event: Alarm | Finished) -> None:
+    async def submit(self, event: Alarm | Finished) -> None:
         """Returns once it is durable. The same event twice is one. Without a place it goes to the agent by itself.
 
         Raises ValueError for one that concerns no place and no agent.
@@ -47,11 +47,11 @@ class Inward:
         judged, now = self.judge(event), self._clock.now()
         noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
         written, _ = await self._store.append([noticed, Entry(fact=judged, at=now, conversation=place, cause=noticed)])
-        if written.fresh and judged.fate == "due":
+        if written.is_new and judged.fate == "due":
             own = event.at is not None
-            self._arrived(Arrival(conversation=place, urgency=judged.urgency, type=judged.type, own=own))
+            self._on_ready(Arrival(conversation=place, urgency=judged.urgency, type=judged.type, handle_in_place=own))
 
     def judge(self, event: Alarm | Finished | Delivery) -> Judged:
         """What becomes of it. For the outbox, which writes that down with the delivery."""
-        listen = self._bindings.of(event.at).listen if event.at is not None else "all"
+        listen = self._bindings.find(event.at).listen if event.at is not None else "all"
         return attention.judge(self._attention, event, INSIDE, listen, level=self._level())

@@ -13,26 +13,26 @@ class Files:
     def __init__(self, memory: Callable[[str], Awaitable[str]], by_hand: ByHand) -> None:
         """`memory`: an agent's MEMORY.md. May raise OSError, as `by_hand`: then nothing is known of that file."""
         self._memory = memory
-        self._by_hand = by_hand
-        self._facts: dict[str, tuple[str, list[tuple[str, str]]]] = {}
-        self._entries: dict[str, tuple[Sequence[Written], list[tuple[Written, str]]]] = {}
+        self._read_handwritten = by_hand
+        self._memory_lines: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+        self._journal_entries: dict[str, tuple[Sequence[Written], list[tuple[Written, str]]]] = {}
 
-    async def entries(self, agent: str) -> list[tuple[Written, str]]:
+    async def journal_entries(self, agent: str) -> list[tuple[Written, str]]:
         """What people wrote into its journal, and the same `plain`."""
         try:
-            entries = await self._by_hand(agent)
+            entries = await self._read_handwritten(agent)
         except OSError:  # the operator is told where it is needed
             return []
-        if agent not in self._entries or self._entries[agent][0] is not entries:
-            self._entries[agent] = entries, [(one, plain(whole(one))) for one in entries]
-        return self._entries[agent][1]
+        if agent not in self._journal_entries or self._journal_entries[agent][0] is not entries:
+            self._journal_entries[agent] = entries, [(one, plain(whole(one))) for one in entries]
+        return self._journal_entries[agent][1]
 
-    async def facts(self, agent: str) -> list[tuple[str, str]]:
+    async def memory_lines(self, agent: str) -> list[tuple[str, str]]:
         """Lines of its MEMORY.md, and the same `plain`."""
         try:
             text = await self._memory(agent)
         except OSError:
             return []
-        if agent not in self._facts or self._facts[agent][0] != text:
-            self._facts[agent] = text, [(line.strip(), plain(line)) for line in text.splitlines()]
-        return self._facts[agent][1]
+        if agent not in self._memory_lines or self._memory_lines[agent][0] != text:
+            self._memory_lines[agent] = text, [(line.strip(), plain(line)) for line in text.splitlines()]
+        return self._memory_lines[agent][1]

@@ -83,7 +83,7 @@ async def label_of(reader: Reader, ended: TurnEnded) -> Label:
         return told
     label = Label(foreign=ended.foreign)
     for seq in ended.covers:
-        judged = await reader.judgement(seq)
+        judged = await reader.find_judgement(seq)
         label |= Label(judged.role if judged is not None and judged.role else ANYBODY)
     if any(called.name in _BRINGS for step in ended.steps for called in step.calls) or _CARRIED.search(ended.heard):
         label |= UNKNOWN

@@ -48,9 +48,9 @@ async def newest(reader: Reader, most: int, conversation: ConversationId | None 
     while len(found) < most and looked < max(LOOK_BACK, most):
         size = min(most, _PAGE)
         if conversation is None:
-            page = await reader.newest(size, before=before, kinds=["turn_ended"])
+            page = await reader.newest_entries(size, before=before, kinds=["turn_ended"])
         else:
-            page = await reader.ended(conversation, before=before, newest=size)
+            page = await reader.newest_turns(conversation, before=before, newest=size)
         if not page:
             break
         found, before, looked = asked(page) + found, page[0].seq, looked + len(page)

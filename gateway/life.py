@@ -42,11 +42,11 @@ from gateway.titles import Titles
 class Ears:
     """Who is told what, on the event loop."""
 
-    arrived: Callable[[Arrival], None]
+    on_arrival: Callable[[Arrival], None]
     """Something is unread."""
-    rang: Callable[[Alarm], None]
+    on_alarm: Callable[[Alarm], None]
     """A reminder has come, and is unread."""
-    presence: Callable[[Level], None]
+    on_presence: Callable[[Level], None]
     """The people came nearer, or went."""
 
 
@@ -73,88 +73,92 @@ class Life:
         `propose`: as of `gateway.dreaming.Dreaming`.
         """
         self._store = store
-        self._who = who
-        self._ears = ears
+        self._access = who
+        self._callbacks = ears
         settings = live.settings
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
         channels = channels or {}
         self.places = Places(store, bindings, told=scope_told(channels), space=space_of(channels), titles=titles)
-        store.hear(self.places.wrote)
-        self.following = Following(policies.habits(settings), clock, who, ears.presence)
-        self.inward = Inward(store, clock, attend, bindings, arrived=ears.arrived, level=lambda: self.following.level)
-        self.notes = Notes(store, clock, self.directory)
-        self.memory = Memory(store, clock, self.directory)
-        self.dreaming = Dreaming(store, self.notes, self.memory, propose)
-        self.forgetting = Forgetting(store, clock, self.places, self.notes, self.memory)
+        store.add_listener(self.places.on_appended)
+        self.presence = Following(policies.habits(settings), clock, who, ears.on_presence)
+        self.internal_intake = Inward(
+            store, clock, attend, bindings, arrived=ears.on_arrival, level=lambda: self.presence.level
+        )
+        self.journal_store = Notes(store, clock, self.agent_directory)
+        self.memory = Memory(store, clock, self.agent_directory)
+        self.dreamer = Dreaming(store, self.journal_store, self.memory, propose)
+        self.forgetter = Forgetting(store, clock, self.places, self.journal_store, self.memory)
         said = settings.dmn
-        self.reminders = Reminders(store, clock, timezone=said.timezone, most=said.max_reminders, fire=self._ring)
-        live.hear(Takes(policies.habits, self.following.become))
-        live.hear(Takes(lambda new: new, self._become))
-        self.evidences = Evidences(store, clock, self.places)
-        minds = (self.places, self.memory.read, self.notes.by_hand)
-        self._recall = Recall(store, *minds)
-        self.recalling = Recalling(store, *minds, clock, _prefetch(settings), redact)
-        self._remind = RemindHands(self.reminders, clock)
+        self.reminders = Reminders(
+            store, clock, timezone=said.timezone, max_count=said.max_reminders, fire=self._fire_alarm
+        )
+        live.add_listener(Takes(policies.habits, self.presence.update))
+        live.add_listener(Takes(lambda new: new, self._apply_settings))
+        self.evidence = Evidences(store, clock, self.places)
+        minds = (self.places, self.memory.read, self.journal_store.read_handwritten)
+        self._recall_search = Recall(store, *minds)
+        self.ambient_recall = Recalling(store, *minds, clock, _prefetch(settings), redact)
+        self._reminder_tools = RemindHands(self.reminders, clock)
 
-    def _become(self, new: Settings) -> None:
-        self.reminders.timezone, self.reminders.most = new.dmn.timezone, new.dmn.max_reminders
-        self.recalling.prefetch = _prefetch(new)
+    def _apply_settings(self, new: Settings) -> None:
+        self.reminders.timezone, self.reminders.max_count = new.dmn.timezone, new.dmn.max_reminders
+        self.ambient_recall.prefetch = _prefetch(new)
 
-    def directory(self, agent: str) -> Path:
+    def agent_directory(self, agent: str) -> Path:
         """Where an agent's own files are."""
-        return own_files.own(self._live.agent(agent).workspace, self._store.path, agent)
+        return own_files.own(self._live.agent_config(agent).workspace, self._store.path, agent)
 
     @property
-    def hands(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Hand]:
         """The tools by which agents write down, look up and have themselves reminded."""
 
         async def journal(asked: noting.Journal, where: Whereabouts) -> str:
-            return await self.notes.journal(where, asked.title, asked.text)
+            return await self.journal_store.write_entry(where, asked.title, asked.text)
 
         async def remember(asked: noting.Remember, where: Whereabouts) -> str:
-            return await self.notes.remember(where, asked.text)
+            return await self.journal_store.remember(where, asked.text)
 
         async def recall(asked: noting.Recall, where: Whereabouts) -> Given:
-            found = await self._recall(where, asked.query)
-            return Given(text=found, kind="messages", untrusted=True, foreign=True)
+            found = await self._recall_search(where, asked.query)
+            return Given(text=found, kind="messages", is_untrusted=True, is_foreign=True)
 
         return (
-            Hand.of(noting.JOURNAL, noting.Journal, journal),
-            Hand.of(noting.REMEMBER, noting.Remember, remember),
-            Hand.of(noting.RECALL, noting.Recall, recall),
-            self.forgetting.hand,
-            Hand.of(proving.FETCH_EVIDENCE, proving.FetchEvidence, self.evidences.fetch),
-            Hand.of(reminding.REMIND, reminding.Remind, self._remind.remind),
-            Hand.of(reminding.LIST_REMINDERS, reminding.ListReminders, self._remind.list_reminders),
-            Hand.of(reminding.CANCEL_REMINDER, reminding.CancelReminder, self._remind.cancel_reminder),
+            Hand.create(noting.JOURNAL, noting.Journal, journal),
+            Hand.create(noting.REMEMBER, noting.Remember, remember),
+            Hand.create(noting.RECALL, noting.Recall, recall),
+            self.forgetter.tool,
+            Hand.create(proving.FETCH_EVIDENCE, proving.FetchEvidence, self.evidence.fetch),
+            Hand.create(reminding.REMIND, reminding.Remind, self._reminder_tools.remind),
+            Hand.create(reminding.LIST_REMINDERS, reminding.ListReminders, self._reminder_tools.list_reminders),
+            Hand.create(reminding.CANCEL_REMINDER, reminding.CancelReminder, self._reminder_tools.cancel_reminder),
         )
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Take up what an earlier process left. Call once, before the first turn."""
-        await self.places.begin()
-        await self.notes.recover(self._agents)
+        await self.places.load()
+        await self.journal_store.recover(self._agents)
         for agent in self._agents:
             await self.memory.recover(agent)
-        await self.forgetting.recover(self._agents)
-        await self.following.begin(self._store)
+        await self.forgetter.recover(self._agents)
+        await self.presence.load(self._store)
 
-    async def returned(self, conversation: ConversationId) -> str:
+    async def render_away_note(self, conversation: ConversationId) -> str:
         """What an owner alone with the agent is told who was away until now, in numbers. Empty: nothing."""
-        if not (self.following.came_back and self.places.known_direct(conversation)):
+        if not (self.presence.came_back and self.places.is_known_direct(conversation)):
             return ""
-        newest = await self.places.newest(conversation)
-        if newest is None or access.role_of(self._who, newest.at, newest.sender) != "owner":
+        newest = await self.places.newest_message(conversation)
+        if newest is None or access.role_of(self._access, newest.at, newest.sender) != "owner":
             return ""
-        gone = self.following.returned()
+        gone = self.presence.take_absence()
         if gone is None:
             return ""
-        pending = [one for one in await self._store.pending() if one.conversation != conversation]
+        pending = [one for one in await self._store.pending_counts() if one.conversation != conversation]
         return away_note(gone, [one for one in pending if not await self.places.private(one.conversation)])
 
-    async def _ring(self, alarm: Alarm) -> None:
-        await self.inward.tell(alarm)
-        self._ears.rang(alarm)
+    async def _fire_alarm(self, alarm: Alarm) -> None:
+        await self.internal_intake.submit(alarm)
+        self._callbacks.on_alarm(alarm)
 
 
 def _prefetch(settings: Settings) -> Prefetch | None:

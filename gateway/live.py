@@ -71,14 +71,14 @@ class Live:
         """Of the configuration files."""
         self.files = ConfigFiles(directory, env or {}) if directory is not None else None
         """What is read. None: nothing is."""
-        self.news = asyncio.Event()
+        self.change_event = asyncio.Event()
         """Something may have been written, or somebody has asked: for `gateway.watching`."""
-        self._asked = False
+        self._is_requested = False
         self._prices: Prices | None = None
-        self._reading = asyncio.Lock()
-        self._takers: list[Taker] = []
-        self._learn: list[Callable[[Iterable[str]], None]] = []
-        self._tell: list[Callable[[Reloaded], None]] = []
+        self._reload_lock = asyncio.Lock()
+        self._listeners: list[Taker] = []
+        self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
+        self._reload_listeners: list[Callable[[Reloaded], None]] = []
         self._warned: frozenset[Problem] = frozenset()
 
     @property
@@ -98,11 +98,11 @@ class Live:
         """The knobs, which are the same for all agents."""
         return self._settings.llm.context_optimization
 
-    def agent(self, agent_id: str) -> AgentConfig:
+    def agent_config(self, agent_id: str) -> AgentConfig:
         """What is said by now of an agent that runs."""
         return next(one for one in self._settings.agents if one.id == agent_id)
 
-    def switches(self, agent_id: str) -> Switches:
+    def enabled_optimizations(self, agent_id: str) -> Switches:
         """An agent's own word where it has one, else that for all."""
         said = self.optimization
         own = next((one.context_optimization for one in self._settings.agents if one.id == agent_id), None)
@@ -114,22 +114,22 @@ class Live:
             workspace_cache=_first(own.workspace_cache, said.workspace_cache.enabled),
         )
 
-    def hear(self, taker: Taker) -> None:
+    def add_listener(self, taker: Taker) -> None:
         """Have it take what is new from now on, after those that were named before."""
-        self._takers.append(taker)
+        self._listeners.append(taker)
 
-    def teach(self, learn: Callable[[Iterable[str]], None]) -> None:
+    def add_secret_listener(self, learn: Callable[[Iterable[str]], None]) -> None:
         """Have it told the secrets of whatever is read, before anything of that is used."""
-        self._learn.append(learn)
+        self._secret_listeners.append(learn)
 
-    def tell(self, told: Callable[[Reloaded], None]) -> None:
+    def add_reload_listener(self, told: Callable[[Reloaded], None]) -> None:
         """Have it told what came of each reading, on the event loop. It returns at once."""
-        self._tell.append(told)
+        self._reload_listeners.append(told)
 
-    def ask(self) -> None:
+    def request_reload(self) -> None:
         """Have it read soon, whether anything was written or not. Returns at once."""
-        self._asked = True
-        self.news.set()
+        self._is_requested = True
+        self.change_event.set()
 
     async def reload(self) -> Reloaded:
         """Read the configuration now, whether it was written or not. What is broken changes nothing.
@@ -137,9 +137,9 @@ class Live:
         One at a time: who calls while another is under way is answered by one that began after the call.
         """
         if self.files is None:
-            return Reloaded(unread="it is in no files")
-        async with self._reading:
-            return await self._anew(self.files)
+            return Reloaded(read_error="it is in no files")
+        async with self._reload_lock:
+            return await self._reload(self.files)
 
     async def refresh(self) -> None:
         """Read the configuration if somebody has asked for that, or if anything was written since it was read last.
@@ -148,23 +148,27 @@ class Live:
         """
         if self.files is None:
             return
-        async with self._reading:
-            asked, self._asked = self._asked, False
-            if asked or await asyncio.to_thread(self.files.stale):
-                await self._anew(self.files)
+        async with self._reload_lock:
+            asked, self._is_requested = self._is_requested, False
+            if asked or await asyncio.to_thread(self.files.is_stale):
+                await self._reload(self.files)
 
-    async def _anew(self, files: ConfigFiles) -> Reloaded:
+    async def _reload(self, files: ConfigFiles) -> Reloaded:
         try:
             came = await self._read(files)
         except Exception:  # a bug: what there was is as good as ever
             logger.exception("the configuration cannot be taken")
-            came = Reloaded(unread="internal error")
+            came = Reloaded(read_error="internal error")
         logger.log(
-            logging.ERROR if came.problems else logging.WARNING if came.unread or came.later else logging.INFO,
+            logging.ERROR
+            if came.problems
+            else logging.WARNING
+            if came.read_error or came.after_restart
+            else logging.INFO,
             "%s",
             came,
         )
-        for told in self._tell:
+        for told in self._reload_listeners:
             told(came)
         return came
 
@@ -176,30 +180,30 @@ class Live:
         except BadPrices as error:
             return Reloaded(problems=(Problem("", 0, "", str(error)),))
         except OSError as error:  # a file was taken away while it was read: what comes in its place is seen next
-            return Reloaded(unread=error.strerror or "it cannot be read")
+            return Reloaded(read_error=error.strerror or "it cannot be read")
         for warning in found.warnings:
             if warning not in self._warned:
                 logger.warning("%s", warning)
         self._warned = frozenset(found.warnings)
-        secrets = known_secrets(found.settings, found.references)
-        for learn in self._learn:
+        secrets = known_secrets(found.settings, found.resolved_values)
+        for learn in self._secret_listeners:
             learn(secrets)
-        return self._take(found, prices)
+        return self._apply(found, prices)
 
-    def _take(self, found: Read, prices: Prices) -> Reloaded:
+    def _apply(self, found: Read, prices: Prices) -> Reloaded:
         """All or nothing, and nothing else meanwhile."""
         new, problems, ready = in_force(self._settings, found.settings), list[Problem](), list[Callable[[], None]]()
         problems += unfit(self._settings, found.settings)
-        for taker in self._takers if not problems else ():
+        for taker in self._listeners if not problems else ():
             try:
                 ready.append(taker.prepare(new))
             except BadConfig as error:
                 problems += error.problems
         if problems:
-            return Reloaded(problems=tuple(placed(one, found.lines) for one in problems))
+            return Reloaded(problems=tuple(placed(one, found.positions) for one in problems))
         came, self._settings = compared(self._settings, found.settings), new
         if self._prices not in (None, prices):
-            came = replace(came, taken=(*came.taken, "prices"))
+            came = replace(came, applied=(*came.applied, "prices"))
         self._prices = prices
         for put in ready:
             try:

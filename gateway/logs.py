@@ -82,9 +82,9 @@ class _Clean:
         self._redact = redact
 
     def __call__(self, _logger: object, _name: str, event: _Event) -> _Event:
-        return {key: self._told(key, value) for key, value in event.items()}
+        return {key: self._clean_value(key, value) for key, value in event.items()}
 
-    def _told(self, key: str, value: object) -> object:
+    def _clean_value(self, key: str, value: object) -> object:
         if not isinstance(value, str):
             return value
         told = self._redact(value)

@@ -56,17 +56,17 @@ class Loop:
         self.agent = agent
         self.policy = policy
         self._clock = clock
-        self._turns = turns
+        self._agent = turns
         self._state = state
         self._spawn = spawn
-        self._waits = waits
+        self._has_waiting = waits
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer comes, and since when it waits."""
-        self._stretch = Stretch()
-        self._saving = Saving(agent, store, clock, state=lambda: self._state, stretch=self._stretch, spawn=spawn)
-        self._lanes: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
-        self._late: dict[ConversationId, int] = {}
+        self._trace = Stretch()
+        self._state_saver = Saving(agent, store, clock, state=lambda: self._state, stretch=self._trace, spawn=spawn)
+        self._running: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
+        self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn runs."""
 
     @property
@@ -80,19 +80,19 @@ class Loop:
         return max(0.0, self._tick_at_s - self._clock.monotonic())
 
     @property
-    def lanes(self) -> list[tuple[ConversationId, Lane]]:
+    def turn_handles(self) -> list[tuple[ConversationId, Lane]]:
         """Of all turns that run, by place."""
-        return [(place, lane) for place, (lane, _) in self._lanes.items()]
+        return [(place, lane) for place, (lane, _) in self._running.items()]
 
-    def lane(self, conversation: ConversationId) -> Lane | None:
+    def turn_handle(self, conversation: ConversationId) -> Lane | None:
         """Of the turn that runs there. None: none does."""
-        return self._lanes[conversation][0] if conversation in self._lanes else None
+        return self._running[conversation][0] if conversation in self._running else None
 
     def start(self) -> None:
         """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
         self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
 
-    def become(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> None:
         """Be paced so from now on; what the timer has waited counts. Returns at once."""
         if self._timer is not None and policy != self.policy:
             due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
@@ -110,46 +110,46 @@ class Loop:
         trusted: bool = False,
     ) -> None:
         """Something there is ripe for the agent's attention."""
-        if conversation in self._lanes:
-            self._late[conversation] = max(urgency, self._late.get(conversation, AMBIENT))
-        direct, at = self._turns.direct(conversation), self._clock.now()
+        if conversation in self._running:
+            self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
+        direct, at = self._agent.is_direct(conversation), self._clock.now()
         noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=dotted, direct=direct)
         self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
 
     def tick(self) -> None:
         """Look now, and not only when the timer comes: something was to happen at this time."""
         wanted = dmn.wanted(self._state, self.policy)
-        arriving = tuple([place for place in wanted if self._waits(place)])
-        self.send(Tick(at=self._clock.now(), material_tokens=self._turns.material_tokens(), arriving=arriving))
+        arriving = tuple([place for place in wanted if self._has_waiting(place)])
+        self.send(Tick(at=self._clock.now(), material_tokens=self._agent.material_tokens(), arriving=arriving))
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and do what it says. Returns at once."""
         before = self._state
         self._state, effects = dmn.step(before, signal, self.policy)
-        self._stretch.note(before, signal, self.policy, self._state, effects)
-        if self._stretch.full:
-            self._saving.save(soon=False)
+        self._trace.record(before, signal, self.policy, self._state, effects)
+        if self._trace.is_full:
+            self._state_saver.save(soon=False)
         if self._state.mode is not before.mode:
             logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before.mode, self._state.mode)
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
                     lane = Lane()
-                    self._lanes[conversation] = lane, self._spawn(self._lane(effect, lane))
+                    self._running[conversation] = lane, self._spawn(self._run_turn(effect, lane))
                 case Dream():
                     lane = Lane()
-                    self._lanes[self.policy.inner] = lane, self._spawn(self._dream(lane))
-                case Steer(conversation=conversation) if conversation in self._lanes:
-                    self._lanes[conversation][0].steer()
-                case Interrupt(conversation=conversation) if conversation in self._lanes:
+                    self._running[self.policy.inner] = lane, self._spawn(self._run_dream(lane))
+                case Steer(conversation=conversation) if conversation in self._running:
+                    self._running[conversation][0].steer()
+                case Interrupt(conversation=conversation) if conversation in self._running:
                     logger.info("%s: the turn in %s is interrupted", self.agent, conversation)
-                    self._lanes[conversation][0].interrupt()
+                    self._running[conversation][0].interrupt()
                 case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
                     # What is counted must hold over a crash; the mode may be a second old.
                     counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
-                    self._saving.save(soon=counted)
+                    self._state_saver.save(soon=counted)
                 case _:  # the turn has just ended
                     pass
 
@@ -161,49 +161,51 @@ class Loop:
         self.send(Stopping(at=self._clock.now()))
         if self._timer is not None:
             self._timer.cancel()
-        lanes = [task for _, task in self._lanes.values()]
+        lanes = [task for _, task in self._running.values()]
         if lanes:
             await asyncio.wait(lanes, timeout=grace_s)
         parked = [lane for lane in lanes if not lane.done()]
         for lane in parked:
             lane.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
-        await self._saving.stop()
+        await self._state_saver.stop()
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
 
-    async def _lane(self, start: StartTurn, lane: Lane) -> None:
+    async def _run_turn(self, start: StartTurn, lane: Lane) -> None:
         place, autonomous = start.conversation, start.autonomous
         try:
-            report = await self._turns.take(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
+            report = await self._agent.take_turn(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
         except StoreError:
             raise  # without its log the gateway cannot go on
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
-            report = await self._turns.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
-        await self._over(place, report, addressed=autonomous and not report.autonomous)
+            report = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+        await self._finish_turn(place, report, addressed=autonomous and not report.autonomous)
 
-    async def _dream(self, lane: Lane) -> None:
+    async def _run_dream(self, lane: Lane) -> None:
         try:
-            report = await self._turns.dream(lane)
+            report = await self._agent.dream(lane)
         except StoreError:
             raise
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.agent)
-            report = Report(failed=True)
-        await self._over(self.policy.inner, replace(report, autonomous=True))
+            report = Report(has_failed=True)
+        await self._finish_turn(self.policy.inner, replace(report, autonomous=True))
 
-    async def _over(self, place: ConversationId, report: Report, *, addressed: bool = False) -> None:
-        left = await self._left(place)
-        if report.interrupted and not is_inner(place):  # what it has heard is owed an answer, if nothing newer is there
+    async def _finish_turn(self, place: ConversationId, report: Report, *, addressed: bool = False) -> None:
+        left = await self._unread_urgency(place)
+        if report.was_interrupted and not is_inner(
+            place
+        ):  # what it has heard is owed an answer, if nothing newer is there
             left = URGENT
-        del self._lanes[place]
-        now, direct = self._clock.now(), self._turns.direct(place)
-        if report.broke:
+        del self._running[place]
+        now, direct = self._clock.now(), self._agent.is_direct(place)
+        if report.is_over_budget:
             logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.agent)
             self.send(BudgetSpent(at=now))
         signal: Signal
-        if report.failed:
+        if report.has_failed:
             signal = TurnFailed(
                 at=now,
                 conversation=place,
@@ -218,8 +220,8 @@ class Loop:
                 at=now,
                 conversation=place,
                 used_tools=report.used_tools,
-                yielded=report.yielded,
-                interrupted=report.interrupted,
+                yielded=report.has_yielded,
+                interrupted=report.was_interrupted,
                 autonomous=report.autonomous,
                 cost_usd=report.cost_usd,
                 left=left,
@@ -227,18 +229,18 @@ class Loop:
                 addressed=addressed,
             )
         self.send(signal)
-        self._turns.settled(place)
+        self._agent.settle_turn(place)
 
-    async def _left(self, conversation: ConversationId) -> int:
+    async def _unread_urgency(self, conversation: ConversationId) -> int:
         """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
 
         What became durable after the store was looked at is not in its answer, but it was noticed meanwhile. What
         was not noticed yet, because it waits for more, is not counted: its time comes.
         """
-        before = self._late.pop(conversation, AMBIENT)
-        left = await self._turns.left(conversation)
-        after = self._late.pop(conversation, AMBIENT)
-        if max(before, after) < left and self._waits(conversation):
+        before = self._late_urgency.pop(conversation, AMBIENT)
+        left = await self._agent.unread_urgency(conversation)
+        after = self._late_urgency.pop(conversation, AMBIENT)
+        if max(before, after) < left and self._has_waiting(conversation):
             left = max(before, after)
         return max(left, after)
 

@@ -36,11 +36,11 @@ class Note:
     place: ConversationId
     """Where it was written down."""
     noted: Noted
-    forgotten: bool = False
+    is_forgotten: bool = False
     """It is to be forgotten, and a dream before had it."""
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether a dream may make something of it."""
         return is_trusted(self.noted.role, foreign=self.noted.foreign)
 
@@ -50,7 +50,7 @@ class Material(NamedTuple):
 
     notes: list[Note]
     """What a dream may make something of, the oldest first."""
-    waiting: list[Note]
+    pending: list[Note]
     """What is to be remembered only with an owner's word, the oldest first."""
     upto: Seq
     """Nothing that stands up to here is left out."""
@@ -61,17 +61,17 @@ async def material(store: Store, agent: str, after: Seq, budget: int) -> Materia
     found, waiting, since, upto = list[Note](), list[Note](), after, after
     while True:
         page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
-        gone = await store.forgotten([one.seq for one in page])
+        gone = await store.forgotten_notes([one.seq for one in page])
         for one in page:
             note = await _note(store, one, since) if one.seq not in gone else None
             if note is None or note.noted.agent != agent:
                 continue
-            if note.trusted:
+            if note.is_trusted:
                 budget -= estimate_tokens(told(note))
                 if found and budget < 0:
                     return Material(found, waiting, upto)
                 found.append(note)
-            elif note.noted.lasting and not note.forgotten:
+            elif note.noted.lasting and not note.is_forgotten:
                 waiting.append(note)
             upto = one.seq
         if len(page) < _PAGE:
@@ -90,19 +90,19 @@ async def _note(store: Store, one: Stored, since: Seq) -> Note | None:
 
 def _made(seq: Seq, of: Stored, noted: Noted, *, forgotten: bool = False) -> Note:
     place = of.conversation or ConversationId("")
-    return Note(seq=seq, at=of.at, place=place, noted=noted, forgotten=forgotten)
+    return Note(seq=seq, at=of.at, place=place, noted=noted, is_forgotten=forgotten)
 
 
 async def waiting(store: Reader, agent: str) -> list[Note]:
     """An agent's newest that were to be remembered and wait for an owner's word, oldest first. Raises StoreError."""
-    found = await store.newest(_WAITING, kinds=["noted"])
-    gone = await store.forgotten([one.seq for one in found])
+    found = await store.newest_entries(_WAITING, kinds=["noted"])
+    gone = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await dreams(store, agent) for seq in dream.fact.notes}
     notes = [_made(one.seq, one, one.fact) for one in found if isinstance(one.fact, Noted) and one.seq not in gone]
     return [
         one
         for one in notes
-        if one.noted.agent == agent and one.noted.lasting and not one.trusted and one.seq not in approved
+        if one.noted.agent == agent and one.noted.lasting and not one.is_trusted and one.seq not in approved
     ]
 
 
@@ -112,7 +112,7 @@ def told(note: Note) -> str:
     whence = "public" if noted.scope == PUBLIC else f"private, of {flat(noted.scope)}"
     whence += f"; from the words of the role {flat(noted.role)}, in {flat(note.place)}"
     what = "to remember" if noted.lasting else "journal"
-    what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.forgotten else what
+    what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
     title = f" {flat(noted.title)}" if noted.title else ""
     return f"[{note.at:%Y-%m-%d %H:%M} UTC] ({what}; {whence}){title}\n{indented(noted.text)}"
 

@@ -39,47 +39,47 @@ class Means:
     clock: Clock
     model: Model
     agent_id: str
-    briefing: Briefing
-    hearing: Hearing
+    prompt_context: Briefing
+    reader: Hearing
     media: Media
-    views: Views
-    folds: Folds
+    history: Views
+    compactor: Folds
     evidence: Evidences
-    recalling: Recalling
-    context: Callable[[], ContextOptimization]
+    ambient_recall: Recalling
+    optimization: Callable[[], ContextOptimization]
     """What the operator says by now of what a model is told."""
-    recall: RecallConfig
-    hands: Callable[[Whereabouts], Tools]
+    recall_config: RecallConfig
+    tools_for: Callable[[Whereabouts], Tools]
     """The tools of a turn: asked when it begins, and again when somebody speaks in its middle."""
-    guidance: Callable[[ConversationId, bool, bool], Awaitable[str]]
+    directives: Callable[[ConversationId, bool, bool], Awaitable[str]]
     """What a turn is to keep in mind; empty mostly."""
-    reach: Callable[[ConversationId], Awaitable[str]] = _nowhere
+    reachable_places: Callable[[ConversationId], Awaitable[str]] = _nowhere
     """Where a turn may write to besides; empty mostly. It is told as other people's words."""
-    afford: Callable[[str, Request], bool]
+    can_afford: Callable[[str, Request], bool]
     """Whether this agent may ask for this, unasked itself."""
-    truncated: Callable[[], None]
+    on_truncated: Callable[[], None]
     """Told when a tool's result was too large to be told whole."""
 
-    who: access.Policy
+    access_policy: access.Policy
     limits: Limits | None = None
     """What people may cause. None: there are no budgets."""
     ceiling_usd: Callable[[Request], float] = lambda _: 0.0
     """What a request may cost at most."""
     surface: Kind = "native"
     """How tools are told."""
-    late: bool = False
+    has_late_tools: bool = False
     """Tools may come and go while the gateway runs."""
-    skills: Callable[[], Awaitable[str]] = _none
+    skill_catalogue: Callable[[], Awaitable[str]] = _none
     """The catalogue of skills."""
-    tools: Callable[[ConversationId, Sequence[str]], Awaitable[str]] = _none
+    describe_tools: Callable[[ConversationId, Sequence[str]], Awaitable[str]] = _none
     """How they are there just now, for whoever has these roles; empty: nothing is to be said."""
     redact: Redact = field(default_factory=Redactor)
     """Given what a turn says."""
-    max_rounds: int = 8
+    max_tool_rounds: int = 8
     """Answers with tool calls in one turn."""
 
     @property
-    def plain(self) -> bool:
+    def is_small_model(self) -> bool:
         """The model is a very small one."""
         return self.model.family == "local"
 

@@ -38,7 +38,7 @@ _OURS = re.compile(r"[0-9a-f]{64}|new-.*")
 class Attached(NamedTuple):
     """What a line says of one attachment, and what is shown of it."""
 
-    about: str
+    description: str
     image: MediaRef | None = None
 
 
@@ -57,13 +57,15 @@ class Media:
         self._folder = folder
         self._sources = Each[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
         self._clock = clock
-        self._one_voice = asyncio.Lock()
+        self._voice_lock = asyncio.Lock()
 
-    def become(self, config: MediaConfig) -> None:
+    def update(self, config: MediaConfig) -> None:
         """Go by that from now on. Returns at once."""
         self._config = config
 
-    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
+    async def describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[Attached, ...]]:
         """What to say and show of each message's attachments. Never raises for what somebody sent.
 
         Fetches images for a model that sees, and voice notes if they can be written out: first those that were
@@ -79,10 +81,10 @@ class Media:
                 wanted = message.at.channel in self._sources and self._config.max_bytes > 0
                 if wanted and images and _is_image(attachment):
                     images -= 1
-                    work.append((seq, place, self._image(seq, message.at, attachment)))
+                    work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
                 elif wanted and voices and attachment.form == "audio":
                     voices -= 1
-                    work.append((seq, place, self._voice(message.at, attachment)))
+                    work.append((seq, place, self._transcribe_voice(message.at, attachment)))
         results = await asyncio.gather(*(doing for _, _, doing in work))
         done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
         return {
@@ -94,18 +96,18 @@ class Media:
             if message.attachments
         }
 
-    async def load(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
+    async def load_images(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
         """The images as they were shown; without those that are gone."""
         return await asyncio.to_thread(self._load, refs) if refs else ()
 
-    async def keep(self, data: bytes, found: Picture, about: str) -> Shown:
+    async def save_picture(self, data: bytes, found: Picture, about: str) -> Shown:
         """Keep a picture that no message brought, as long as those of messages. Raises OSError."""
         name = await asyncio.to_thread(self._save, data)
         return Shown(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
 
-    async def pictures(self, shown: Sequence[Shown]) -> dict[str, Image]:
+    async def load_images_by_hash(self, shown: Sequence[Shown]) -> dict[str, Image]:
         """What tools brought to be seen, by the hash of its bytes; without what is gone."""
-        found = [(one.sha256, await self.load((one,))) for one in shown]
+        found = [(one.sha256, await self.load_images((one,))) for one in shown]
         return {name: image for name, images in found for image in images}
 
     async def sweep(self) -> None:
@@ -114,7 +116,7 @@ class Media:
             await asyncio.to_thread(self._sweep)
             await self._clock.sleep(SWEEP_S)
 
-    async def _image(self, seq: Seq, at: Address, attachment: Attachment) -> Attached:
+    async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> Attached:
         try:
             data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
         except NotFetched as error:
@@ -142,11 +144,11 @@ class Media:
         )
         return Attached(about, ref)
 
-    async def _voice(self, at: Address, attachment: Attachment) -> Attached:
+    async def _transcribe_voice(self, at: Address, attachment: Attachment) -> Attached:
         try:
             data = await self._fetch(at, attachment, self._config.max_bytes)
             async with asyncio.timeout(self._config.transcribe_timeout):  # with the wait for its turn
-                words = await self._written_out(data)
+                words = await self._transcribe(data)
         except NotFetched as error:
             return Attached(describe(attachment, note=str(error)))
         except TimeoutError:
@@ -157,8 +159,8 @@ class Media:
             return Attached(describe(attachment, note="could not be written out"))
         return Attached(describe(attachment, words=words) if words else describe(attachment, note="no words in it"))
 
-    async def _written_out(self, data: bytes) -> str:
-        async with self._one_voice:  # what writes speech out takes all the processors it can get
+    async def _transcribe(self, data: bytes) -> str:
+        async with self._voice_lock:  # what writes speech out takes all the processors it can get
             file = await asyncio.to_thread(self._write, data, sound_suffix(data))
             try:
                 return await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
@@ -221,7 +223,7 @@ class Media:
             with contextlib.suppress(OSError):  # it is shown all the same
                 os.utime(path)
             if len(data) == ref.size_bytes:  # else cut off by a crash of the machine
-                found.append(Image(media_type=ref.media_type, data=data, about=ref.about))
+                found.append(Image(media_type=ref.media_type, data=data, description=ref.about))
         return tuple(found)
 
     def _sweep(self) -> None:

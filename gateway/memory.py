@@ -52,7 +52,7 @@ async def dreams(reader: Reader, agent: str, most: int | None = None) -> list[Dr
     """An agent's, the newest first, at most so many; of the newest of all agents'."""
     found, before = list[Dreamt](), None
     for _ in range(_PAGES):
-        page = await reader.newest(_PAGE, before=before, kinds=["dreamed"])
+        page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
         for one in reversed(page):
             if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
                 found.append(Dreamt(one.key or "", one.at, one.fact))
@@ -119,15 +119,15 @@ class MemoryFile:
         """Put this in its place, at once and whole."""
         own_files.replace(self.path, text.encode())
 
-    def settle(self, newest: Dreamt | None) -> None:
+    def finish_write(self, newest: Dreamt | None) -> None:
         """Go on with what a crash cut off: this version is durable, and perhaps the file lacks it."""
         if newest is None or (own_files.read(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key:
             return
         if self.read() == newest.fact.before:
             self.write(newest.fact.after)
-        self.settled(newest.key)
+        self.mark_written(newest.key)
 
-    def settled(self, key: str) -> None:
+    def mark_written(self, key: str) -> None:
         """This version has reached the file."""
         own_files.replace(self._mark, key.encode())
 
@@ -146,13 +146,13 @@ class Memory:
     async def recover(self, agent: str) -> None:
         """`settle` at a start, which must not fail for a file: what a disk refuses is logged. Raises StoreError."""
         try:
-            await self.settle(agent)
+            await self.finish_write(agent)
         except OSError as error:
             logger.warning("the memory of %s cannot be written or read: %s", agent, error)
 
-    async def settle(self, agent: str) -> None:
+    async def finish_write(self, agent: str) -> None:
         """Go on with what a crash cut off. Raises OSError, StoreError."""
-        await asyncio.to_thread(self._file(agent).settle, await newest_dream(self._store, agent))
+        await asyncio.to_thread(self._file(agent).finish_write, await newest_dream(self._store, agent))
 
     async def read(self, agent: str) -> str:
         """All of the file. Empty: there is none. Raises OSError."""
@@ -173,7 +173,7 @@ class Memory:
         fact = Dreamed(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
         await self._store.append([Entry(fact=fact, at=now, conversation=inner(agent), key=key)])
         await asyncio.to_thread(file.write, after)
-        await asyncio.to_thread(file.settled, key)
+        await asyncio.to_thread(file.mark_written, key)
         return True
 
     async def approve(self, agent: str, note: Seq, text: str) -> str:
@@ -181,7 +181,7 @@ class Memory:
 
         Call it when an owner has said so, who was shown all of it.
         """
-        await self.settle(agent)
+        await self.finish_write(agent)
         newest_first = await dreams(self._store, agent)
         if any(note in one.fact.notes for one in newest_first):
             return "it was let into MEMORY.md before"

@@ -51,7 +51,7 @@ class Mind:
         `model`: a key of `llm.models`. Empty: as the configuration says.
         """
         self.id = agent.id
-        self._shared = shared
+        self._services = shared
         self._live = equipment.live
         policy = policies.dmn_policy(shared.live.settings, agent.id)
         self.loop = Loop(
@@ -62,165 +62,171 @@ class Mind:
             policy=policy,
             state=state,
             spawn=shared.spawn,
-            waits=shared.waits,
+            waits=shared.has_waiting,
         )
-        self._purse = Purse(left_usd=self._left_usd)
-        hearing = Hearing(shared.store, shared.who, shared.media, shared.redact)
-        self._digests = looking(shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local")
-        acting = doing(shared, agent.id, self._digests, self.forget)
-        self._body = Body(
+        self._budget = Purse(left_usd=self._budget_left_usd)
+        hearing = Hearing(shared.store, shared.access_policy, shared.media, shared.redact)
+        self._digest_builder = looking(shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local")
+        acting = doing(shared, agent.id, self._digest_builder, self.forget_view)
+        self._parts = Body(
             agent=agent.id,
-            shared=shared,
-            equipment=equipment,
-            hearing=hearing,
-            digests=self._digests,
-            acting=acting,
-            guidance=Guidance(
+            services=shared,
+            model_services=equipment,
+            reader=hearing,
+            digest_builder=self._digest_builder,
+            platform_actions=acting,
+            directives=Guidance(
                 state=lambda: self.loop.state,
                 acting=acting,
-                returned=shared.life.returned,
-                titles=shared.life.places.titles,
+                returned=shared.background_services.render_away_note,
+                titles=shared.background_services.places.titles,
             ),
-            purse=self._purse,
-            skills=shared.tooling.skills(agent),
-            own=own(shared, agent.id, acting, self.loop.send),
-            forget=self.forget,
+            budget=self._budget,
+            skills=shared.tool_registry.build_skill_tools(agent),
+            own_tools=own(shared, agent.id, acting, self.loop.send),
+            forget_view=self.forget_view,
         )
-        thinker = equipment.thinker(agent.id, model or agent.model)
-        equipment.thinkers.hold(thinker)
-        self._thinking = Thinking(thinker, self._body)
+        thinker = equipment.agent_model(agent.id, model or agent.model)
+        equipment.pool.hold(thinker)
+        self._runtime = Thinking(thinker, self._parts)
 
     @property
-    def thinker(self) -> Thinker:
+    def agent_model(self) -> Thinker:
         """What the next turn is taken with."""
-        return self._thinking.thinker
+        return self._runtime.agent_model
 
     @property
     def model(self) -> Model:
         """The same."""
-        return self._thinking.model
+        return self._runtime.model
 
     @property
-    def hands(self) -> Hands:
+    def tools(self) -> Hands:
         """What it can do, as far as its model has room for that."""
-        return self._thinking.hands
+        return self._runtime.tools
 
     @property
-    def me(self) -> Me:
+    def load_bundle(self) -> Me:
         """Who it is by now."""
-        return self._thinking.me
+        return self._runtime.load_bundle
 
-    def think_with(self, thinker: Thinker) -> None:
+    def use_model(self, thinker: Thinker) -> None:
         """From the next turn on. Those that have begun end with what they began with. Returns at once."""
-        before, equipment = self.thinker, self._body.equipment
-        equipment.thinkers.hold(thinker)
-        self._thinking = Thinking(thinker, self._body)
-        equipment.keep_warm.change(self.id, before.keepers, thinker.keepers)
-        equipment.thinkers.let_go(before)
+        before, equipment = self.agent_model, self._parts.model_services
+        equipment.pool.hold(thinker)
+        self._runtime = Thinking(thinker, self._parts)
+        equipment.keep_warm.replace_models(self.id, before.caching_models, thinker.caching_models)
+        equipment.pool.release(before)
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[Thinking]:
+    def _hold_runtime(self) -> Iterator[Thinking]:
         """What is begun now ends with what it began with."""
-        thinking = self._thinking
-        with self._body.equipment.thinkers.held(thinking.thinker):
+        thinking = self._runtime
+        with self._parts.model_services.pool.holding(thinking.agent_model):
             yield thinking
 
-    async def brief(self, persona: str) -> Brief:
+    async def build_prompt_input(self, persona: str) -> Brief:
         """What every conversation of this agent begins with."""
-        return await self._thinking.brief(persona)
+        return await self._runtime.build_prompt_input(persona)
 
-    def asked(self, conversation: ConversationId) -> Ask | None:
+    def last_request(self, conversation: ConversationId) -> Ask | None:
         """The last request there that was answered. None: there was none since the start, or it is not kept."""
-        found = (keeper.newest.get(self.id, conversation) for keeper in self.thinker.keepers)
-        return max((one for one in found if one is not None), key=lambda one: one.at_s, default=None)
+        found = (keeper.last_requests.get(self.id, conversation) for keeper in self.agent_model.caching_models)
+        return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
 
-    def forget(self, conversation: ConversationId) -> None:
+    def forget_view(self, conversation: ConversationId) -> None:
         """What is kept of the view there is not what the log has."""
-        self._thinking.turns.forget(conversation)
-        self._digests.forget(conversation)
+        self._runtime.turn_runner.forget_view(conversation)
+        self._digest_builder.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
-        async with self._shared.doors.of(conversation):
-            with self._begun() as thinking:
-                return await thinking.turns.compact(conversation)
+        async with self._services.room_locks.lock_for(conversation):
+            with self._hold_runtime() as thinking:
+                return await thinking.turn_runner.compact(conversation)
 
-    def _left_usd(self) -> float:
+    def _budget_left_usd(self) -> float:
         state, policy = self.loop.state, self.loop.policy
-        today = self._shared.clock.now().astimezone(UTC).date().isoformat()
+        today = self._services.clock.now().astimezone(UTC).date().isoformat()
         return policy.daily_cost_usd - (state.spent_today_usd if state.day == today else 0.0)
 
-    async def ready(self) -> None:
+    async def refresh_tools(self) -> None:
         """Its model is about to be asked: what it is told of its tools is what there is by now, where that is free."""
-        await self._shared.tooling.ready(self.hands, self._live.optimization.prompt_cache.long_ttl)
+        await self._services.tool_registry.prepare_turn(self.tools, self._live.optimization.prompt_cache.long_ttl)
 
     async def warm_up(self) -> None:
         """Have a local model read in what all conversations begin with, so that nobody's first message pays for it."""
-        with self._begun() as thinking:
+        with self._hold_runtime() as thinking:
             await self._warm_up(thinking.model)
 
     async def _warm_up(self, model: Model) -> None:
         if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
             return
         try:
-            await self.ready()  # servers of tools are coming up at the same time
-            me = await self.me("public")
-            request = beginning(await self.brief(me.identity), model, self.hands.specs, key=self.id)
+            await self.refresh_tools()  # servers of tools are coming up at the same time
+            me = await self.load_bundle("public")
+            request = beginning(await self.build_prompt_input(me.identity), model, self.tools.specs, key=self.id)
             async with aclosing(model.stream(request)) as chunks:
                 async for _ in chunks:
                     pass
         except (ModelError, OSError) as error:  # whoever speaks first will wait for it, or be told
             logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
-        await self.ready()
-        async with self._shared.doors.of(conversation):
-            self._digests.forget(conversation)  # what a digest told of it is dealt with here
-            with self._begun() as thinking:
-                turns = thinking.turns
-                return await turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
+    ) -> Report:
+        await self.refresh_tools()
+        async with self._services.room_locks.lock_for(conversation):
+            self._digest_builder.forget(conversation)  # what a digest told of it is dealt with here
+            with self._hold_runtime() as thinking:
+                turns = thinking.turn_runner
+                return await turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
     async def dream(self, lane: Lane) -> Report:
-        async with self._shared.doors.of(self.loop.policy.inner):
-            with self._begun() as thinking:
-                return await thinking.dreams.take(Address.parse(self.loop.policy.inner), lane)
+        async with self._services.room_locks.lock_for(self.loop.policy.inner):
+            with self._hold_runtime() as thinking:
+                return await thinking.dream_runner.run(Address.parse(self.loop.policy.inner), lane)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
-        return await self._thinking.turns.give_up(conversation, reason, autonomous=autonomous)
+        return await self._runtime.turn_runner.give_up(conversation, reason, autonomous=autonomous)
 
-    async def left(self, conversation: ConversationId) -> int:
-        return await (self._digests.left() if is_inner(conversation) else self._thinking.turns.left(conversation))
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        return await (
+            self._digest_builder.pending_urgency()
+            if is_inner(conversation)
+            else self._runtime.turn_runner.unread_urgency(conversation)
+        )
 
-    def lane(self, conversation: ConversationId) -> Lane | None:
+    def turn_handle(self, conversation: ConversationId) -> Lane | None:
         """As `gateway.stopping.Mind`."""
-        return self.loop.lane(conversation)
+        return self.loop.turn_handle(conversation)
 
-    async def owes(self, conversation: ConversationId) -> bool:
+    async def owes_answer(self, conversation: ConversationId) -> bool:
         """The same."""
         state = self.loop.state
         if conversation in (*state.pending, *state.continuing, *(one.conversation for one in state.waiting)):
             return True
-        unread = await self._shared.store.unread(conversation, most=1)  # what asks is told of first
+        unread = await self._services.store.unread_entries(conversation, most=1)  # what asks is told of first
         return any(asks(one.fact) for one in unread.messages)
 
-    async def left_off(self, conversation: ConversationId, why: str) -> TurnEnded:
+    async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnEnded:
         """The same."""
-        return await heard(self._thinking.means, conversation, why)
+        return await heard(self._runtime.context, conversation, why)
 
-    def leave_off(self, conversation: ConversationId, why: str) -> None:
+    def stop_turn(self, conversation: ConversationId, why: str) -> None:
         """The same."""
-        lane = self.loop.lane(conversation)
+        lane = self.loop.turn_handle(conversation)
         if lane is not None:
-            lane.leave_off(why)
-        self.loop.send(LeftOff(at=self._shared.clock.now(), conversation=conversation))
-        self.forget(conversation)
+            lane.stop(why)
+        self.loop.send(LeftOff(at=self._services.clock.now(), conversation=conversation))
+        self.forget_view(conversation)
 
-    def direct(self, conversation: ConversationId) -> bool:
-        return self._shared.life.places.known_direct(conversation)
+    def is_direct(self, conversation: ConversationId) -> bool:
+        return self._services.background_services.places.is_known_direct(conversation)
 
-    def settled(self, conversation: ConversationId) -> None:
-        self._purse.settle(conversation)
-        if self._shared.limits is not None:
-            self._shared.limits.settle(conversation)
+    def settle_turn(self, conversation: ConversationId) -> None:
+        self._budget.settle(conversation)
+        if self._services.limits is not None:
+            self._services.limits.release(conversation)
 
     def material_tokens(self) -> int:
-        return self._shared.life.notes.material_tokens(self.id)
+        return self._services.background_services.journal_store.material_tokens(self.id)

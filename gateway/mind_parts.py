@@ -26,11 +26,11 @@ def looking(
         agent=agent,
         store=shared.store,
         clock=shared.clock,
-        places=shared.life.places,
+        places=shared.background_services.places,
         hearing=hearing,
         plain=plain,
         mine=owns,
-        busy=shared.doors.busy,
+        busy=shared.room_locks.is_busy,
     )
 
 
@@ -41,10 +41,10 @@ def doing(shared: Shared, agent: str, digests: Digests, forget: Callable[[Conver
         store=shared.store,
         clock=shared.clock,
         bindings=shared.bindings,
-        places=shared.life.places,
-        who=shared.who,
+        places=shared.background_services.places,
+        who=shared.access_policy,
         channels=shared.channels,
-        doors=shared.doors,
+        doors=shared.room_locks,
         digests=digests,
         post=shared.post,
         forget=forget,
@@ -61,8 +61,8 @@ def own(shared: Shared, agent: str, acting: Acting, send: Callable[[Directive], 
         send=send,
     )
     return (
-        Hand.of(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message, risks=acting.risk),
-        Hand.of(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
-        Hand.of(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
-        Hand.of(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),
+        Hand.create(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message, risks=acting.risk),
+        Hand.create(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
+        Hand.create(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
+        Hand.create(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),
     )

@@ -30,7 +30,7 @@ class Namesakes:
     def __init__(self, store: Reader, policy: access.Policy) -> None:
         self._store = store
         self._policy = policy
-        self._kept = Recent[ConversationId, _Kept](ROOMS)
+        self._cache = Recent[ConversationId, _Kept](ROOMS)
 
     async def __call__(self, said: Sequence[tuple[Seq, Message]]) -> dict[MessageId, Doubt]:
         """What is to be known of these names in rooms, by the message. Oldest first, all of one place.
@@ -40,7 +40,7 @@ class Namesakes:
         said = [(seq, message) for seq, message in said if message.kind != "direct"]
         if not said:
             return {}
-        before = await self._lately(said[0][1].at.conversation, said[0][0])
+        before = await self._load_senders(said[0][1].at.conversation, said[0][0])
         others = tuple(dict.fromkeys([*before, *(message.sender for _, message in said)]))
         found = dict[MessageId, Doubt]()
         for _, message in said:
@@ -49,14 +49,14 @@ class Namesakes:
                 found[message.id] = doubted
         return found
 
-    async def _lately(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
+    async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
         """Who said the newest messages there in front of this one. The log grows at its end: only that is read anew."""
-        kept = self._kept.get(place)
+        kept = self._cache.get(place)
         known = kept if kept is not None and kept.before <= before else _Kept(Seq(0), ())
-        more = await self._store.newest(
+        more = await self._store.newest_entries(
             NEWEST_NAMES, after=max(0, known.before - 1), before=before, kinds=MESSAGES, conversation=place
         )
         spoke = [one.fact.sender for one in more if isinstance(one.fact, Message)]
         senders = (*known.senders, *spoke)[-NEWEST_NAMES:]
-        self._kept.keep(place, _Kept(before, senders))
+        self._cache.put(place, _Kept(before, senders))
         return senders

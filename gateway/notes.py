@@ -44,13 +44,13 @@ class _Desk:
     """One agent's."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    known: bool = False
+    is_loaded: bool = False
     """What the log holds of it has been looked at."""
-    material: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    undreamt_notes: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=NEWEST))
     """Where each note since the last dream stands, and its tokens."""
-    hand: tuple[own_files.Mark, list[Written]] = (None, [])
+    handwritten: tuple[own_files.Mark, list[Written]] = (None, [])
     """What people wrote, and the state of the file in which it was read."""
-    late: list[Written] = field(default_factory=list)
+    unwritten: list[Written] = field(default_factory=list)
     """Durable, and not in the file yet."""
 
 
@@ -62,15 +62,15 @@ class Notes:
         self._store = store
         self._clock = clock
         self._directory = directory
-        self._desks: dict[str, _Desk] = {}
-        self._writing: set[asyncio.Task[str]] = set()
+        self._states: dict[str, _Desk] = {}
+        self._write_tasks: set[asyncio.Task[str]] = set()
 
     async def recover(self, agents: Iterable[str]) -> None:
         """Write what the last run could not into the journals. Raises StoreError; what a disk refuses is logged."""
         for agent in agents:
-            await self._known(agent)
+            await self._load_state(agent)
 
-    async def journal(self, where: Whereabouts, title: str, text: str) -> str:
+    async def write_entry(self, where: Whereabouts, title: str, text: str) -> str:
         """Write an entry, and say so to the model. Raises Refused, StoreError.
 
         What the same turn wrote before its process ended is not written again.
@@ -89,38 +89,40 @@ class Notes:
 
     def material_tokens(self, agent: str) -> int:
         """Roughly how much was written down since the last dream; looks at nothing but memory."""
-        return sum(tokens for _, tokens in self._desk(agent).material)
+        return sum(tokens for _, tokens in self._state_of(agent).undreamt_notes)
 
-    def dreamt(self, agent: str, upto: Seq) -> None:
+    def mark_dreamt(self, agent: str, upto: Seq) -> None:
         """What was written down up to here is in the agent's memory now."""
-        desk = self._desk(agent)
-        while desk.material and desk.material[0][0] <= upto:
-            desk.material.popleft()
+        desk = self._state_of(agent)
+        while desk.undreamt_notes and desk.undreamt_notes[0][0] <= upto:
+            desk.undreamt_notes.popleft()
 
-    async def by_hand(self, agent: str) -> list[Written]:
+    async def read_handwritten(self, agent: str) -> list[Written]:
         """What people wrote into the journal, as it stands there now: of a long one, in its end. Raises OSError."""
-        desk, path = self._desk(agent), self._directory(agent) / own_files.JOURNAL
-        if desk.hand[0] is None or own_files.state(path) != desk.hand[0]:  # a look that costs less than a thread does
-            desk.hand = await asyncio.to_thread(_by_hand, path, desk.hand)
-        return desk.hand[1]
+        desk, path = self._state_of(agent), self._directory(agent) / own_files.JOURNAL
+        if (
+            desk.handwritten[0] is None or own_files.state(path) != desk.handwritten[0]
+        ):  # a look that costs less than a thread does
+            desk.handwritten = await asyncio.to_thread(_by_hand, path, desk.handwritten)
+        return desk.handwritten[1]
 
-    async def strike(self, agent: str, note: Stored, forgotten: Seq) -> None:
+    async def remove_note(self, agent: str, note: Stored, forgotten: Seq) -> None:
         """What the entry at `forgotten` forgets: no dream is told of it, and the journal loses it. Raises OSError."""
         assert isinstance(note.fact, Noted)
-        desk, name = await self._known(agent), note_of(note)
+        desk, name = await self._load_state(agent), note_of(note)
         async with desk.lock:
             trusted = is_trusted(note.fact.role, foreign=note.fact.foreign)
             # Then the next dream is told that it goes.
-            dreamt = trusted and all(seq != note.seq for seq, _ in desk.material)
-            kept = [one for one in desk.material if one[0] not in (note.seq, forgotten)]
-            desk.material = deque([*kept, *([(forgotten, tokens(note.fact))] if dreamt else [])], maxlen=NEWEST)
-            desk.late = [entry for entry in desk.late if entry.note != name]
+            dreamt = trusted and all(seq != note.seq for seq, _ in desk.undreamt_notes)
+            kept = [one for one in desk.undreamt_notes if one[0] not in (note.seq, forgotten)]
+            desk.undreamt_notes = deque([*kept, *([(forgotten, tokens(note.fact))] if dreamt else [])], maxlen=NEWEST)
+            desk.unwritten = [entry for entry in desk.unwritten if entry.note_id != name]
             await asyncio.to_thread(_strike, self._directory(agent) / own_files.JOURNAL, name)
 
     async def close(self) -> None:
         """Wait for what is being written."""
-        while self._writing:
-            await asyncio.wait(self._writing)
+        while self._write_tasks:
+            await asyncio.wait(self._write_tasks)
 
     async def _write(self, where: Whereabouts, title: str, text: str, *, lasting: bool) -> str:
         text = tidy(text)
@@ -128,11 +130,11 @@ class Notes:
             raise Refused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
             raise Refused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
-        role, foreign = where.least_role, bool(where.trace.foreign)
+        role, foreign = where.least_role, bool(where.trust.foreign)
         trusted = is_trusted(role, foreign=foreign)
         noted = Noted(
             agent=where.agent,
-            scope=scope_of_new(where.at.conversation, where.sight.scope, trusted=trusted),
+            scope=scope_of_new(where.at.conversation, where.visibility.scope, trusted=trusted),
             title=title,
             text=text,
             lasting=lasting,
@@ -141,13 +143,13 @@ class Notes:
             foreign=foreign,
         )
         # On its own: an interrupted turn must not leave a note of which nobody knows whether it was kept.
-        task = asyncio.create_task(self._keep(where, noted))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        task = asyncio.create_task(self._append_note(where, noted))
+        self._write_tasks.add(task)
+        task.add_done_callback(self._write_tasks.discard)
         return await asyncio.shield(task)
 
-    async def _keep(self, where: Whereabouts, noted: Noted) -> str:
-        desk = await self._known(noted.agent)
+    async def _append_note(self, where: Whereabouts, noted: Noted) -> str:
+        desk = await self._load_state(noted.agent)
         async with desk.lock:  # so that the file has the order of the log
             place = where.at.conversation
             before = await done_before(
@@ -163,73 +165,73 @@ class Notes:
             entry = Entry(fact=noted, at=now, conversation=place, key=f"{_KEY}{note}")
             (stored,) = await self._store.append([entry])
             if _counts(noted):
-                desk.material.append((stored.seq, tokens(noted)))
-            desk.late.append(entry_of(noted, entry))
-            await self._put(noted.agent, desk)
+                desk.undreamt_notes.append((stored.seq, tokens(noted)))
+            desk.unwritten.append(entry_of(noted, entry))
+            await self._flush(noted.agent, desk)
         return note
 
-    async def _known(self, agent: str) -> _Desk:
-        desk = self._desk(agent)
+    async def _load_state(self, agent: str) -> _Desk:
+        desk = self._state_of(agent)
         async with desk.lock:
-            if not desk.known:
-                found = await self._store.newest(NEWEST, kinds=["noted"])
+            if not desk.is_loaded:
+                found = await self._store.newest_entries(NEWEST, kinds=["noted"])
                 notes = [(one, one.fact) for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
                 dream = await newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
-                gone = await self._store.forgotten([one.seq for one, _ in notes])
+                gone = await self._store.forgotten_notes([one.seq for one, _ in notes])
                 left = [(one, noted) for one, noted in notes if one.seq not in gone]
-                desk.material.extend(
+                desk.undreamt_notes.extend(
                     (one.seq, tokens(noted)) for one, noted in left if one.seq > upto and _counts(noted)
                 )
-                missing = await self._missing(agent, [entry_of(noted, one) for one, noted in notes])
+                missing = await self._find_missing(agent, [entry_of(noted, one) for one, noted in notes])
                 names_left = {note_of(one) for one, _ in left}
-                desk.late = [entry for entry in missing if entry.note in names_left]
-                desk.known = True
-                await self._put(agent, desk)
+                desk.unwritten = [entry for entry in missing if entry.note_id in names_left]
+                desk.is_loaded = True
+                await self._flush(agent, desk)
         return desk
 
-    async def _missing(self, agent: str, entries: list[Written]) -> list[Written]:
+    async def _find_missing(self, agent: str, entries: list[Written]) -> list[Written]:
         """Those that did not reach the file."""
         if not entries:
             return []
         try:
-            there = await asyncio.to_thread(self._there, agent, entries[-1].note)
+            there = await asyncio.to_thread(self._read_written_ids, agent, entries[-1].note_id)
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", agent, error)
             there = set()
-        last = max((place for place, one in enumerate(entries) if one.note in there), default=-1)
+        last = max((place for place, one in enumerate(entries) if one.note_id in there), default=-1)
         return entries[last + 1 :]
 
-    def _there(self, agent: str, newest: str) -> set[str]:
-        mark = (own_files.read(self._mark(agent), most=100) or b"").decode("ascii", "replace")
+    def _read_written_ids(self, agent: str, newest: str) -> set[str]:
+        mark = (own_files.read(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
         if mark == newest:
             return {newest}
         end = own_files.tail(self._directory(agent) / own_files.JOURNAL, most=TAIL_BYTES)
         there = names(end.decode("utf-8", "replace"))
         if newest in there:
-            own_files.replace(self._mark(agent), newest.encode())
+            own_files.replace(self._mark_path(agent), newest.encode())
         return {mark} | there
 
-    async def _put(self, agent: str, desk: _Desk) -> None:
+    async def _flush(self, agent: str, desk: _Desk) -> None:
         """Into the file; what the disk refuses waits for the next note, or the next start."""
-        if not desk.late:
+        if not desk.unwritten:
             return
         try:
-            await asyncio.to_thread(self._append, agent, desk.late)
+            await asyncio.to_thread(self._append_to_file, agent, desk.unwritten)
         except OSError as error:
             logger.warning("the journal of %s cannot be written, the log has what it lacks: %s", agent, error)
 
-    def _append(self, agent: str, late: list[Written]) -> None:
+    def _append_to_file(self, agent: str, late: list[Written]) -> None:
         while late:
             own_files.append(self._directory(agent) / own_files.JOURNAL, written(late[0]).encode())
-            own_files.replace(self._mark(agent), late[0].note.encode())
+            own_files.replace(self._mark_path(agent), late[0].note_id.encode())
             del late[0]
 
-    def _mark(self, agent: str) -> Path:
+    def _mark_path(self, agent: str) -> Path:
         return own_files.mind(self._store.path, agent) / _MARK
 
-    def _desk(self, agent: str) -> _Desk:
-        return self._desks.setdefault(agent, _Desk())
+    def _state_of(self, agent: str) -> _Desk:
+        return self._states.setdefault(agent, _Desk())
 
 
 def _written(noted: Noted) -> tuple[str, str, str, str, bool]:
@@ -264,10 +266,10 @@ def _by_hand(path: Path, before: tuple[own_files.Mark, list[Written]]) -> tuple[
     if now == before[0]:
         return before
     text = own_files.tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
-    return now, [entry for entry in parse(text) if not entry.note]
+    return now, [entry for entry in parse(text) if not entry.note_id]
 
 
 def entry_of(noted: Noted, of: Entry | Stored) -> Written:
     """A note of the log as the journal has it."""
     title = TO_REMEMBER if noted.lasting else noted.title
-    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note=note_of(of))
+    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note_id=note_of(of))

@@ -19,39 +19,39 @@ class Offers:
 
     def __init__(self, policy: Policy, channels: Mapping[ChannelName, Channel]) -> None:
         self._policy = policy
-        self._able = Each[CanOffer](channels, lambda one: one if isinstance(one, CanOffer) else None)
-        self._again = asyncio.Event()
+        self._menu_channels = Each[CanOffer](channels, lambda one: one if isinstance(one, CanOffer) else None)
+        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Show what holds now, and then what changes, until cancelled. Begin once it is known who has which role."""
         while True:
-            self._again.clear()
-            for name, channel in list(self._able.items()):
-                await channel.offer(self.offered(name))
-            await self._again.wait()
+            self._changed.clear()
+            for name, channel in list(self._menu_channels.items()):
+                await channel.set_command_menus(self.list_people(name))
+            await self._changed.wait()
 
-    def again(self) -> None:
+    def refresh(self) -> None:
         """There is another channel, or what is configured of people has changed: show it anew."""
-        self._again.set()
+        self._changed.set()
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log."""
-        news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh)
+        news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new)
         if any(isinstance(fact, RoleGiven | IdentityLinked) for fact in news):
-            self._again.set()
+            self._changed.set()
 
-    def offered(self, channel: ChannelName) -> list[Offered]:
+    def list_people(self, channel: ChannelName) -> list[Offered]:
         """Who has a role there that holds everywhere."""
-        return sorted(self._offered(channel), key=lambda one: one[0].id)
+        return sorted(self._iter_people(channel), key=lambda one: one[0].id)
 
-    def _offered(self, channel: ChannelName) -> Iterator[Offered]:
-        known = self._policy.known()
+    def _iter_people(self, channel: ChannelName) -> Iterator[Offered]:
+        known = self._policy.roster_state()
         people = {*self._policy.roles, *known.grants, *known.links}
         for one in people:
             where, _, sender_id = one.partition(":")
             if where != channel or not sender_id:
                 continue
             sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)
-            role = standing(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).everywhere
+            role = standing(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).global_role
             if role in ("owner", "admin", "member"):
                 yield sender, role

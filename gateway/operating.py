@@ -37,9 +37,9 @@ class Operating:
     ) -> None:
         """`kill` ends the tools that run somewhere, and returns their names. `reload`: `Live.reload`."""
         self._store, self._clock, self._stopping, self._kill, self._redact = store, clock, stopping, kill, redact
-        self._again = reload
+        self._reload_settings = reload
 
-    async def order(self, order: _Order) -> Answer:
+    async def carry_out(self, order: _Order) -> Answer:
         """Do it, and say what came of it. Raises StoreError."""
         if isinstance(order, ReloadOrder):
             return await self._reload(order)
@@ -47,32 +47,34 @@ class Operating:
             at = Address.parse(order.conversation)
         except ValueError:
             return Answer(ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",))
-        return await (self._stop(order, at) if isinstance(order, StopOrder) else self._end(order, at))
+        return await (self._stop(order, at) if isinstance(order, StopOrder) else self._kill_tools(order, at))
 
     async def _stop(self, order: StopOrder, at: Address) -> Answer:
-        change = await self._stopping.ask(at, order.by)
+        change = await self._stopping.plan_stop(at, order.by)
         now, ok = self._clock.now(), bool(change.facts)
         made = [Entry(fact=one.fact, at=now, conversation=at.conversation, key=one.key or None) for one in change.facts]
         written = None
         try:
-            written, *_ = await self._store.append([*made, self._audited(order, at, ok=ok, words=change.words)])
+            written, *_ = await self._store.append(
+                [*made, self._build_audit_entry(order, at, ok=ok, words=change.answer)]
+            )
         finally:
             change.settle(written)
-        return Answer(ok=ok, lines=(change.words,))
+        return Answer(ok=ok, lines=(change.answer,))
 
-    async def _end(self, order: KillOrder, at: Address) -> Answer:
+    async def _kill_tools(self, order: KillOrder, at: Address) -> Answer:
         names = self._kill(at.conversation)
         words = f"Ended: {', '.join(names)}. The turn goes on." if names else IDLE
-        await self._store.append([self._audited(order, at, ok=bool(names), words=words)])
+        await self._store.append([self._build_audit_entry(order, at, ok=bool(names), words=words)])
         return Answer(ok=bool(names), lines=(words,))
 
     async def _reload(self, order: ReloadOrder) -> Answer:
-        came = await self._again()
-        ok = not (came.problems or came.unread)
-        await self._store.append([self._audited(order, None, ok=ok, words=str(came))])
+        came = await self._reload_settings()
+        ok = not (came.problems or came.read_error)
+        await self._store.append([self._build_audit_entry(order, None, ok=ok, words=str(came))])
         return Answer(ok=ok, lines=tuple(map(self._redact, came.lines)))
 
-    def _audited(
+    def _build_audit_entry(
         self, order: StopOrder | KillOrder | ReloadOrder, at: Address | None, *, ok: bool, words: str
     ) -> Entry:
         fact = Audited(

@@ -64,27 +64,27 @@ class Outbox:
         self._clock = clock
         self._spawn = spawn
         self._files = files or OutFiles(store)
-        self._judged = judge
-        self._arrived = arrived
+        self._judge = judge
+        self._on_ready = arrived
         self._redact = redact or Redactor()
-        self._doubt = doubt
-        self._held: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
+        self._make_uncertain_notice = doubt
+        self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
         """The notice that waits in a place; set: it waits no longer."""
-        self._links: dict[ChannelName, asyncio.Event] = {}
+        self._link_events: dict[ChannelName, asyncio.Event] = {}
         """Set while it is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
-        self._away: set[ConversationId] = set()
+        self._away_conversations: set[ConversationId] = set()
         """Where the next post is for somebody who is not there: nothing is under way."""
-        self._flying: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
+        self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
         """What is handed over just now."""
         self._stopping = False
 
     async def recover(self) -> None:
         """Take up what an earlier process left. Call once, before anything is put."""
-        for item in await self._store.outbox():
+        for item in await self._store.undelivered_posts():
             channel = self._channels.get(item.post.to.channel)
-            resend_s = channel.capabilities.resend_s if channel else 0.0
+            resend_s = channel.capabilities.resend_window_s if channel else 0.0
             parts, ended = list(item.parts), []
             for index, state in retry.recovered(parts, now=self._clock.now(), resend_s=resend_s).items():
                 logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH)
@@ -103,20 +103,20 @@ class Outbox:
             return  # the store has it: the next process delivers it
         place = item.post.to.conversation
         self._queues.setdefault(place, deque()).append(item)
-        if place in self._held:
-            self._held[place][1].set()
+        if place in self._held_notices:
+            self._held_notices[place][1].set()
         if place not in self._workers:
-            self._workers[place] = self._spawn(self._work(place))
+            self._workers[place] = self._spawn(self._deliver_queue(place))
 
-    def link(self, channel: ChannelName, up: bool) -> None:
+    def set_link_up(self, channel: ChannelName, up: bool) -> None:
         """The connection of a channel came up or went down."""
         if not self._stopping:
-            event = self._link(channel)
+            event = self._link_event(channel)
             (event.set if up else event.clear)()
 
-    async def said(self, place: ConversationId, grace_s: float) -> None:
+    async def wait_until_sent(self, place: ConversationId, grace_s: float) -> None:
         """Return once nothing waits to be said there, or after `grace_s` seconds of real time."""
-        if (worker := self._workers.get(place)) and place not in self._away:
+        if (worker := self._workers.get(place)) and place not in self._away_conversations:
             await asyncio.wait({worker}, timeout=grace_s)
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
@@ -125,135 +125,137 @@ class Outbox:
         Returns once what was begun has ended, or after `grace_s` more.
         """
         named = {place for place in self._workers if Address.parse(place).channel == channel}
-        working = [self._workers[place] for place in named - self._away]
-        for place in named & self._held.keys():
-            self._held[place][1].set()
-        if working and self._link(channel).is_set():
+        working = [self._workers[place] for place in named - self._away_conversations]
+        for place in named & self._held_notices.keys():
+            self._held_notices[place][1].set()
+        if working and self._link_event(channel).is_set():
             await asyncio.wait(working, timeout=grace_s)
-        self.link(channel, up=False)
-        if flying := self._flying[channel]:
+        self.set_link_up(channel, up=False)
+        if flying := self._in_flight[channel]:
             await asyncio.wait(flying, timeout=grace_s)
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
-        for _, held in self._held.values():
+        for _, held in self._held_notices.values():
             held.set()
-        if working := self._working():
+        if working := self._active_workers():
             await asyncio.wait(working, timeout=grace_s)
         self._stopping = True
-        for event in self._links.values():
+        for event in self._link_events.values():
             event.set()  # whoever waits for a link wakes, and sees that we stop
 
     async def close(self) -> None:
         """End all work. Call after the channels have ended: their sends then say what became of them."""
         workers = list(self._workers.values())
-        if working := self._working():
+        if working := self._active_workers():
             # An attempt that is over still has to be written down; one that is not stays `sending`.
             await asyncio.wait(working, timeout=SETTLE_S)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, place: ConversationId) -> None:
+    async def _deliver_queue(self, place: ConversationId) -> None:
         queue = self._queues[place]
         try:
             while queue and not self._stopping:
-                if not await self._due(place, queue):
+                if not await self._wait_until_due(place, queue):
                     return
                 with concerning(conversation=place, post=queue[0].post.key):
                     await self._deliver(queue[0])
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
         finally:
-            self._held.pop(place, None)
+            self._held_notices.pop(place, None)
             del self._workers[place], self._queues[place]
 
-    async def _due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
+    async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
         """Let a notice wait for company, or for its time. False: we stop."""
         item = queue[0]
-        if place in self._held and self._held[place][0] == item.post.key:
+        if place in self._held_notices and self._held_notices[place][0] == item.post.key:
             if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, left_s, self._held[place][1].wait())
+                    await within(self._clock, left_s, self._held_notices[place][1].wait())
             if not self._stopping:
-                del self._held[place]
+                del self._held_notices[place]
         return not self._stopping
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
         attempt, cutter, away = Attempt(post, self._clock, self._record), None, False
         while not parts or retry.window(parts, 1):
-            channel = await self._ready(item)
+            channel = await self._wait_for_channel(item)
             if channel is None:
                 return
             if retry.unsaid(parts) and self._age_s(item) >= retry.MAX_AGE_S:
                 reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
                 await self._record(post, [self._delivery(post, "failed", reason)])
                 return
-            if not parts or (attempt.cut and channel is not cutter):  # another one may cut it in another way
+            if not parts or (attempt.unsaved_bodies and channel is not cutter):  # another one may cut it in another way
                 try:
-                    attempt.cut, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
+                    attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
                     logger.exception("post %s cannot be cut", post.key)
                     await self._record(post, [self._delivery(post, "failed", bug(error))])
                     return
                 parts = [
                     OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
-                    for i, b in enumerate(attempt.cut)
+                    for i, b in enumerate(attempt.unsaved_bodies)
                 ]
             able = channel.capabilities
-            attempt.resend_s = able.resend_s
-            window = retry.window(parts, able.window, resend_s=able.resend_s)
+            attempt.resend_s = able.resend_window_s
+            window = retry.window(parts, able.max_in_flight, resend_s=able.resend_window_s)
             results = await self._send(channel, post, attempt, window)
-            ended, wait_s = attempt.judge(window, results, self._age_s(item))
+            ended, wait_s = attempt.evaluate(window, results, self._age_s(item))
             away = any(isinstance(one, Away) for one in results)
-            news = [end for end in ended if attempt.tells(end) or (away and parts[end.part].reason != end.reason)]
+            news = [end for end in ended if attempt.is_news(end) or (away and parts[end.part].reason != end.reason)]
             for end in ended:
-                parts[end.part] = retry.after(replace(parts[end.part], first_at=attempt.first(parts[end.part])), end)
+                parts[end.part] = retry.after(
+                    replace(parts[end.part], first_at=attempt.first_handed_over(parts[end.part])), end
+                )
             finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
             await self._record(post, [*news, *finished])
             if finished:
                 return
             if away:
-                await self._until_seen(channel, post, wait_s)
+                await self._wait_until_present(channel, post, wait_s)
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the word on the whole.
         await self._record(post, [self._delivery(post, *retry.sum_up(parts))])
 
-    async def _until_seen(self, channel: Channel, post: Post, most_s: float) -> None:
+    async def _wait_until_present(self, channel: Channel, post: Post, most_s: float) -> None:
         """Return once whoever the post is for may be there, or after `most_s`."""
         place = post.to.conversation
-        self._away.add(place)
+        self._away_conversations.add(place)
         try:
             if isinstance(channel, KnowsPeople):
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, most_s, channel.seen(post.to))
+                    await within(self._clock, most_s, channel.wait_for_recipient(post.to))
             else:
                 await self._clock.sleep(most_s)
         finally:
-            self._away.discard(place)
+            self._away_conversations.discard(place)
 
-    def _working(self) -> list[asyncio.Task[None]]:
+    def _active_workers(self) -> list[asyncio.Task[None]]:
         """What may soon be said."""
-        return [task for place, task in self._workers.items() if place not in self._away]
+        return [task for place, task in self._workers.items() if place not in self._away_conversations]
 
-    async def _ready(self, item: OutboxPost) -> Channel | None:
+    async def _wait_for_channel(self, item: OutboxPost) -> Channel | None:
         """What the post goes to, once its link is up. None: we stop, or it is no longer to be waited for."""
         name = item.post.to.channel
         while True:
             if name not in self._channels and self._age_s(item) >= retry.MAX_AGE_S:
                 await self._record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
                 return None
-            await self._link(name).wait()
+            await self._link_event(name).wait()
             if self._stopping:
                 return None
             if (channel := self._channels.get(name)) is not None:
                 return channel
-            self._link(name).clear()  # it was taken away
+            self._link_event(name).clear()  # it was taken away
 
-    def _link(self, channel: ChannelName) -> asyncio.Event:
-        event = self._links.setdefault(channel, asyncio.Event())
+    def _link_event(self, channel: ChannelName) -> asyncio.Event:
+        event = self._link_events.setdefault(channel, asyncio.Event())
         if self._stopping:
             event.set()
         return event
@@ -265,14 +267,14 @@ class Outbox:
         file = None
         try:
             if window[0].index == 0 and post.file is not None:
-                file = await self._files.file(post.file, channel.capabilities)
+                file = await self._files.load_file(post.file, channel.capabilities)
         except Rejected as error:
             return [error]
-        parts = [attempt.part(part, file if part.index == 0 else None) for part in window]
-        sends = [channel.send(part, attempt.going(one)) for part, one in zip(parts, window, strict=True)]
+        parts = [attempt.build_part(part, file if part.index == 0 else None) for part in window]
+        sends = [channel.send(part, attempt.make_going(one)) for part, one in zip(parts, window, strict=True)]
         flying = asyncio.gather(*sends, return_exceptions=True)
-        self._flying[channel.name].add(flying)
-        flying.add_done_callback(self._flying[channel.name].discard)
+        self._in_flight[channel.name].add(flying)
+        flying.add_done_callback(self._in_flight[channel.name].discard)
         return await flying
 
     def _age_s(self, item: OutboxPost) -> float:
@@ -289,29 +291,33 @@ class Outbox:
         for fact in facts:
             key = key_of(fact) if isinstance(fact, Delivery) else None
             entries.append(entry := Entry(fact=fact, at=now, conversation=place, key=key))
-            if isinstance(fact, Delivery) and fact.state != "sent" and await self._of_a_turn(post):
-                judged = self._judged(fact)
+            if isinstance(fact, Delivery) and fact.state != "sent" and await self._is_from_turn(post):
+                judged = self._judge(fact)
                 if judged is not None:
                     told.append(Entry(fact=judged, at=now, conversation=place, cause=entry))
-            if isinstance(fact, Delivery) and fact.state == "uncertain" and (doubt := await self._doubted(post)):
+            if (
+                isinstance(fact, Delivery)
+                and fact.state == "uncertain"
+                and (doubt := await self._build_uncertain_notice(post))
+            ):
                 queued[len(told)] = doubt
                 told.append(
                     Entry(fact=Queued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry)
                 )
         written = await self._store.append([*entries, *told])
         for index, doubt in queued.items():
-            if (done := written[len(entries) + index]).fresh:
+            if (done := written[len(entries) + index]).is_new:
                 self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
         for one, entry in zip(written[len(entries) :], told, strict=True):
-            if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.fresh:
-                self._arrived(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
+            if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.is_new:
+                self._on_ready(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
-    async def _doubted(self, post: Post) -> Post | None:
+    async def _build_uncertain_notice(self, post: Post) -> Post | None:
         """What is to be said of it, unless that is to be said there already."""
-        if self._doubt is None or post.to.conversation in self._held:
+        if self._make_uncertain_notice is None or post.to.conversation in self._held_notices:
             return None
         channel = self._channels.get(post.to.channel)
-        return await self._doubt(post, channel is not None and channel.capabilities.replies)
+        return await self._make_uncertain_notice(post, channel is not None and channel.capabilities.replies)
 
     def _put_next(self, item: OutboxPost) -> None:
         """Deliver it before all else that waits there: it is about what was said last."""
@@ -322,12 +328,12 @@ class Outbox:
             waiting.insert(1, item)
         else:
             self.put(item)
-        held = self._held[place] = item.post.key, asyncio.Event()
+        held = self._held_notices[place] = item.post.key, asyncio.Event()
         if len(self._queues[place]) > 2:  # noqa: PLR2004 - it, what was said last, and something else
             held[1].set()
 
-    async def _of_a_turn(self, post: Post) -> bool:
+    async def _is_from_turn(self, post: Post) -> bool:
         """Whether it is what a turn said: else it answers a command, and no agent knows of it."""
-        queued = await self._store.by_key(f"post:{post.key}")
+        queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
         return cause is not None and cause.kind in ("turn_ended", "acted")

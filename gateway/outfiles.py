@@ -32,7 +32,7 @@ class OutFiles:
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def kept(self, data: bytes) -> AsyncIterator[str]:
+    async def store_file(self, data: bytes) -> AsyncIterator[str]:
         """On the disk, under this digest. Inside, make the post durable that it goes with. Raises OSError.
 
         What no waiting post needs is removed.
@@ -42,7 +42,7 @@ class OutFiles:
             await asyncio.to_thread(own_files.replace, self._directory / digest, data)
             yield digest
 
-    async def file(self, file: PostFile, able: Capabilities) -> File:
+    async def load_file(self, file: PostFile, able: Capabilities) -> File:
         """As the channel takes it. Raises Rejected: without its file a post is not what was to be said."""
         try:
             data = await asyncio.to_thread(own_files.read, self._directory / file.sha256, most=file.size_bytes)
@@ -51,14 +51,16 @@ class OutFiles:
             data = None
         if data is None or hashlib.sha256(data).hexdigest() != file.sha256:
             raise Rejected("the file that goes with it is gone, or is not what it was")
-        if len(data) > able.file_bytes:
-            raise Rejected(f"{able.platform} takes no files of more than {able.file_bytes} bytes")
+        if len(data) > able.max_file_bytes:
+            raise Rejected(f"{able.platform} takes no files of more than {able.max_file_bytes} bytes")
         return File(name=file.name, content_type=file.content_type, data=data)
 
     async def sweep(self) -> None:
         """Remove those that no waiting post needs. What the disk refuses is logged. Raises StoreError."""
         async with self._lock:
-            waiting = {item.post.file.sha256 for item in await self._store.outbox() if item.post.file is not None}
+            waiting = {
+                item.post.file.sha256 for item in await self._store.undelivered_posts() if item.post.file is not None
+            }
             await asyncio.to_thread(_sweep, self._directory, waiting)
 
 

@@ -26,41 +26,41 @@ class Overrides:
         self._rules: dict[str, RuleSet] = {}
         """By name, in the order of the log."""
         self._thresholds: dict[str, int] = {}
-        self._made = NOTHING_MADE
-        self._newest = 0
+        self._overrides = NOTHING_MADE
+        self._newest_number = 0
         """The number of the newest rule."""
-        self._wanted: set[str] = set()
+        self._reserved_names: set[str] = set()
         """Names of rules that may be written soon."""
-        self._early: list[Fact] | None = []
+        self._buffered: list[Fact] | None = []
         """What was written while the log is read. None: it was read."""
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Read what holds. Raises StoreError."""
-        numbered = await self._reader.newest(_LAST, kinds=["rule_set"])
-        holding = [*await self._reader.holds("threshold_set"), *await self._reader.holds("rule_set")]
-        early, self._early = self._early or [], None
+        numbered = await self._reader.newest_entries(_LAST, kinds=["rule_set"])
+        holding = [*await self._reader.current_facts("threshold_set"), *await self._reader.current_facts("rule_set")]
+        early, self._buffered = self._buffered or [], None
         for fact in (*(one.fact for one in (*numbered, *holding)), *early):
-            self._fold(fact)
-        self._made = made(self._rules.values(), self._thresholds)
+            self._apply(fact)
+        self._overrides = made(self._rules.values(), self._thresholds)
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """Take what was written now into the picture."""
         news = [
             entry.fact
             for entry, one in zip(entries, written, strict=True)
-            if one.fresh and isinstance(entry.fact, RuleSet | ThresholdSet)
+            if one.is_new and isinstance(entry.fact, RuleSet | ThresholdSet)
         ]
-        if self._early is not None:
-            self._early += news
+        if self._buffered is not None:
+            self._buffered += news
             return
         for fact in news:
-            self._fold(fact)
+            self._apply(fact)
         if news:
-            self._made = made(self._rules.values(), self._thresholds)
+            self._overrides = made(self._rules.values(), self._thresholds)
 
-    def now(self) -> Made:
+    def current(self) -> Made:
         """What holds, for `attention.Policy.made`."""
-        return self._made
+        return self._overrides
 
     @property
     def rules(self) -> Sequence[RuleSet]:
@@ -68,25 +68,27 @@ class Overrides:
         return list(self._rules.values())
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there may be no more rules."""
-        return len(self._rules.keys() | self._wanted) >= MOST_RULES
+        return len(self._rules.keys() | self._reserved_names) >= MOST_RULES
 
-    def name(self) -> tuple[str, Callable[[], None]]:
+    def reserve_name(self) -> tuple[str, Callable[[], None]]:
         """For a rule that is to be made: a name that none ever had. Call the other once that is written, or is not."""
-        self._newest += 1
-        name = f"r{self._newest}"
-        self._wanted.add(name)
-        return name, lambda: self._wanted.discard(name)
+        self._newest_number += 1
+        name = f"r{self._newest_number}"
+        self._reserved_names.add(name)
+        return name, lambda: self._reserved_names.discard(name)
 
-    def _fold(self, fact: Fact) -> None:
+    def _apply(self, fact: Fact) -> None:
         match fact:
             case RuleSet(rule=name, gone=gone):
                 self._rules.pop(name, None)
                 if not gone:
                     self._rules[name] = fact
                 number = name.removeprefix("r")
-                self._newest = max(self._newest, int(number) if number.isascii() and number.isdigit() else 0)
+                self._newest_number = max(
+                    self._newest_number, int(number) if number.isascii() and number.isdigit() else 0
+                )
             case ThresholdSet(type=dotted, value=None):
                 self._thresholds.pop(dotted, None)
             case ThresholdSet(type=dotted, value=int(value)):

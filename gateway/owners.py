@@ -57,34 +57,34 @@ class Owners:
         self._named = named
         self._store = store
         self._clock = clock
-        self._who = who
-        self._to = to
+        self._policy = who
+        self._configured_address = to
         self._post = post
         self._spawn = spawn
-        self._home: _Home | None = None
-        self._turn = asyncio.Lock()
+        self._owner_chat: _Home | None = None
+        self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
         self._day = ""
-        self._told: dict[str, int] = {}
+        self._post_counts: dict[str, int] = {}
         """Posts of that day, by kind: many of one keep none of another from being told."""
         self._logged = Recent[str, None]()
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Learn from the log where an owner wrote last. Call it once known who is one."""
-        if self._to() is None:
-            self._home = await self._newest()
+        if self._configured_address() is None:
+            self._owner_chat = await self._find_newest_chat()
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log: an owner who speaks directly is told there from now on.
 
         On the operator's own channel only while no other place is known: nobody may be looking there.
         """
         for entry, done in zip(entries, written, strict=True):
-            home = _direct(entry.fact) if done.fresh else None
-            if home is not None and self._owns(home) and (self._home is None or home.at.channel != OPERATOR):
-                self._home = home
+            home = _direct(entry.fact) if done.is_new else None
+            if home is not None and self._is_owner(home) and (self._owner_chat is None or home.at.channel != OPERATOR):
+                self._owner_chat = home
 
-    def tell(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
+    def notify(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
         """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
 
         `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
@@ -92,52 +92,52 @@ class Owners:
         It is durable soon after, and not told again after a restart. Where no owner is known it stands in the
         process's own log alone, as everything does that is told.
         """
-        self._spawn(self.told(key, text, beside=beside))
+        self._spawn(self.notify_and_wait(key, text, beside=beside))
 
-    async def told(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
+    async def notify_and_wait(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
         """As `tell`, and returns once it is durable. Raises `StoreError`."""
-        async with self._turn:
+        async with self._lock:
             now = self._clock.now()
             day = now.date().isoformat()
             if day != self._day:
-                self._told, self._day = {}, day
+                self._post_counts, self._day = {}, day
             kind = key.partition(":")[0]
-            if kind not in self._told:
-                self._told[kind] = await self._count(day, kind)
+            if kind not in self._post_counts:
+                self._post_counts[kind] = await self._count_posts(day, kind)
             if f"{day}:{key}" not in self._logged:
-                self._logged.keep(f"{day}:{key}", None)
+                self._logged.put(f"{day}:{key}", None)
                 logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
-            to = await self._where(beside)
-            if to is None or self._told[kind] > MOST:
+            to = await self._find_address(beside)
+            if to is None or self._post_counts[kind] > MOST:
                 return
-            if self._told[kind] == MOST:
+            if self._post_counts[kind] == MOST:
                 key, text = "more", THERE_IS_MORE
             words = self._named(text if isinstance(text, str) else text(to))
             post = Post(key=_key(day, kind, key), to=to, text=words, style="notice")
             entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
             (queued,) = await self._store.append([entry])
-            if queued.fresh:
-                self._told[kind] += 1
+            if queued.is_new:
+                self._post_counts[kind] += 1
                 self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
-    async def _where(self, beside: ChannelName | None) -> Address | None:
+    async def _find_address(self, beside: ChannelName | None) -> Address | None:
         """Who was an owner may be none any more, and who was none may be one since the configuration says so."""
-        to = self._to()
+        to = self._configured_address()
         if to is None:
-            if self._home is None or not self._owns(self._home):
-                self._home = await self._newest()
-            to = None if self._home is None else self._home.at
+            if self._owner_chat is None or not self._is_owner(self._owner_chat):
+                self._owner_chat = await self._find_newest_chat()
+            to = None if self._owner_chat is None else self._owner_chat.at
         if to is not None and to.channel == beside:
-            elsewhere = await self._newest(beside)
+            elsewhere = await self._find_newest_chat(beside)
             to = to if elsewhere is None else elsewhere.at
         return to
 
-    async def _newest(self, beside: ChannelName | None = None) -> _Home | None:
+    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _Home | None:
         before, at_the_console = None, None
         for _ in range(PAGES):
-            page = await self._store.newest(PAGE, before=before, kinds=["direct", "command"])
+            page = await self._store.newest_entries(PAGE, before=before, kinds=["direct", "command"])
             for one in reversed(page):
-                if (home := _direct(one.fact)) is not None and home.at.channel != beside and self._owns(home):
+                if (home := _direct(one.fact)) is not None and home.at.channel != beside and self._is_owner(home):
                     if home.at.channel != OPERATOR:
                         return home
                     at_the_console = at_the_console or home
@@ -146,13 +146,13 @@ class Owners:
             before = page[0].seq
         return at_the_console
 
-    def _owns(self, home: _Home) -> bool:
+    def _is_owner(self, home: _Home) -> bool:
         """Whether a verified owner everywhere: an owner of one room or agent is not told of the others."""
-        return standing(self._who, home.at, home.sender).everywhere == "owner"
+        return standing(self._policy, home.at, home.sender).global_role == "owner"
 
-    async def _count(self, day: str, kind: str) -> int:
+    async def _count_posts(self, day: str, kind: str) -> int:
         """How many of that day's are in the log already."""
-        rows = await self._store.rows(kinds=["post"], limit=POSTS, newest=True)
+        rows = await self._store.entry_rows(kinds=["post"], limit=POSTS, newest=True)
         return sum((key or "").startswith(f"post:{_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
 
 

@@ -23,12 +23,12 @@ class Pairs:
         """`redact` is given what is written into the audit."""
         self._store, self._clock, self._redact = store, clock, redact or Redactor()
 
-    async def order(self, order: PairOrder) -> Answer:
+    async def execute(self, order: PairOrder) -> Answer:
         """Do it, and say what came of it. Raises StoreError: then nothing is done."""
         store, clock = self._store, self._clock
 
         def also(ok: bool, words: str) -> Sequence[Audited]:
-            return (self._audited(order, ok=ok, words=words),)
+            return (self._build_audit(order, ok=ok, words=words),)
 
         match order.what:
             case "list":
@@ -44,7 +44,7 @@ class Pairs:
                 assert_never(order.what)
         return Answer(ok=ok, lines=(words,))
 
-    def _audited(self, order: PairOrder, *, ok: bool, words: str) -> Audited:
+    def _build_audit(self, order: PairOrder, *, ok: bool, words: str) -> Audited:
         role = f" {order.role}" if order.what == "seed" else ""
         code = order.what == "approve" and not is_id(order.who)
         given = f" {HIDDEN if code else order.who}" if order.who else ""

@@ -31,13 +31,13 @@ class Measured:
     """How large a turn is in each form, measured once, when somebody asks."""
 
     turn: Raw
-    images: int
+    image_tokens: int
     """Tokens of what was shown with it."""
     requests: int
 
     @cached_property
     def sizes(self) -> Sizes:
-        return weigh(self.turn, form=Form.WHOLE, images=self.images, requests=self.requests)
+        return weigh(self.turn, form=Form.WHOLE, images=self.image_tokens, requests=self.requests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +51,17 @@ class PastTurn:
     exchange: Exchange
     """The same, in the form in which it is told."""
     form: Form = Form.WHOLE
-    measured: Measured
+    measure: Measured
     media: tuple[MediaRef, ...]
     at: datetime
     """When it ended."""
-    asked: bool = False
+    is_addressed: bool = False
     """Somebody had said something to the agent."""
     interrupted: bool = False
     """It was ended before it could answer."""
     billed: tuple[int, int] = (0, 0)
     """`TurnEnded.prompt_tokens` and `.prompt_estimate`."""
-    cleared: int = 0
+    cleared_tokens: int = 0
     """Tokens of its last prompt that the provider left out by itself."""
     recalled: tuple[str, ...] = ()
     nudged: bool = False
@@ -69,61 +69,63 @@ class PastTurn:
     """Of all that its requests held."""
 
     @classmethod
-    def of(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, label: Label | None = None) -> Self:
+    def from_record(
+        cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, label: Label | None = None
+    ) -> Self:
         """What a turn's record leaves to see. `simple`: to a model that takes no tools.
 
         `label`: of a record that does not tell it (`gateway.labels.label_of`). None: such a record is anybody's words.
         """
         assert isinstance(ended, TurnEnded)
         reply = "" if ended.outcome == "failed" else ended.text  # what we said of a failure is not the agent's
-        exchange = Exchange(heard=ended.heard, reply=reply, steps=ended.steps, simple=simple)
+        exchange = Exchange(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)
         return cls(
             seq=seq,
             raw=exchange,
             exchange=exchange,
-            measured=Measured(
-                turn=Raw(seq=seq, exchange=exchange), images=images_tokens(ended.media), requests=ended.requests
+            measure=Measured(
+                turn=Raw(seq=seq, exchange=exchange), image_tokens=images_tokens(ended.media), requests=ended.requests
             ),
             media=ended.media,
             at=at,
-            asked=not ended.autonomous and ended.heard not in ("", NOTHING_NEW),
+            is_addressed=not ended.autonomous and ended.heard not in ("", NOTHING_NEW),
             interrupted=ended.outcome == "interrupted",
             billed=(ended.prompt_tokens, ended.prompt_estimate),
-            cleared=ended.accounts[-1].cleared if ended.accounts else 0,
+            cleared_tokens=ended.accounts[-1].cleared if ended.accounts else 0,
             recalled=ended.recalled,
             nudged=ended.nudged,
             label=recorded(ended) or label or UNKNOWN,
         )
 
-    def told_as(self, exchange: Exchange, form: Form) -> Self:
+    def with_form(self, exchange: Exchange, form: Form) -> Self:
         """The same in another form."""
-        if form is self.form and exchange.said == self.exchange.said and _shown(exchange) == self.shown:
+        if form is self.form and exchange.messages == self.exchange.messages and _shown(exchange) == self.tool_images:
             return self
         return replace(self, exchange=exchange, form=form)
 
     @cached_property
-    def shown(self) -> tuple[Shown, ...]:
+    def tool_images(self) -> tuple[Shown, ...]:
         """What its tools brought to be seen, as far as that is told."""
         return _shown(self.exchange)
 
     @cached_property
     def tokens(self) -> int:
         """Estimated, as it is told."""
-        return projection.size(self.exchange) + self.measured.images
+        return projection.size(self.exchange) + self.measure.image_tokens
 
     @cached_property
     def sizes(self) -> Sizes:
         """The same for the planner."""
-        return replace(self.measured.sizes, form=self.form)
+        return replace(self.measure.sizes, form=self.form)
 
     @cached_property
     def digest(self) -> bytes:
         """Names all bytes of it, as it is told."""
         named = hashlib.blake2b(digest_size=16)
-        for said in self.exchange.said:
+        for said in self.exchange.messages:
             for part in said.parts:
                 _feed(named, said.role, type(part).__name__, *_texts(part))
-        _feed(named, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.shown))
+        _feed(named, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images))
         return named.digest()
 
 
@@ -138,7 +140,7 @@ class View:
     """Where that stands."""
 
     @classmethod
-    def of(cls, turns: Sequence[PastTurn], fold: Folded | None, folded_at: Seq) -> Self:
+    def build(cls, turns: Sequence[PastTurn], fold: Folded | None, folded_at: Seq) -> Self:
         """Each turn in the form that the fold says."""
         if fold is None:
             return cls(turns=tuple(turns))
@@ -147,7 +149,8 @@ class View:
         front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
         told = projection.project([Raw(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
         shown = [
-            turn.told_as(exchange, projection.form(turn.seq, marks)) for turn, exchange in zip(front, told, strict=True)
+            turn.with_form(exchange, projection.form(turn.seq, marks))
+            for turn, exchange in zip(front, told, strict=True)
         ]
         return cls(turns=(*shown, *turns[len(front) :]), fold=fold, folded_at=folded_at)
 
@@ -174,7 +177,7 @@ class View:
     @property
     def interrupted(self) -> bool:
         """The newest turn that was told something was ended before it could answer."""
-        return next((turn.interrupted for turn in reversed(self.turns) if turn.raw.said), False)
+        return next((turn.interrupted for turn in reversed(self.turns) if turn.raw.messages), False)
 
     @property
     def digest(self) -> str:
@@ -188,23 +191,25 @@ class View:
         return min(ratios[-1], MOST_RATIO) if ratios else 1.0
 
     def _billed(self) -> list[tuple[int, int]]:
-        return [(turn.billed[0] + turn.cleared, turn.billed[1]) for turn in self.turns[-LOOKED_AT:] if turn.billed[1]]
+        return [
+            (turn.billed[0] + turn.cleared_tokens, turn.billed[1]) for turn in self.turns[-LOOKED_AT:] if turn.billed[1]
+        ]
 
     @property
-    def cleared(self) -> int:
+    def cleared_tokens(self) -> int:
         """Tokens of it that the provider leaves out by itself, as billed."""
-        return next((turn.cleared for turn in self.since_fold() if turn.billed[0]), 0)
+        return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.billed[0]), 0)
 
-    def place(self, index: int) -> Seq:
+    def seq_at(self, index: int) -> Seq:
         """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
     @property
-    def used_tools(self) -> bool:
+    def has_tool_steps(self) -> bool:
         """There is something that can go gently."""
         return any(turn.raw.steps for turn in self.turns)
 
-    def since_fold(self) -> Iterator[PastTurn]:
+    def turns_since_fold(self) -> Iterator[PastTurn]:
         """The turns that came after the newest fold, the newest first."""
         return itertools.takewhile(lambda turn: turn.seq > self.folded_at, reversed(self.turns))
 
@@ -212,15 +217,15 @@ class View:
         """For the planner. `written`: when the newest journal entry of this place was written."""
         if written is None:
             return [turn.sizes for turn in self.turns]
-        return [replace(turn.sizes, covered=turn.at <= written) for turn in self.turns]
+        return [replace(turn.sizes, is_in_journal=turn.at <= written) for turn in self.turns]
 
-    def grown(self, newest: PastTurn) -> "View":
+    def with_turn(self, newest: PastTurn) -> "View":
         """With one more turn at its end."""
         return replace(self, turns=(*self.turns, newest))
 
 
 def _shown(exchange: Exchange) -> tuple[Shown, ...]:
-    steps = () if exchange.simple else exchange.steps
+    steps = () if exchange.without_tools else exchange.steps
     return tuple([one for step in steps for called in step.calls for one in called.images])
 
 
@@ -250,8 +255,8 @@ def _texts(part: Piece) -> tuple[str, ...]:
         case Text():
             return (part.text,)
         case Image():
-            return (part.about,)
+            return (part.description,)
         case ToolCall():
             return part.id, part.name, part.arguments
         case _:
-            return part.id, str(part.error), part.text
+            return part.id, str(part.is_error), part.text

@@ -49,53 +49,63 @@ class People:
         self._store = store
         self.roster = Roster(store, clock)
         self.policy: access.Policy = replace(
-            policies.access_policy(live.settings), space_of=space_of(channels), known=lambda: self.roster.known
+            policies.access_policy(live.settings), space_of=space_of(channels), roster_state=lambda: self.roster.known
         )
-        self.manners = Manners(
-            prefix=Prefixes(live, channels),
+        self.channel_style = Manners(
+            prefixes=Prefixes(live, channels),
             platforms=Each(channels, lambda channel: channel.capabilities.platform),
         )
-        self.linking = Linking(self.roster, self.policy, clock, self.manners)
+        self.account_linker = Linking(self.roster, self.policy, clock, self.channel_style)
         self.greeter = Greeter(
             self.roster,
             self.policy,
             clock,
-            linking=self.linking,
-            manners=self.manners,
+            linking=self.account_linker,
+            manners=self.channel_style,
             reach=reaching(channels),
             title=title,
         )
-        self.owners = Owners(store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn, named=named)
+        self.owner_notifier = Owners(
+            store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn, named=named
+        )
         self.stats = LimitStats()
-        self.limits = Limits(policies.most(live.settings), clock, self.policy, tell=self.owners.tell, stats=self.stats)
-        self.offers = Offers(self.policy, channels)
-        for source in (self.roster, self.offers, self.owners, self.limits, Letters(self.policy, post, join, leave)):
-            store.hear(source.wrote)
-        store.hear(self._wrote)
-        live.hear(Takes(policies.access_policy, self._become))
-        live.hear(Takes(policies.most, self.limits.become))
+        self.limits = Limits(
+            policies.most(live.settings), clock, self.policy, tell=self.owner_notifier.notify, stats=self.stats
+        )
+        self.command_menus = Offers(self.policy, channels)
+        for source in (
+            self.roster,
+            self.command_menus,
+            self.owner_notifier,
+            self.limits,
+            Letters(self.policy, post, join, leave),
+        ):
+            store.add_listener(source.on_appended)
+        store.add_listener(self._on_appended)
+        live.add_listener(Takes(policies.access_policy, self._update_policy))
+        live.add_listener(Takes(policies.most, self.limits.update))
 
-    def _become(self, policy: access.Policy) -> None:
-        self.policy.become(policy)
-        self.offers.again()
+    def _update_policy(self, policy: access.Policy) -> None:
+        self.policy.update_from(policy)
+        self.command_menus.refresh()
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Read what holds. Until then nobody is let in by it. Raises StoreError."""
-        await self.roster.begin()
-        await self.owners.begin()
-        await self.limits.begin(self._store)
+        await self.roster.load()
+        await self.owner_notifier.load()
+        await self.limits.load(self._store)
 
-    def _wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def _on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """Who asks to be let in is told to owners."""
         for entry, one in zip(entries, written, strict=True):
-            if one.fresh and isinstance(entry.fact, CodeGiven) and entry.fact.what in ("pair", "room"):
-                self._announce(entry.fact)
+            if one.is_new and isinstance(entry.fact, CodeGiven) and entry.fact.what in ("pair", "room"):
+                self._notify_owners(entry.fact)
 
-    def _announce(self, request: CodeGiven) -> None:
+    def _notify_owners(self, request: CodeGiven) -> None:
         def text(to: Address | None) -> str:
-            return words.wanted(request, "reverie " if to is None else self.manners.of(to.channel))
+            return words.wanted(request, "reverie " if to is None else self.channel_style.command_prefix(to.channel))
 
-        self.owners.tell(f"code:{request.salt}", text)
+        self.owner_notifier.notify(f"code:{request.salt}", text)
 
 
 def _told(live: Live) -> Address | None:

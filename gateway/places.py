@@ -45,70 +45,72 @@ class Places:
         self.titles = titles or Titles(reader)
         self._reader = reader
         self._bindings = bindings
-        self._told = told
+        self._platform_scope = told
         self._space = space
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
-        self._known: dict[ConversationId, _Known] = {}
+        self._known_scopes: dict[ConversationId, _Known] = {}
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Learn from the log what platforms said last. Raises StoreError."""
-        for stored in await self._reader.holds("audience"):
+        for stored in await self._reader.current_facts("audience"):
             if isinstance(stored.fact, AudienceKnown):
-                self._known[stored.fact.at.conversation] = _Known(stored.fact.scope, Seq(stored.cause or stored.seq))
+                self._known_scopes[stored.fact.at.conversation] = _Known(
+                    stored.fact.scope, Seq(stored.cause or stored.seq)
+                )
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log."""
         seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, AudienceKnown) and done.fresh:
+            if isinstance(entry.fact, AudienceKnown) and done.is_new:
                 since, place = seqs.get(id(entry.cause), done.seq), entry.fact.at.conversation
-                before = self._known.get(place)
+                before = self._known_scopes.get(place)
                 if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
-                    self._known[place] = _Known(entry.fact.scope, since)
+                    self._known_scopes[place] = _Known(entry.fact.scope, since)
 
-    def news(self, message: Message) -> AudienceKnown | None:
+    def find_new_audience(self, message: Message) -> AudienceKnown | None:
         """What is to be written down with this message, because its platform now says something else of the place."""
-        if message.kind == "direct" or (scope := self._told(message.at)) is None:
+        if message.kind == "direct" or (scope := self._platform_scope(message.at)) is None:
             return None
-        known = self._known.get(message.at.conversation)
+        known = self._known_scopes.get(message.at.conversation)
         return AudienceKnown(at=message.at, scope=scope) if known is None or known.scope != scope else None
 
-    def heard(self, conversation: ConversationId, *, direct: bool) -> None:
+    def record_direct(self, conversation: ConversationId, *, direct: bool) -> None:
         """The platform says what kind of place it is."""
         self._direct[conversation] = direct
         self._direct.move_to_end(conversation)
         if len(self._direct) > _KEPT:
             self._direct.popitem(last=False)
 
-    async def direct(self, conversation: ConversationId) -> bool | None:
+    async def is_direct(self, conversation: ConversationId) -> bool | None:
         """Whether it is a direct chat. None: nothing was ever said there."""
         known = self._direct.get(conversation)
         if known is None:
-            said = await self.newest(conversation)
+            said = await self.newest_message(conversation)
             if said is None:
                 return None
             known = said.kind == "direct"
-            self.heard(conversation, direct=known)
+            self.record_direct(conversation, direct=known)
         return known
 
-    def known_direct(self, conversation: ConversationId) -> bool:
+    def is_known_direct(self, conversation: ConversationId) -> bool:
         """The same, of what was heard lately: False for a place that nobody has asked about."""
         return self._direct.get(conversation, False)
 
-    async def newest(self, conversation: ConversationId) -> Message | None:
+    async def newest_message(self, conversation: ConversationId) -> Message | None:
         """What was said there last; None: nothing ever was."""
-        said = await self._reader.newest(1, kinds=MESSAGES, conversation=conversation)
+        said = await self._reader.newest_entries(1, kinds=MESSAGES, conversation=conversation)
         return said[0].fact if said and isinstance(said[0].fact, Message) else None
 
     async def private(self, conversation: ConversationId) -> bool:
         """Whether it is a direct chat, or the operator calls it private. So is a place that nobody knows."""
         if is_inner(conversation):
             return False
-        if self._bindings.of(Address.parse(conversation)).private:
+        if self._bindings.find(Address.parse(conversation)).private:
             return True
-        return await self.direct(conversation) is not False
+        return await self.is_direct(conversation) is not False
 
-    async def public(self, conversation: ConversationId) -> bool:
+    async def is_public(self, conversation: ConversationId) -> bool:
         """Whether everybody may read what is said there now."""
         return await self.scope(conversation) == PUBLIC
 
@@ -120,9 +122,9 @@ class Places:
         if is_inner(conversation) or await self.private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, told = self._known.get(conversation), self._told(place)
+        known, told = self._known_scopes.get(conversation), self._platform_scope(place)
         closed = place.thread is not None and told == conversation  # what holds for a room does not open these
-        if self._bindings.of(place).private is False and not closed:
+        if self._bindings.find(place).private is False and not closed:
             return PUBLIC
         now = told if told is not None or known is None else known.scope
         if now is None:
@@ -139,15 +141,15 @@ class Places:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
-    async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
         """What a turn there may see. `everything`: it is alone with a verified owner."""
         if is_inner(conversation):
-            return Sight(scope=PUBLIC, also=frozenset([conversation]))
+            return Sight(scope=PUBLIC, other_scopes=frozenset([conversation]))
         scope, private = await self.scope(conversation), await self.private(conversation)
         also, place = {str(conversation)}, Address.parse(conversation)
-        shared = await self.direct(conversation) is False
+        shared = await self.is_direct(conversation) is False
         if shared and scope != PUBLIC and (space := self._space(place)) is not None:
             also.add(space_scope(place.channel, space))
-        if scope != PUBLIC and not private and place.thread is not None and self._told(place) is not None:
+        if scope != PUBLIC and not private and place.thread is not None and self._platform_scope(place) is not None:
             also.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
-        return Sight(scope=scope, also=frozenset(also), private=private, everything=everything)
+        return Sight(scope=scope, other_scopes=frozenset(also), is_private=private, sees_everything=everything)

@@ -33,26 +33,26 @@ def access_policy(settings: Settings) -> access.Policy:
         scope = given.room or f"{AGENT}{given.agent}"
         grants.setdefault(folded(given.who), []).append(Grant(given.role, scope, f"access.grants[{number}]"))
     return access.Policy(
-        dm=said.dm,
+        dm_policy=said.dm,
         roles=roles,
-        rooms={
+        open_rooms={
             ChannelName(name): frozenset(RoomId(room) for room in channel.rooms)
             for name, channel in settings.channels.items()
         },
         grants=grants,
-        mapped=[
+        platform_roles=[
             Mapped(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
             for number, one in enumerate(said.platform_roles)
         ],
-        ask_rooms=said.rooms,
-        masks=said.masks,
+        room_policy=said.rooms,
+        allow_masks=said.masks,
         agent_of=_agents(bindings(settings)),
-        operator=OPERATOR if settings.ops.token is not None else None,
+        operator_channel=OPERATOR if settings.ops.token is not None else None,
     )
 
 
 def _agents(bound: Bindings) -> Callable[[Address], str]:
-    return lambda at: bound.of(at).agent
+    return lambda at: bound.find(at).agent
 
 
 def most(settings: Settings) -> Most:
@@ -97,20 +97,20 @@ def habits(settings: Settings) -> Habits:
     if said.sleep is not None:
         start, _, end = said.sleep.partition("-")
         night = Night(start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(said.timezone))
-    return Habits(idle_s=said.idle, away_s=said.away, night=night)
+    return Habits(idle_s=said.idle, away_s=said.away, sleep_hours=night)
 
 
 def bindings(settings: Settings) -> Bindings:
     """Which agent behaves how where. What matches nothing else of the operator's own channel is the first agent's."""
     own = Bound(listen="all", agent=settings.agents[0].id, private=True) if settings.agents else NOT_BOUND
-    fallback = [Pattern(channel=OPERATOR, room="*", thread=None, bound=own)] if settings.ops.token is not None else []
+    fallback = [Pattern(channel=OPERATOR, room="*", thread=None, binding=own)] if settings.ops.token is not None else []
     return Bindings(
         [
             Pattern(
                 channel=binding.match.channel,
                 room=binding.match.room,
                 thread=binding.match.thread,
-                bound=Bound(
+                binding=Bound(
                     listen=binding.listen,
                     agent=agent.id,
                     prompt=binding.prompt,

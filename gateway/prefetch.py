@@ -60,9 +60,9 @@ class Prefetch:
             )
         except NotStarted as reason:
             raise _Useless(str(reason)) from None
-        if ran.end == "late":
+        if ran.end_reason == "late":
             raise _Useless(f"{program} took longer than {self._timeout_s:g} s")
-        if ran.end == "full":
+        if ran.end_reason == "full":
             raise _Useless(f"{program} said more than {MAX_OUTPUT_BYTES} bytes")
         if ran.status:
             raise _Useless(f"{program} ended with status {ran.status}")

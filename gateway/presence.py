@@ -34,7 +34,7 @@ class Night:
     end: time
     zone: tzinfo
 
-    def around(self, at: datetime) -> Iterator[tuple[datetime, datetime]]:
+    def nights_around(self, at: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The nights from the one before this moment to the second one after it, in order. They do not overlap."""
         today = at.astimezone(self.zone).date()
         for days in range(-1, 3):
@@ -46,9 +46,9 @@ class Night:
                 datetime.combine(ends, self.end, self.zone).astimezone(UTC),
             )
 
-    def holds(self, at: datetime) -> bool:
+    def contains(self, at: datetime) -> bool:
         """Whether it is night."""
-        return any(start <= at < end for start, end in self.around(at))
+        return any(start <= at < end for start, end in self.nights_around(at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Habits:
     """After so much silence they are idle..."""
     away_s: float = 14_400.0
     """...and after so much away. Not less than `idle_s`."""
-    night: Night | None = None
+    sleep_hours: Night | None = None
     """None: they are never taken to sleep."""
 
 
@@ -79,26 +79,26 @@ class Watcher:
     """Follows one agent's people."""
 
     def __init__(self, habits: Habits) -> None:
-        self.habits = habits
+        self.policy = habits
         """May be others from some moment on."""
-        self._ordered: Level | None = None
-        self._last: datetime | None = None
+        self._fixed_level: Level | None = None
+        self._last_spoken: datetime | None = None
         self._per_min = 0.0
         """At `_last`."""
         self._focused_until: datetime | None = None
         """None: they are not."""
-        self._absent: timedelta | None = None
-        self._back: datetime | None = None
+        self._absence: timedelta | None = None
+        self._came_back_at: datetime | None = None
         """When they last came back from a long silence."""
 
-    def heard(self, at: datetime) -> None:
+    def record(self, at: datetime) -> None:
         """One of them spoke to the agent then. One that is told late counts as said together with the newest."""
-        at = at if self._last is None else max(at, self._last)
-        silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
-        if self._last is not None and silent_s >= self.habits.idle_s:
-            self._absent, self._back = at - self._last, at
-        elif self._back is not None and (at - self._back).total_seconds() >= self.habits.idle_s:
-            self._absent = None  # that was long ago: others have been here since
+        at = at if self._last_spoken is None else max(at, self._last_spoken)
+        silent_s = math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        if self._last_spoken is not None and silent_s >= self.policy.idle_s:
+            self._absence, self._came_back_at = at - self._last_spoken, at
+        elif self._came_back_at is not None and (at - self._came_back_at).total_seconds() >= self.policy.idle_s:
+            self._absence = None  # that was long ago: others have been here since
         self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
         goes_on = self._focused_until is not None and at < self._focused_until
         if self._per_min >= FOCUSED_PER_MIN or (goes_on and self._per_min >= UNFOCUSED_PER_MIN):
@@ -106,60 +106,62 @@ class Watcher:
             self._focused_until = at + timedelta(seconds=left_s)
         else:
             self._focused_until = None
-        self._last = at
+        self._last_spoken = at
 
-    def recount(self, times: Iterable[datetime]) -> None:
+    def reset(self, times: Iterable[datetime]) -> None:
         """Begin anew with when they spoke lately, oldest first, as the log tells. Nobody comes back by that."""
-        self._last, self._per_min, self._focused_until = None, 0.0, None
+        self._last_spoken, self._per_min, self._focused_until = None, 0.0, None
         for at in times:
-            self.heard(at)
-        self._absent = None
+            self.record(at)
+        self._absence = None
 
-    def ordered(self, level: Level | None) -> None:
+    def set_level(self, level: Level | None) -> None:
         """From now on they are what somebody says they are. None: what their words show."""
-        self._ordered = level
+        self._fixed_level = level
 
     def level(self, at: datetime) -> Level:
         """How near they are at that moment, which is not before anything that was heard."""
-        if self._ordered is not None:
-            return self._ordered
+        if self._fixed_level is not None:
+            return self._fixed_level
         if self._focused_until is not None and at < self._focused_until:
             return "focused"
-        silent_s = math.inf if self._last is None else (at - self._last).total_seconds()
-        if silent_s < self.habits.idle_s:
+        silent_s = math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        if silent_s < self.policy.idle_s:
             return "present"
-        if self.habits.night is not None and self.habits.night.holds(at):
+        if self.policy.sleep_hours is not None and self.policy.sleep_hours.contains(at):
             return "sleeping"
-        return "idle" if silent_s < self.habits.away_s else "away"
+        return "idle" if silent_s < self.policy.away_s else "away"
 
     def next_change(self, at: datetime) -> datetime | None:
         """When, after that moment, the level becomes another one if nobody says anything. None: never."""
         now = self.level(at)
-        return next((then for then in sorted(self._turning(at)) if then > at and self.level(then) != now), None)
+        return next(
+            (then for then in sorted(self._iter_change_moments(at)) if then > at and self.level(then) != now), None
+        )
 
     @property
     def came_back(self) -> bool:
         """They were silent for long until just now, and nobody was told yet."""
-        return self._absent is not None
+        return self._absence is not None
 
-    def since_last(self) -> timedelta | None:
+    def take_absence(self) -> timedelta | None:
         """How long they had been silent when they came back. None: they had not, or that was told before.
 
         It is told once, so that it can be said in the first turn after it.
         """
-        absent, self._absent = self._absent, None
+        absent, self._absence = self._absence, None
         return absent
 
-    def _turning(self, at: datetime) -> Iterator[datetime]:
+    def _iter_change_moments(self, at: datetime) -> Iterator[datetime]:
         """Every moment at which time alone can change the level, for two days at least."""
-        if self._ordered is not None:
+        if self._fixed_level is not None:
             return
         if self._focused_until is not None:
             yield self._focused_until
-        if self._last is not None:
-            yield self._last + timedelta(seconds=self.habits.idle_s)
-            yield self._last + timedelta(seconds=self.habits.away_s)
-        for night in self.habits.night.around(at) if self.habits.night is not None else ():
+        if self._last_spoken is not None:
+            yield self._last_spoken + timedelta(seconds=self.policy.idle_s)
+            yield self._last_spoken + timedelta(seconds=self.policy.away_s)
+        for night in self.policy.sleep_hours.nights_around(at) if self.policy.sleep_hours is not None else ():
             yield from night
 
 

@@ -19,63 +19,67 @@ LEAST_BUDGET = 256
 class Pressed:
     """What a turn asks of the view."""
 
-    fixed: int
+    fixed_tokens: int
     """Tokens in front of the conversation, estimated."""
-    told: Told = field(default_factory=Told)
+    rendered: Told = field(default_factory=Told)
     """What is new."""
-    tries: int = 0
+    attempts: int = 0
     """How often the provider has said that it was too long."""
-    asked: bool = False
+    is_requested: bool = False
     """Somebody wants it folded, whatever it saves."""
-    request: Callable[[View], Awaitable[Request]]
+    build_request: Callable[[View], Awaitable[Request]]
     """How the turn would ask with this view, and nothing new: for whoever summarises it."""
-    afford: Callable[[Request], bool] = lambda _: True
+    can_afford: Callable[[Request], bool] = lambda _: True
     """Whether a summary may be asked for."""
-    spent: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=Progress)
     """What was asked for it, at any time."""
-    label: Callable[[], Label] = lambda: UNKNOWN
+    current_label: Callable[[], Label] = lambda: UNKNOWN
     """Of all that `request` holds, so far."""
 
     @property
-    def new(self) -> int:
+    def new_tokens(self) -> int:
         """Tokens of what is new, estimated."""
-        return view.estimate_tokens(self.told.heard) + view.images_tokens(self.told.media)
+        return view.estimate_tokens(self.rendered.text) + view.images_tokens(self.rendered.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """What a conversation may take, in tokens as they are billed."""
 
-    budget: int
-    above: int | None
+    budget_tokens: int
+    compact_above_tokens: int | None
     """Beyond this a model is to summarise it. None: none does."""
-    full: bool
+    is_full: bool
     """The last prompt was as large as prompts may be."""
     scale: float
     """What was billed, against what was estimated."""
 
-    def lacks(self, tokens: int) -> bool:
+    def is_exceeded_by(self, tokens: int) -> bool:
         """Whether so many tokens, as estimated, are too many."""
         billed = tokens * self.scale
-        return self.full or billed > self.budget or (self.above is not None and billed > self.above)
+        return (
+            self.is_full
+            or billed > self.budget_tokens
+            or (self.compact_above_tokens is not None and billed > self.compact_above_tokens)
+        )
 
 
 def room_of(seen: View, want: Pressed, said: ContextOptimization, usable: int, *, compacts: bool) -> Room:
     """What the conversation may take, of the `usable` tokens that prompts may have."""
-    taken = int(want.fixed * seen.scale) - seen.cleared
+    taken = int(want.fixed_tokens * seen.scale) - seen.cleared_tokens
     budget = int(usable * said.folds.fold_at_pct) - taken
     above = int(usable * said.compaction.compact_at_pct) - taken
-    if want.asked:  # as if what is there were just too much
-        budget = above = min(budget, int((seen.tokens + want.new) * seen.scale) - 1)
+    if want.is_requested:  # as if what is there were just too much
+        budget = above = min(budget, int((seen.tokens + want.new_tokens) * seen.scale) - 1)
     return Room(
-        budget=max(0 if want.asked else LEAST_BUDGET, budget),
-        above=above if compacts else None,
-        full=filled(seen, usable * said.folds.fold_at_pct),
+        budget_tokens=max(0 if want.is_requested else LEAST_BUDGET, budget),
+        compact_above_tokens=above if compacts else None,
+        is_full=filled(seen, usable * said.folds.fold_at_pct),
         scale=seen.scale,
     )
 
 
 def filled(seen: View, tokens: float) -> bool:
     """Whether the newest prompt had so many, as its provider counted, and nothing was folded since."""
-    newest = next(seen.since_fold(), None)
+    newest = next(seen.turns_since_fold(), None)
     return newest is not None and newest.billed[0] >= tokens

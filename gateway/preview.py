@@ -57,20 +57,20 @@ class Signs:
         self.spawn = spawn
         self._typing = Each[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
         self._previews = Each[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
-        self._clearing: set[asyncio.Task[None]] = set()
+        self._clearing_tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, at: Address) -> "Sign":
+    def start(self, at: Address) -> "Sign":
         """A turn begins to ask the model: show it there, as far as the platform can."""
         return Sign(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
 
     async def recover(self, only: ChannelName | None = None) -> None:
         """Begin to clear away what an earlier process left, or `only` what was left when that channel went."""
-        for conversation, message in await self._store.previews():
+        for conversation, message in await self._store.open_previews():
             at = Address.parse(conversation)
             if at.channel in self._previews and only in (None, at.channel):
                 self.clear_later(at, message)
 
-    async def stood(self, at: Address, message: MessageId) -> None:
+    async def record_message(self, at: Address, message: MessageId) -> None:
         """Write down that a preview is a message there."""
         fact = Previewed(at=at, message=message)
         await self._store.append([Entry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
@@ -81,7 +81,7 @@ class Signs:
         if channel is None:
             raise Unreachable(f"there is no channel {at.channel} just now")
         try:
-            await channel.unpreview(at, message)
+            await channel.delete_preview(at, message)
         except Rejected as error:
             reason = error.reason
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
@@ -90,16 +90,16 @@ class Signs:
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Go on until it is gone, or the process ends: the next one takes it up."""
-        self.let_end(self.spawn(self._clear_later(at, message)))
+        self.track_task(self.spawn(self._clear_later(at, message)))
 
-    def let_end(self, task: asyncio.Task[None]) -> None:
+    def track_task(self, task: asyncio.Task[None]) -> None:
         """Nobody waits for this any more, but `close` ends it."""
-        self._clearing.add(task)
-        task.add_done_callback(self._clearing.discard)
+        self._clearing_tasks.add(task)
+        task.add_done_callback(self._clearing_tasks.discard)
 
     async def close(self) -> None:
         """End what is under way."""
-        tasks = tuple(self._clearing)
+        tasks = tuple(self._clearing_tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -131,46 +131,46 @@ class Sign:
     """What is shown of one turn."""
 
     def __init__(self, signs: Signs, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
-        self._signs = signs
+        self._previews = signs
         self._at = at
         self._preview = preview
-        self._typist = None if typing is None else signs.spawn(self._type(typing))
-        self._painter: asyncio.Task[None] | None = None
-        self._calling = asyncio.Lock()
+        self._typing_task = None if typing is None else signs.spawn(self._run_typing(typing))
+        self._preview_task: asyncio.Task[None] | None = None
+        self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is written down."""
-        self._newest = ""
-        self._news = asyncio.Event()
-        self._over = False
-        self._left = False
+        self._newest_text = ""
+        self._updated = asyncio.Event()
+        self._ended = False
+        self._left_behind = False
         """What stands now is cleared away by others."""
-        self._shown: list[MessageId] = []
+        self._shown_messages: list[MessageId] = []
         """Messages that stand; hardly ever more than one."""
 
-    def glimpse(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """The answer has grown to this. Returns at once; of several in a short time the newest is shown, if any."""
-        if self._preview is None or self._over:
+        if self._preview is None or self._ended:
             return
-        self._newest = text
-        self._news.set()
-        if self._painter is None:
-            self._painter = self._signs.spawn(self._paint(self._preview))
+        self._newest_text = text
+        self._updated.set()
+        if self._preview_task is None:
+            self._preview_task = self._previews.spawn(self._run_preview(self._preview))
 
     async def end(self, *, parked: bool = False) -> None:
         """Nothing is shown any more when this returns, or it is being cleared away.
 
         `parked`: the process ends, so what is not gone soon is left to the next one. Raises `StoreError` only.
         """
-        self._over = True
-        if self._typist is not None:
-            self._typist.cancel()  # it says goodbye by itself
+        self._ended = True
+        if self._typing_task is not None:
+            self._typing_task.cancel()  # it says goodbye by itself
         try:
             async with asyncio.timeout(PARKED_S if parked else SETTLE_S):
-                async with self._calling:  # a call that is cut off leaves a message whose id nobody knows
-                    if self._painter is not None:
-                        self._painter.cancel()
-                while self._shown:
-                    await self._signs.clear(self._at, self._shown[-1])
-                    self._shown.pop()
+                async with self._call_lock:  # a call that is cut off leaves a message whose id nobody knows
+                    if self._preview_task is not None:
+                        self._preview_task.cancel()
+                while self._shown_messages:
+                    await self._previews.clear(self._at, self._shown_messages[-1])
+                    self._shown_messages.pop()
         except (SendError, TimeoutError) as error:
             logger.info("a preview in %s is not gone yet: %s", self._at.conversation, str(error) or "it takes long")
         except StoreError:
@@ -178,49 +178,49 @@ class Sign:
         except Exception:  # a bug in the adapter
             logger.exception("taking away a preview in %s broke", self._at.conversation)
         finally:
-            if self._painter is not None and self._calling.locked() and not parked:
-                self._signs.let_end(self._painter)  # it learns the id of what it shows, and clears that away
-            elif self._painter is not None:
-                self._painter.cancel()
-        self._left = True
-        for message in () if parked else self._shown:
-            self._signs.clear_later(self._at, message)
+            if self._preview_task is not None and self._call_lock.locked() and not parked:
+                self._previews.track_task(self._preview_task)  # it learns the id of what it shows, and clears that away
+            elif self._preview_task is not None:
+                self._preview_task.cancel()
+        self._left_behind = True
+        for message in () if parked else self._shown_messages:
+            self._previews.clear_later(self._at, message)
 
-    async def _type(self, channel: CanType) -> None:
+    async def _run_typing(self, channel: CanType) -> None:
         try:
             while True:
                 await channel.typing(self._at, active=True)
-                await self._signs.clock.sleep(channel.typing_every_s)
+                await self._previews.clock.sleep(channel.typing_interval_s)
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
-                    await self._quietly(channel.typing(self._at, active=False))
+                    await self._call_quietly(channel.typing(self._at, active=False))
             raise
         except Exception:  # a bug in the adapter, and no reason to stay silent
             logger.exception("typing in %s broke", self._at.conversation)
 
-    async def _quietly(self, call: Coroutine[None, None, None]) -> None:
+    async def _call_quietly(self, call: Coroutine[None, None, None]) -> None:
         try:
             await call
         except Exception:  # the same
             logger.exception("typing in %s broke", self._at.conversation)
 
-    async def _paint(self, channel: CanPreview) -> None:
+    async def _run_preview(self, channel: CanPreview) -> None:
         shown: MessageId | None = None
         last = ""
         try:
-            await self._signs.clock.sleep(FIRST_LOOK_S)
-            while not self._over:
-                await self._news.wait()
-                self._news.clear()
-                text, wait_s = self._shows(), channel.preview_every_s
+            await self._previews.clock.sleep(FIRST_LOOK_S)
+            while not self._ended:
+                await self._updated.wait()
+                self._updated.clear()
+                text, wait_s = self._presentable_text(), channel.preview_interval_s
                 try:
                     if text not in ("", last):
-                        shown, last = await self._show(channel, text, shown), text
+                        shown, last = await self._show_text(channel, text, shown), text
                 except RateLimited as error:  # there is no room now; then what stands would be old until the end
-                    self._news.set()
+                    self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
-                await self._signs.clock.sleep(wait_s)
+                await self._previews.clock.sleep(wait_s)
         except StoreError:
             raise
         except SendError as error:
@@ -229,19 +229,19 @@ class Sign:
             logger.exception("a preview in %s broke", self._at.conversation)
         self._preview = None
 
-    def _shows(self) -> str:
+    def _presentable_text(self) -> str:
         """What may be shown of the newest."""
-        return self._signs.redact(_UNFINISHED.sub("", presentable(self._newest)).rstrip())
+        return self._previews.redact(_UNFINISHED.sub("", presentable(self._newest_text)).rstrip())
 
-    async def _show(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
+    async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
         """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""
-        async with self._calling:
-            if self._over:
+        async with self._call_lock:
+            if self._ended:
                 return shown
             shown = await channel.preview(self._at, text, shown)
-            if shown is not None and shown not in self._shown:
-                self._shown.append(shown)
-                await self._signs.stood(self._at, shown)
-                if self._left:
-                    self._signs.clear_later(self._at, shown)
+            if shown is not None and shown not in self._shown_messages:
+                self._shown_messages.append(shown)
+                await self._previews.record_message(self._at, shown)
+                if self._left_behind:
+                    self._previews.clear_later(self._at, shown)
         return shown

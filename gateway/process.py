@@ -31,7 +31,7 @@ class NotStarted(Exception):
 class Ran:
     """What came of a program."""
 
-    end: Literal["exit", "late", "full"]
+    end_reason: Literal["exit", "late", "full"]
     """By itself; or it was ended, because its time was over, or because it wrote more than it may."""
     status: int
     """As it exited, or minus the number of the signal that ended it. 0 unless `end` is `exit`."""

@@ -15,16 +15,16 @@ class Purse:
     def __init__(self, *, left_usd: Callable[[], float]) -> None:
         """`left_usd`: of today's money, without the turns that run now."""
         self._left_usd = left_usd
-        self._set_aside: dict[str, float] = {}
+        self._reserved: dict[str, float] = {}
         """By conversation, for the requests of the turn that runs there."""
 
-    def afford(self, request: Request, cost_usd: float) -> bool:
+    def reserve(self, request: Request, cost_usd: float) -> bool:
         """Whether one more request can be paid that may cost so much; if so, that is set aside until `settle`."""
-        if cost_usd > 0 and sum(self._set_aside.values()) + cost_usd > self._left_usd():
+        if cost_usd > 0 and sum(self._reserved.values()) + cost_usd > self._left_usd():
             return False
-        self._set_aside[request.place] = self._set_aside.get(request.place, 0.0) + cost_usd
+        self._reserved[request.conversation_id] = self._reserved.get(request.conversation_id, 0.0) + cost_usd
         return True
 
     def settle(self, conversation: ConversationId) -> None:
         """The turn there has ended, and what it cost is counted elsewhere now."""
-        self._set_aside.pop(conversation, None)
+        self._reserved.pop(conversation, None)

@@ -27,9 +27,9 @@ class Recall:
     ) -> None:
         """`memory`: an agent's MEMORY.md. May raise OSError."""
         self._reader = reader
-        self._hits = Hits(reader, places)
+        self._hit_builder = Hits(reader, places)
         self._memory = memory
-        self._by_hand = by_hand
+        self._read_handwritten = by_hand
 
     async def __call__(self, where: Whereabouts, query: str) -> str:
         """What is found, for the model. Every piece has gone through `where.sight`. Raises StoreError."""
@@ -37,42 +37,44 @@ class Recall:
         words = [word for term in terms for word in words_of(term)]
         if not words:
             return NOTHING
-        said = await self._said(where, all_of(terms))
-        written = await self._written(where, words)
+        said = await self._search_log(where, all_of(terms))
+        written = await self._search_journal(where, words)
         hits = sorted((*said, *written), key=lambda hit: (hit.at, hit.seq), reverse=True)
-        lines = [f"[MEMORY.md] {quoted(line, words)}" for line in await self._known(where, words)]
-        lines += [f"{hit.handle} {hit.line(words)}".lstrip() for hit in hits]
+        lines = [f"[MEMORY.md] {quoted(line, words)}" for line in await self._search_memory(where, words)]
+        lines += [f"{hit.handle} {hit.render(words)}".lstrip() for hit in hits]
         return "\n".join((FOUND, *lines[:MAX_HITS])) if lines else NOTHING
 
-    async def _known(self, where: Whereabouts, words: Sequence[str]) -> list[str]:
+    async def _search_memory(self, where: Whereabouts, words: Sequence[str]) -> list[str]:
         """Of MEMORY.md, which is made of all places: only where everything may be told."""
         try:
             text = await self._memory(where.agent)
         except OSError:  # the operator is told where it is needed
             return []
-        return [line for line in where.sight.of(text.splitlines(), lambda _: OWNERS) if holds(line, words)]
+        return [
+            line for line in where.visibility.only_visible(text.splitlines(), lambda _: OWNERS) if holds(line, words)
+        ]
 
-    async def _written(self, where: Whereabouts, words: Sequence[str]) -> list[Hit]:
+    async def _search_journal(self, where: Whereabouts, words: Sequence[str]) -> list[Hit]:
         """By people, in the journal."""
         try:
-            entries = await self._by_hand(where.agent)
+            entries = await self._read_handwritten(where.agent)
         except OSError:
             return []
         found = [by_hand(one) for one in entries if holds(f"{one.title}\n{one.text}", words)]
-        return where.sight.of(found, scope_of_hit)
+        return where.visibility.only_visible(found, scope_of_hit)
 
-    async def _said(self, where: Whereabouts, match: str) -> list[Hit]:
+    async def _search_log(self, where: Whereabouts, match: str) -> list[Hit]:
         """What was said, and what the agent wrote down; the newest first."""
-        new = await self._reader.unread(where.at.conversation, most=_UNREAD)
+        new = await self._reader.unread_entries(where.at.conversation, most=_UNREAD)
         now = {one.seq for one in new.messages}  # what is being answered was not said before
         found, before = list[Hit](), None
         for _ in range(_PAGES):
-            page = await self._reader.newest(_PAGE, before=before, kinds=SAID, match=match)
+            page = await self._reader.newest_entries(_PAGE, before=before, kinds=SAID, match=match)
             for one in reversed(page):
-                if one.seq in now or not where.sight.sees(await self._hits.scope(one)):
+                if one.seq in now or not where.visibility.can_see(await self._hit_builder.scope_of(one)):
                     continue
-                hit = await self._hits.of(one, where)
-                found += where.sight.of([hit] if hit is not None else [], scope_of_hit)
+                hit = await self._hit_builder.build(one, where)
+                found += where.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)
                 if len(found) == MAX_HITS:
                     return found
             if len(page) < _PAGE:

@@ -24,7 +24,7 @@ class Recalled:
     names: tuple[str, ...] = ()
     """What of, so that it is not told again: `s<seq>` of the log, and by hash `j:` of what people wrote into the
     journal, `m:` of a line of MEMORY.md, `p:` of what the prefetch command said."""
-    foreign: bool = False
+    is_foreign: bool = False
     """Some of it may be the idea of people who are no owners or admins."""
 
 
@@ -61,11 +61,11 @@ class Telling:
                 return True
         return False
 
-    def told(self) -> Recalled:
+    def build(self) -> Recalled:
         """What came of it."""
         if not self._names:
             return Recalled()
-        return Recalled(text="\n".join(self._lines), names=tuple(self._names), foreign=self._foreign)
+        return Recalled(text="\n".join(self._lines), names=tuple(self._names), is_foreign=self._foreign)
 
 
 def name_of(kind: str, text: str) -> str:

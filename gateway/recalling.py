@@ -48,11 +48,11 @@ _KEPT: Final = 1_000
 class _Asked:
     """What is looked for, and where it is told."""
 
-    where: Whereabouts
-    seen: Collection[str]
-    shown: str
+    context: Whereabouts
+    told_names: Collection[str]
+    memory_in_prompt: str
     weights: Weights
-    begun: Seq | None
+    view_start: Seq | None
     """What this conversation said from here on is in view. None: nothing is."""
 
     @property
@@ -67,7 +67,7 @@ class _Found:
 
     score: float
     name: str
-    found: Placed | Hit | str
+    source: Placed | Hit | str
     """Where it stands in the log; an entry of the journal; a line of MEMORY.md."""
 
 
@@ -86,16 +86,16 @@ class Recalling:
     ) -> None:
         """`memory` and `by_hand`: as of `gateway.recall.Recall`. `prefetch`: the operator's command; None: none."""
         self._reader = reader
-        self._hits = Hits(reader, places, redact)
-        self._files = Files(memory, by_hand)
+        self._hit_builder = Hits(reader, places, redact)
+        self._file_cache = Files(memory, by_hand)
         self._clock = clock
         self.prefetch = prefetch
         """May be another one from some moment on."""
         self._redact = redact or Redactor()
         self._notes = set[int]()
-        self._noted = 0
-        self._begun: dict[Seq, Seq] = {}
-        self._failed = False
+        self._notes_upto = 0
+        self._view_starts: dict[Seq, Seq] = {}
+        self._has_failed = False
 
     async def __call__(
         self,
@@ -119,25 +119,25 @@ class Recalling:
             return Recalled()
         told = Telling(tokens, self._redact)
         async with asyncio.TaskGroup() as group:
-            fetching = group.create_task(self._fetch(where, lines)) if asked else None
-            looking = self._look(where, lines, told, seen=seen, since=since, shown=shown)
+            fetching = group.create_task(self._run_prefetch(where, lines)) if asked else None
+            looking = self._search(where, lines, told, seen=seen, since=since, shown=shown)
             try:
                 await within(self._clock, DEADLINE_S, looking)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
-                logger.log(logging.DEBUG if self._failed else logging.INFO, "not all is recalled: %r", error)
-                self._failed = True
+                logger.log(logging.DEBUG if self._has_failed else logging.INFO, "not all is recalled: %r", error)
+                self._has_failed = True
         for piece in fetching.result() if fetching is not None else ():
             name, line = name_of("p", piece), partial(quoted, piece, ())
             if name not in seen and not told.add(name, piece, line, sizes=_FETCHED, foreign=True):
                 break
-        return told.told()
+        return told.build()
 
-    async def _fetch(self, where: Whereabouts, lines: Sequence[str]) -> list[str]:
+    async def _run_prefetch(self, where: Whereabouts, lines: Sequence[str]) -> list[str]:
         if (prefetch := self.prefetch) is None:
             return []
-        return await prefetch(conversation=where.at.conversation, scope=where.sight.scope, lines=lines)
+        return await prefetch(conversation=where.at.conversation, scope=where.visibility.scope, lines=lines)
 
-    async def _look(
+    async def _search(
         self,
         where: Whereabouts,
         lines: Sequence[str],
@@ -151,77 +151,79 @@ class Recalling:
         wanted = [term for term in terms(lines) if term != where.agent.lower()]
         if not wanted:
             return
-        uses, last = await self._uses(wanted, _NEWEST)
+        uses, last = await self._find_uses(wanted, _NEWEST)
         weights = weigh(uses, last, _NEWEST)
-        begun = await self._first(since) if since is not None else None
-        asked = _Asked(where=where, seen=seen, shown=shown, weights=weights, begun=begun)
+        begun = await self._find_view_start(since) if since is not None else None
+        asked = _Asked(context=where, told_names=seen, memory_in_prompt=shown, weights=weights, view_start=begun)
         weighed = candidates(uses, weights, self._notes)
-        said = await self._said(asked, weighed, _PAGE)
+        said = await self._search_log(asked, weighed, _PAGE)
         more = any(len(seqs) == _NEWEST for seqs in uses.values())
         if more and weighed and not said:  # what may not be told, or is in view, must not hide what is behind it
-            uses, _ = await self._uses(list(weights.terms), _DEEP * _NEWEST)
-            said = await self._said(asked, candidates(uses, weights, self._notes), _DEEP * _PAGE)
-        pool = sorted([*said, *await self._kept(asked)], key=lambda one: one.score, reverse=True)[:_TRIES]
+            uses, _ = await self._find_uses(list(weights.terms), _DEEP * _NEWEST)
+            said = await self._search_log(asked, candidates(uses, weights, self._notes), _DEEP * _PAGE)
+        pool = sorted([*said, *await self._search_files(asked)], key=lambda one: one.score, reverse=True)[:_TRIES]
         for first in range(0, len(pool), _AT_ONCE):
             some = pool[first : first + _AT_ONCE]
-            read = await asyncio.gather(*(self._read(one.found, where) for one in some))
+            read = await asyncio.gather(*(self._load_source(one.source, where) for one in some))
             if not all(_tell(one.name, what, told, asked.words) for one, what in zip(some, read, strict=True)):
                 return
 
-    async def _uses(self, wanted: Sequence[str], newest: int) -> tuple[dict[str, Sequence[int]], Seq]:
+    async def _find_uses(self, wanted: Sequence[str], newest: int) -> tuple[dict[str, Sequence[int]], Seq]:
         """Where the newest uses of each stand, and where the log ends."""
-        found = await self._reader.uses(wanted, newest=newest, notes_after=self._noted)
-        self._notes.update(found.notes)
-        self._noted = max((self._noted, *found.notes))
-        return dict(zip(wanted, found.uses, strict=True)), found.last
+        found = await self._reader.find_word_uses(wanted, newest=newest, notes_after=self._notes_upto)
+        self._notes.update(found.note_positions)
+        self._notes_upto = max((self._notes_upto, *found.note_positions))
+        return dict(zip(wanted, found.positions, strict=True)), found.last
 
-    async def _read(self, placed: Placed | Hit | str, where: Whereabouts) -> Hit | str | None:
+    async def _load_source(self, placed: Placed | Hit | str, where: Whereabouts) -> Hit | str | None:
         """None: it may not be told, or does not hold any more."""
         if not isinstance(placed, Placed):
             return placed
         entry = await self._reader.entry(placed.seq)
         if entry is None or entry.conversation is None:
             return None
-        hit = await self._hits.of(entry, where)
-        return next(iter(where.sight.of([hit] if hit is not None else [], scope_of_hit)), None)
+        hit = await self._hit_builder.build(entry, where)
+        return next(iter(where.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)), None)
 
-    async def _first(self, since: Seq) -> Seq:
+    async def _find_view_start(self, since: Seq) -> Seq:
         """Where what the turn that ended there was told begins."""
-        if since not in self._begun:
+        if since not in self._view_starts:
             ended = await self._reader.entry(since)
             covers = ended.fact.covers if ended is not None and isinstance(ended.fact, TurnEnded) else ()
-            if len(self._begun) >= _KEPT:
-                self._begun.clear()
-            self._begun[since] = min((since, *covers))
-        return self._begun[since]
+            if len(self._view_starts) >= _KEPT:
+                self._view_starts.clear()
+            self._view_starts[since] = min((since, *covers))
+        return self._view_starts[since]
 
-    async def _said(self, asked: _Asked, weighed: Mapping[int, float], size: int) -> list[_Found]:
+    async def _search_log(self, asked: _Asked, weighed: Mapping[int, float], size: int) -> list[_Found]:
         """Of the log, as many as can be read. `size`: of a page."""
         best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: size * _PAGES]
         now, found = self._clock.now(), list[_Found]()
         for first in range(0, len(best), size):
-            page = [one for one in await self._reader.placed(best[first : first + size]) if _wanted(one, asked, now)]
-            of = [(one, await self._hits.scope(one)) for one in page if one.conversation]
-            for one, _ in asked.where.sight.of(of, lambda pair: pair[1]):
-                found.append(_Found(score=aged(weighed[one.seq], now - one.at), name=f"s{one.seq}", found=one))
+            page = [
+                one for one in await self._reader.locate_entries(best[first : first + size]) if _wanted(one, asked, now)
+            ]
+            of = [(one, await self._hit_builder.scope_of(one)) for one in page if one.conversation]
+            for one, _ in asked.context.visibility.only_visible(of, lambda pair: pair[1]):
+                found.append(_Found(score=aged(weighed[one.seq], now - one.at), name=f"s{one.seq}", source=one))
             if len(found) >= _TRIES:
                 break
         return found
 
-    async def _kept(self, asked: _Asked) -> list[_Found]:
+    async def _search_files(self, asked: _Asked) -> list[_Found]:
         """Of the journal what people wrote, and of MEMORY.md, which is made of all places."""
-        sight, agent, weights = asked.where.sight, asked.where.agent, asked.weights
+        sight, agent, weights = asked.context.visibility, asked.context.agent, asked.weights
         looked_for, now, found = phrases(weights), self._clock.now(), list[_Found]()
-        entries = [(by_hand(entry), text) for entry, text in await self._files.entries(agent)]
-        for hit, text in sight.of(entries, lambda pair: pair[0].scope):
-            weight = weights.of(found_in(text, looked_for), noted=True)
-            if weight and (name := name_of("j", f"{hit.at} {hit.text}")) not in asked.seen:
-                found.append(_Found(score=aged(weight, now - hit.at), name=name, found=hit))
-        facts = await self._files.facts(agent) if sight.sees(OWNERS) else []
-        for line, text in sight.of(facts, lambda _: OWNERS):
-            weight = weights.of(found_in(text, looked_for), noted=True)
-            if weight and line not in asked.shown and (name := name_of("m", line)) not in asked.seen:
-                found.append(_Found(score=weight, name=name, found=line))
+        entries = [(by_hand(entry), text) for entry, text in await self._file_cache.journal_entries(agent)]
+        for hit, text in sight.only_visible(entries, lambda pair: pair[0].scope):
+            weight = weights.score(found_in(text, looked_for), noted=True)
+            if weight and (name := name_of("j", f"{hit.at} {hit.text}")) not in asked.told_names:
+                found.append(_Found(score=aged(weight, now - hit.at), name=name, source=hit))
+        facts = await self._file_cache.memory_lines(agent) if sight.can_see(OWNERS) else []
+        for line, text in sight.only_visible(facts, lambda _: OWNERS):
+            weight = weights.score(found_in(text, looked_for), noted=True)
+            if weight and line not in asked.memory_in_prompt and (name := name_of("m", line)) not in asked.told_names:
+                found.append(_Found(score=weight, name=name, source=line))
         return found
 
 
@@ -229,15 +231,15 @@ def _tell(name: str, what: Hit | str | None, told: Telling, words: Sequence[str]
     """False: there is no room any more."""
     if isinstance(what, str):
         return told.add(name, what, lambda most: f"[MEMORY.md] {quoted(what, words, most)}")
-    return what is None or told.add(name, what.text, lambda most: what.line(words, most), foreign=what.foreign)
+    return what is None or told.add(name, what.text, lambda most: what.render(words, most), foreign=what.is_foreign)
 
 
 def _wanted(one: Placed, asked: _Asked, now: datetime) -> bool:
     """Whether it is not in view, told before, news itself, just said elsewhere, left, taken back, or another's."""
-    here = one.conversation == asked.where.at.conversation
-    in_view = here and asked.begun is not None and one.seq >= asked.begun
+    here = one.conversation == asked.context.at.conversation
+    in_view = here and asked.view_start is not None and one.seq >= asked.view_start
     news = one.unread is not None and (here or one.unread > AMBIENT)
-    just_said = not here and not one.noted and now - one.at < ELSEWHERE
-    theirs = one.noted and one.agent != asked.where.agent
-    left = one.cut or (here and one.left and not one.noted)
-    return not (in_view or news or just_said or left or theirs or f"s{one.seq}" in asked.seen)
+    just_said = not here and not one.is_note and now - one.at < ELSEWHERE
+    theirs = one.is_note and one.agent != asked.context.agent
+    left = one.is_removed or (here and one.is_left_behind and not one.is_note)
+    return not (in_view or news or just_said or left or theirs or f"s{one.seq}" in asked.told_names)

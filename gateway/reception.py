@@ -42,7 +42,7 @@ class Parts:
     store: Store
     clock: Clock
     channels: Mapping[ChannelName, Channel]
-    who: access.Policy
+    access_policy: access.Policy
     bindings: Bindings
     stats: Stats
     model: Callable[[], str]
@@ -51,17 +51,17 @@ class Parts:
     titles: Titles | None = None
     """What places are called. None: what the channels tell."""
     greet: Greet = lambda _event, _decision: None
-    tell: Callable[[str, str], None] = lambda _key, _text: None
+    notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     limit: Limit = lambda _message, judged, _agent: Verdict(judged)
     level: Callable[[], Level] = lambda: "present"
     """How near people are."""
-    attend: attention.Policy | None = None
+    attention_policy: attention.Policy | None = None
     """What attention goes by. None: what is configured."""
-    answers: Mapping[str, Handler] = field(default_factory=lambda: HANDLERS)
+    handlers: Mapping[str, Handler] = field(default_factory=lambda: HANDLERS)
     """What answers commands, by `name` or `name sub`."""
     redact: Redact = str
     """Given what commands answer, and what is written down of administration."""
-    deciding: Deciding | None = None
+    approvals: Deciding | None = None
     """As `World.deciding`."""
     tools: Callable[[Address], Toolbox] = lambda _: Toolbox()
     """As `World.tools`."""
@@ -91,15 +91,15 @@ class Intakes(Mapping[ChannelName, Intake]):
     def __init__(self, parts: Parts, doors: Doors) -> None:
         self._parts, self._doors, self._rules = parts, doors, _rules(parts)
         self._titles = parts.titles or Titles(parts.store, names=names_of(parts.channels))
-        self._made: dict[ChannelName, Intake] = {}
+        self._intakes: dict[ChannelName, Intake] = {}
 
     def __getitem__(self, name: ChannelName) -> Intake:
         parts = self._parts
         if name not in parts.channels:
             raise KeyError(name)
-        if name not in self._made:
+        if name not in self._intakes:
             judging = Judging(self._rules, parts.store, parts.clock)
-            self._made[name] = Intake(
+            self._intakes[name] = Intake(
                 name,
                 store=parts.store,
                 clock=parts.clock,
@@ -108,7 +108,7 @@ class Intakes(Mapping[ChannelName, Intake]):
                 doors=self._doors,
                 titles=self._titles,
             )
-        return self._made[name]
+        return self._intakes[name]
 
     def __iter__(self) -> Iterator[ChannelName]:
         return iter(self._parts.channels)
@@ -118,7 +118,7 @@ class Intakes(Mapping[ChannelName, Intake]):
 
     def drop(self, name: ChannelName) -> None:
         """Forget a channel that has gone."""
-        self._made.pop(name, None)
+        self._intakes.pop(name, None)
 
 
 def _rules(parts: Parts) -> Rules:
@@ -126,36 +126,36 @@ def _rules(parts: Parts) -> Rules:
     live = parts.live
     desk = Desk(
         _world(parts),
-        parts.who,
+        parts.access_policy,
         lambda: live.settings.commands,
-        answers=parts.answers,
+        answers=parts.handlers,
         ours=_called(parts.channels),
         redact=parts.redact,
-        named=parts.titles.named if parts.titles is not None else str,
+        named=parts.titles.add_titles if parts.titles is not None else str,
     )
     loops = Loops()
 
     def spoke(entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         for entry, one in zip(entries, written, strict=True):
-            if not one.fresh or entry.conversation is None:
+            if not one.is_new or entry.conversation is None:
                 continue
             if isinstance(entry.fact, Queued):
-                loops.say(entry.conversation, entry.fact.post.text)
+                loops.record_post(entry.conversation, entry.fact.post.text)
             elif isinstance(entry.fact, Sending) and not entry.fact.part:
-                loops.shown(entry.conversation, parts.clock.monotonic())
+                loops.record_sending(entry.conversation, parts.clock.monotonic())
 
-    parts.store.hear(spoke)
+    parts.store.add_listener(spoke)
     return Rules(
-        access=parts.who,
-        attention=parts.attend or policies.attention_policy(live.settings),
+        access=parts.access_policy,
+        attention=parts.attention_policy or policies.attention_policy(live.settings),
         bindings=parts.bindings,
-        desk=desk,
+        dispatcher=desk,
         max_bot_exchanges=lambda: live.settings.access.max_bot_exchanges,
         greet=parts.greet,
         limit=parts.limit,
         level=parts.level,
-        loops=loops,
-        tell=parts.tell,
+        loop_guard=loops,
+        notify_owners=parts.notify_owners,
     )
 
 
@@ -180,23 +180,23 @@ def _world(parts: Parts) -> World:
 
     def pages(post: Post) -> int:
         channel = paged.get(post.to.channel)
-        return 1 if channel is None else channel.pages(post)
+        return 1 if channel is None else channel.page_count(post)
 
     return World(
         reader=parts.store,
         clock=parts.clock,
         stats=parts.stats,
         version=version("reverie-gateway"),
-        model=parts.model,
-        mode=parts.mode,
-        contact=contact,
-        prefix=Prefixes(parts.live, parts.channels),
+        model_name=parts.model,
+        agent_mode=parts.mode,
+        operator_contact=contact,
+        prefixes=Prefixes(parts.live, parts.channels),
         rewinds=parts.rewinds,
-        pages=pages,
-        deciding=parts.deciding,
-        tools=parts.tools,
-        awaits=Each(parts.channels, lambda channel: channel.capabilities.awaits or None),
-        alone=lambda command: reach(command.at, command.sender),
+        count_pages=pages,
+        approvals=parts.approvals,
+        tools_at=parts.tools,
+        awaiting_channels=Each(parts.channels, lambda channel: channel.capabilities.defers_commands or None),
+        private_address=lambda command: reach(command.at, command.sender),
     )
 
 
@@ -206,7 +206,7 @@ def reaching(channels: Mapping[ChannelName, Channel]) -> Callable[[Address, Send
 
     def reach(at: Address, sender: Sender) -> Address:
         channel = able.get(at.channel)
-        return at if channel is None else Address(channel=at.channel, room=channel.alone_with(sender))
+        return at if channel is None else Address(channel=at.channel, room=channel.direct_room(sender))
 
     return reach
 
@@ -228,7 +228,7 @@ def names_of(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], Pla
 
     def names(at: Address) -> PlaceNames | None:
         channel = able.get(at.channel)
-        return None if channel is None else channel.names(at)
+        return None if channel is None else channel.place_names(at)
 
     return names
 

@@ -37,16 +37,16 @@ class Redactor:
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         """`known`: the configuration's own secrets, as they are."""
-        self._forms: tuple[str, ...] = ()
+        self._encoded: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
-        self.learn(known)
+        self.add_secrets(known)
 
-    def learn(self, known: Iterable[str]) -> None:
+    def add_secrets(self, known: Iterable[str]) -> None:
         """These are secrets, too, from now on."""
         self._known |= {one for one in (secret.strip() for secret in known) if len(one) >= MIN_CHARS}
         forms = {form for secret in self._known for form in forms_of(secret)}
-        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-        self._remembered = lru_cache(_REMEMBERED)(self._clean)  # what other threads are at goes to the one before
+        self._encoded = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._cached_clean = lru_cache(_REMEMBERED)(self._clean)  # what other threads are at goes to the one before
 
     def __call__(self, text: str) -> str:
         """The text without secrets. Takes time that grows with its length alone, and microseconds for a line.
@@ -54,24 +54,24 @@ class Redactor:
         Characters that nobody sees hide none: they are left out of many texts later on, and out of one that has a
         secret around them here.
         """
-        return self._remembered(text) if len(text) <= _SHORT_CHARS else self._clean(text)
+        return self._cached_clean(text) if len(text) <= _SHORT_CHARS else self._clean(text)
 
     def _clean(self, text: str) -> str:
-        cut = self._cut(text)
+        cut = self._redact(text)
         bare = seen(cut)
-        without = bare if bare == cut else self._cut(bare)
+        without = bare if bare == cut else self._redact(bare)
         return cut if without == bare else without
 
-    def _cut(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for _ in range(_ROUNDS):
-            after = self._once(text)
+            after = self._redact_once(text)
             if after == text:
                 break
             text = after
         return text
 
-    def _once(self, text: str) -> str:
-        there = [form for form in self._forms if form in text]
+    def _redact_once(self, text: str) -> str:
+        there = [form for form in self._encoded if form in text]
         if there:
             exact = re.compile("|".join([re.escape(REDACTED), *map(re.escape, there)]))
             text = exact.sub(REDACTED, text)
@@ -86,7 +86,7 @@ class Redactor:
 def _without(rule: Rule, text: str) -> str:
     def cut(match: re.Match[str]) -> str:
         start, end = match.span("s")
-        if text.startswith(REDACTED, start) or not rule.is_one(match):
+        if text.startswith(REDACTED, start) or not rule.is_credential(match):
             return match[0]
         return f"{match[0][: start - match.start()]}{REDACTED}{match[0][end - match.start() :]}"
 

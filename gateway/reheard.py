@@ -62,14 +62,14 @@ def _apart(place: ConversationId, ended: TurnEnded) -> str:
 async def _told(known: "_Then", covered: Sequence[Stored], ended: TurnEnded, *, plain: bool) -> str:
     roles = dict[str, Role]()
     for one in covered:
-        judged = await known.judgement(one.seq)
+        judged = await known.find_judgement(one.seq)
         if isinstance(one.fact, Message) and judged is not None:
             roles[f"{one.fact.at.channel}:{one.fact.sender.id}"] = _ROLES.get(judged.role, "guest")
     channels = {one.fact.at.channel for one in covered if isinstance(one.fact, Message)}
-    policy = Policy(dm="open", roles=roles, rooms={channel: frozenset({ANY_ROOM}) for channel in channels})
+    policy = Policy(dm_policy="open", roles=roles, open_rooms={channel: frozenset({ANY_ROOM}) for channel in channels})
     hearing = Hearing(known, policy, _Nothing())
-    unread = Unread(messages=tuple(covered), omitted=ended.omitted, upto=ended.upto, changed=True)
-    lines = await hearing.tell(await hearing.standing(unread), sees=False)
+    unread = Unread(messages=tuple(covered), omitted=ended.omitted, upto=ended.upto, has_changes=True)
+    lines = await hearing.render(await hearing.read_current(unread), sees=False)
     return hear([one.line for one in lines], omitted=ended.omitted, plain=plain)
 
 
@@ -80,16 +80,18 @@ class _Then(Reader):
         super().__init__(reader.path, reader._reading)  # noqa: SLF001 - the same questions over the same connection
         self._before = before
 
-    async def changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
+    async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
         kinds = ("edited", "deleted")
-        return await self.newest(newest, after=after, before=self._before, kinds=kinds, conversation=conversation)
+        return await self.newest_entries(
+            newest, after=after, before=self._before, kinds=kinds, conversation=conversation
+        )
 
-    async def by_key(self, key: str) -> Stored | None:
-        found = await super().by_key(key)
+    async def entry_by_key(self, key: str) -> Stored | None:
+        found = await super().entry_by_key(key)
         if found is None or found.seq >= self._before:
             return None
         if isinstance(found.fact, Message):  # whoever was refused is quoted to nobody
-            judged = await self.judgement(found.seq)
+            judged = await self.find_judgement(found.seq)
             return None if judged is not None and judged.fate == "refused" else found
         return found
 
@@ -97,7 +99,9 @@ class _Then(Reader):
 class _Nothing:
     """No attachments: what has some is not compared."""
 
-    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:
+    async def describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[Attached, ...]]:
         raise AssertionError(f"{len(messages)} messages, {sees}")
 
 

@@ -93,17 +93,21 @@ class Weights:
 
     terms: Mapping[str, float]
     """Of each how surprising it is, in nats: the logarithm of how many texts there are to one that has it."""
-    enough: float
+    threshold: float
     """What the terms of one text must have together for it to be looked at."""
 
-    def of(self, found: Iterable[str], *, noted: bool) -> float:
+    def score(self, found: Iterable[str], *, noted: bool) -> float:
         """What these say together of a text that has them. 0: not enough. `noted`: it was written down to be found."""
         told = [self.terms[term] for term in found]
-        return sum(each * each for each in told) * (NOTED if noted else 1.0) if self.do(sum(told), noted=noted) else 0.0
+        return (
+            sum(each * each for each in told) * (NOTED if noted else 1.0)
+            if self.is_enough(sum(told), noted=noted)
+            else 0.0
+        )
 
-    def do(self, together: float, *, noted: bool) -> bool:
+    def is_enough(self, together: float, *, noted: bool) -> bool:
         """Whether so much is enough."""
-        return together >= self.enough - (_FEWER if noted else 0.0)
+        return together >= self.threshold - (_FEWER if noted else 0.0)
 
 
 def weigh(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Weights:
@@ -121,7 +125,7 @@ def weigh(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Weights:
     rare = sorted((count, term) for term, count in counts.items() if 0 < count <= common)[:MAX_TERMS]
     unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may have it
     terms = {term: math.log(texts / count) for count, term in (*rare, *unused)}
-    return Weights(terms=terms, enough=math.log(texts / NOT_BY_CHANCE))
+    return Weights(terms=terms, threshold=math.log(texts / NOT_BY_CHANCE))
 
 
 def candidates(uses: Mapping[str, Sequence[int]], weights: Weights, notes: Collection[int]) -> dict[int, float]:
@@ -130,11 +134,13 @@ def candidates(uses: Mapping[str, Sequence[int]], weights: Weights, notes: Colle
     for term, weight in weights.terms.items():
         for seq in uses[term]:
             sums[seq] = sums.get(seq, 0.0) + weight
-    found: dict[int, list[str]] = {seq: [] for seq, weight in sums.items() if weights.do(weight, noted=seq in notes)}
+    found: dict[int, list[str]] = {
+        seq: [] for seq, weight in sums.items() if weights.is_enough(weight, noted=seq in notes)
+    }
     for term in weights.terms:
         for seq in found.keys() & uses[term]:
             found[seq].append(term)
-    return {seq: weights.of(terms, noted=seq in notes) for seq, terms in found.items()}
+    return {seq: weights.score(terms, noted=seq in notes) for seq, terms in found.items()}
 
 
 def phrases(weights: Weights) -> list[tuple[str, str]]:

@@ -30,34 +30,34 @@ own, which is read from the log at a start."""
 class Reloaded:
     """What came of reading the configuration again: keys and places, never values."""
 
-    taken: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
     """What counts from now on."""
-    later: tuple[str, ...] = ()
+    after_restart: tuple[str, ...] = ()
     """What is written and counts after a restart only."""
     problems: tuple[Problem, ...] = ()
     """Everything to mend; until then what was read before goes on."""
-    unread: str = ""
+    read_error: str = ""
     """Why it could not be read. Empty: it could."""
 
     @property
     def lines(self) -> tuple[str, ...]:
         """For people."""
-        if self.unread:
-            return (f"The configuration cannot be read: {self.unread}. What there was goes on.",)
+        if self.read_error:
+            return (f"The configuration cannot be read: {self.read_error}. What there was goes on.",)
         if self.problems:
             return ("The configuration is broken, and what there was goes on:", *map(str, self.problems))
-        told = [f"Changed from now on: {', '.join(self.taken)}."] if self.taken else []
-        told += [f"Changed, but only after a restart: {', '.join(self.later)}."] if self.later else []
+        told = [f"Changed from now on: {', '.join(self.applied)}."] if self.applied else []
+        told += [f"Changed, but only after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
         return tuple(told) or ("The configuration says what it said before.",)
 
     def __str__(self) -> str:
         """In a line, for the log."""
-        if self.unread:
-            return f"the configuration cannot be read just now, and goes on as it was: {self.unread}"
+        if self.read_error:
+            return f"the configuration cannot be read just now, and goes on as it was: {self.read_error}"
         if self.problems:
             return "the configuration is broken, and goes on as it was: " + "; ".join(map(str, self.problems))
-        told = [f"from now on: {', '.join(self.taken)}"] if self.taken else []
-        told += [f"only after a restart: {', '.join(self.later)}"] if self.later else []
+        told = [f"from now on: {', '.join(self.applied)}"] if self.applied else []
+        told += [f"only after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
         return f"the configuration was read again; {'; '.join(told) or 'it says what it said before'}"
 
 
@@ -74,7 +74,7 @@ def in_force(running: Settings, read: Settings) -> Settings:
 def compared(running: Settings, read: Settings) -> Reloaded:
     """What taking `read` means."""
     now = in_force(running, read)
-    return Reloaded(taken=_differing(running, now), later=_differing(now, read))
+    return Reloaded(applied=_differing(running, now), after_restart=_differing(now, read))
 
 
 def unfit(running: Settings, read: Settings) -> tuple[Problem, ...]:

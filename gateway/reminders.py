@@ -41,8 +41,8 @@ _ID_CHARS: Final = 6
 class Cap(NamedTuple):
     """What one person may have set, in all places of a channel."""
 
-    most: int
-    apart: timedelta
+    max_count: int
+    min_interval: timedelta
     """Between two times of one that comes again and again."""
 
 
@@ -76,24 +76,24 @@ class Reminders:
         clock: Clock,
         *,
         timezone: str,
-        most: int,
+        max_count: int,
         fire: Callable[[Alarm], Awaitable[None]],
         ids: Callable[[datetime], str] = short_id,
     ) -> None:
-        """`timezone`: of schedules that name none. `most`: of one place, and of one agent itself.
+        """`timezone`: of schedules that name none. `max_count`: of one place, and of one agent itself.
 
         `fire` returns once the alarm is in the log; one that is there already (the same id) it does not tell again.
         """
         self.timezone = timezone
         """May be another one from some moment on; what was set stays as it was understood."""
-        self.most = most
+        self.max_count = max_count
         """The same: what is there already stays."""
         self._store = store
         self._clock = clock
         self._fire = fire
         self._ids = ids
         self._changed = asyncio.Event()
-        self._setting = asyncio.Lock()
+        self._set_lock = asyncio.Lock()
 
     async def run(self) -> None:
         """Tell each when its time has come, until cancelled; what was being told then is told by the next process.
@@ -103,18 +103,18 @@ class Reminders:
         told: dict[str, datetime] = {}
         while True:
             self._changed.clear()
-            rows = await self._store.reminders()
+            rows = await self._store.pending_reminders()
             # One that still stands where it was told would be told without end, so it is let alone.
             told = {row.id: row.due for row in rows if told.get(row.id) == row.due}
             rows = [row for row in rows if row.id not in told]
             now = self._clock.now()
             if not rows or rows[0].due > now:
-                await self._until(rows[0].due if rows else None)
+                await self._wait_until(rows[0].due if rows else None)
                 continue
             for row in rows:
                 if row.due > now or self._changed.is_set():  # one of them may have been cancelled
                     break
-                await self._tell(row)
+                await self._fire_reminder(row)
                 told[row.id] = row.due
 
     async def set(
@@ -144,7 +144,7 @@ class Reminders:
             schedule, due = understood(spoken, now, self.timezone)
         except BadSchedule as error:
             raise Refused(str(error)) from None
-        async with self._setting:  # or two at once would both see room for one
+        async with self._set_lock:  # or two at once would both see room for one
             fact = Reminded(
                 reminder="",
                 agent=agent,
@@ -163,42 +163,44 @@ class Reminders:
             if before is not None and isinstance(before.fact, Reminded):
                 return _row(before.fact)
             if asker_role in CAPS:
-                self._capped(fact, CAPS[asker_role], asker_role, await self._store.reminders())
-            if len(await self.list(agent, place)) >= self.most:
-                raise Refused(f"There are {self.most} reminders here already, and no more may be; cancel one first.")
-            fact = replace(fact, reminder=await self._write(fact, place or inner(agent), now))
+                self._check_cap(fact, CAPS[asker_role], asker_role, await self._store.pending_reminders())
+            if len(await self.list(agent, place)) >= self.max_count:
+                raise Refused(
+                    f"There are {self.max_count} reminders here already, and no more may be; cancel one first."
+                )
+            fact = replace(fact, reminder=await self._write_new(fact, place or inner(agent), now))
         self._changed.set()
         return _row(fact)
 
-    def _capped(self, fact: Reminded, cap: Cap, role: str, rows: Sequence[Reminder]) -> None:
+    def _check_cap(self, fact: Reminded, cap: Cap, role: str, rows: Sequence[Reminder]) -> None:
         """Raises Refused for what somebody of that role may not have set: each time is a request that costs money."""
         schedule, time = schedules.parse(fact.schedule), fact.due
         for _ in range(LOOKED_AHEAD if not isinstance(schedule, schedules.At) else 0):
             later = schedules.passed(schedule, time, time).next
             if later is None:
                 break
-            if later - time < cap.apart:
-                minutes = round(cap.apart.total_seconds() / 60)
+            if later - time < cap.min_interval:
+                minutes = round(cap.min_interval.total_seconds() / 60)
                 raise Refused(f"For people with the role {role} a reminder comes every {minutes} minutes at most.")
             time = later
         channel = fact.at.channel if fact.at is not None else ""
         count = sum(one.sender == fact.by and (one.conversation or "").startswith(f"{channel}/") for one in rows)
-        if count >= cap.most:
+        if count >= cap.max_count:
             raise Refused(
-                f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} already; "
+                f"Somebody with the role {role} may have {cap.max_count} reminders at a time, and has {count} already; "
                 "cancel one first."
             )
 
     async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""
-        rows = await self._store.reminders(where)
+        rows = await self._store.pending_reminders(where)
         return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
 
     async def least_role(self, some: Sequence[Reminder]) -> str:
         """The lowest role of those whose idea any of them was; `owner`: the agent's own. Raises StoreError."""
         roles = ["owner"]
         for one in some:
-            found = await self._store.by_key(f"reminded:{one.id}")
+            found = await self._store.entry_by_key(f"reminded:{one.id}")
             fact = found.fact if found is not None else None
             own = isinstance(fact, Reminded) and not (fact.by or fact.role)
             roles.append("owner" if own else (isinstance(fact, Reminded) and fact.role) or ANYBODY)
@@ -209,22 +211,22 @@ class Reminders:
         wanted = meant(id)
         if not any(row.id == wanted for row in await self.list(agent, where)):
             return False
-        await self._end(wanted, where or inner(agent), reason)
+        await self._write_end(wanted, where or inner(agent), reason)
         self._changed.set()
         return True
 
-    async def end_of(self, theirs: Callable[[Reminder], bool], reason: str) -> None:
+    async def end_matching(self, theirs: Callable[[Reminder], bool], reason: str) -> None:
         """End all of somebody's for good."""
-        for row in await self._store.reminders():
+        for row in await self._store.pending_reminders():
             if theirs(row):
-                await self._end(row.id, row.conversation or inner(row.agent), reason)
+                await self._write_end(row.id, row.conversation or inner(row.agent), reason)
         self._changed.set()
 
-    def changed(self) -> None:
+    def notify_changed(self) -> None:
         """Somebody else wrote into the log what becomes of one."""
         self._changed.set()
 
-    async def _until(self, due: datetime | None) -> None:
+    async def _wait_until(self, due: datetime | None) -> None:
         """Return when that time has come, or when the reminders have changed."""
         if due is None:
             await self._changed.wait()
@@ -233,14 +235,14 @@ class Reminders:
             with contextlib.suppress(TimeoutError):
                 await within(self._clock, min(left_s, LOOK_AGAIN_S), self._changed.wait())
 
-    async def _tell(self, row: Reminder) -> None:
+    async def _fire_reminder(self, row: Reminder) -> None:
         now = self._clock.now()
         try:
             schedule = schedules.parse(row.schedule)
             place = Address.parse(row.conversation) if row.conversation is not None else None
         except ValueError as error:  # e.g. a time zone that exists no more
             logger.warning("reminder %s is over: %s", row.id, error)
-            await self._end(row.id, row.conversation or inner(row.agent), f"it cannot be read any more: {error}")
+            await self._write_end(row.id, row.conversation or inner(row.agent), f"it cannot be read any more: {error}")
             return
         passed = schedules.passed(schedule, row.due, now)
         alarm = Alarm(
@@ -262,16 +264,16 @@ class Reminders:
         except Exception:  # a bug: let alone until the next start, or one reminder would end the process at every start
             logger.exception("reminder %s could not be told", row.id)
 
-    async def _write(self, fact: Reminded, place: ConversationId, now: datetime) -> str:
+    async def _write_new(self, fact: Reminded, place: ConversationId, now: datetime) -> str:
         """Under an id that no reminder ever had: two would be one for the log."""
         while True:
             made = self._ids(now)
             entry = Entry(fact=replace(fact, reminder=made), at=now, conversation=place, key=f"reminded:{made}")
             [written] = await self._store.append([entry])
-            if written.fresh:
+            if written.is_new:
                 return made
 
-    async def _end(self, reminder: str, place: ConversationId, reason: str) -> None:
+    async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
         fact = ReminderEnded(reminder=reminder, reason=line(reason, MOST_CHARS))
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
 

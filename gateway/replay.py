@@ -30,7 +30,7 @@ class Difference:
 
     seq: Seq
     """The entry that says otherwise."""
-    sort: Sort
+    check: Sort
     conversation: ConversationId | None
     what: str
     """In words, for people. Untrusted text may be in it."""
@@ -56,7 +56,7 @@ class Report:
     since: datetime | None = None
     until: datetime | None = None
     signals: int = 0
-    quiet: int = 0
+    quiet_signals: int = 0
     """Signals of the networks that were decided again, and that were only counted."""
     tallies: dict[Sort, Tally] = field(default_factory=lambda: {sort: Tally() for sort in SORTS})
     differences: list[Difference] = field(default_factory=list)
@@ -65,27 +65,27 @@ class Report:
     """By which each agent decided last, as far as the log tells."""
 
     @property
-    def agrees(self) -> bool:
+    def is_identical(self) -> bool:
         """Nothing differs."""
         return all(tally.agree == tally.compared for tally in self.tallies.values())
 
-    def same(self, sort: Sort) -> None:
+    def add_match(self, sort: Sort) -> None:
         """One more came out as it was."""
         self.tallies[sort].compared += 1
         self.tallies[sort].agree += 1
 
-    def skip(self, sort: Sort, reason: str) -> None:
+    def add_skipped(self, sort: Sort, reason: str) -> None:
         """One cannot be compared."""
         self.tallies[sort].skipped[reason] += 1
 
-    def differs(self, sort: Sort, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
+    def add_differences(self, sort: Sort, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
         """One did not come out as it was, in these ways."""
         self.tallies[sort].compared += 1
         room = MOST_DIFFERENCES - len(self.differences)
-        made = (Difference(seq=seq, sort=sort, conversation=conversation, what=one) for one in what[: max(0, room)])
+        made = (Difference(seq=seq, check=sort, conversation=conversation, what=one) for one in what[: max(0, room)])
         self.differences += made
 
-    def seen(self, seq: Seq, at: datetime) -> None:
+    def add_entry(self, seq: Seq, at: datetime) -> None:
         """This entry is part of the stretch."""
         self.first, self.since = self.first or seq, self.since or at
         self.last, self.until = seq, at
@@ -94,20 +94,20 @@ class Report:
 def dmn(report: Report, seq: Seq, saved: DmnSaved) -> None:
     """Decide again what an agent's network was told up to this save."""
     if not saved.signals:
-        report.skip("dmn", "nothing is written down of what it was told")
+        report.add_skipped("dmn", "nothing is written down of what it was told")
         return
     found = stretch.again(saved.signals, saved.state)
-    report.quiet += found.quiet
+    report.quiet_signals += found.quiet_count
     if found.policy is not None:
         report.policies[saved.agent] = found.policy
-    if found.skipped:
-        report.skip("dmn", found.skipped)
+    if found.skip_reason:
+        report.add_skipped("dmn", found.skip_reason)
         return
-    report.signals += found.signals
+    report.signals += found.signal_count
     if found.differences:
-        report.differs("dmn", seq, None, *(f"{saved.agent}: {one}" for one in found.differences))
+        report.add_differences("dmn", seq, None, *(f"{saved.agent}: {one}" for one in found.differences))
     else:
-        report.same("dmn")
+        report.add_match("dmn")
 
 
 def remark_policies(report: Report, now: Mapping[str, Policy]) -> None:
@@ -134,11 +134,11 @@ def lines(report: Report) -> list[str]:
         return ["nothing of the log is in this stretch that could be decided again"]
     told = [f"entries {report.first} to {report.last}, {_time(report.since)} to {_time(report.until)}"]
     for sort, tally in report.tallies.items():
-        more = f" ({report.signals} signals; {report.quiet} changed nothing)" if sort == "dmn" else ""
+        more = f" ({report.signals} signals; {report.quiet_signals} changed nothing)" if sort == "dmn" else ""
         told.append(f"{_WORDS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
         told += [f"  not compared: {count}, {reason}" for reason, count in tally.skipped.most_common()]
     told += report.remarks
-    told += [f"{one.seq:>8}  {one.sort:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
+    told += [f"{one.seq:>8}  {one.check:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
     differ = sum(tally.compared - tally.agree for tally in report.tallies.values())
     told.append(f"{differ} differ" if differ else "nothing differs")
     return told
@@ -152,14 +152,14 @@ def data(report: Report) -> dict[str, object]:
         "since": report.since.isoformat() if report.since else None,
         "until": report.until.isoformat() if report.until else None,
         "signals": report.signals,
-        "quiet": report.quiet,
+        "quiet": report.quiet_signals,
         "sorts": {
             sort: {"compared": tally.compared, "agree": tally.agree, "skipped": dict(tally.skipped)}
             for sort, tally in report.tallies.items()
         },
         "remarks": report.remarks,
         "differences": [
-            {"seq": one.seq, "sort": one.sort, "conversation": one.conversation, "what": one.what}
+            {"seq": one.seq, "sort": one.check, "conversation": one.conversation, "what": one.what}
             for one in report.differences
         ],
     }

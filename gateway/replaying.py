@@ -36,7 +36,7 @@ async def replay(reader: Reader, *, since: datetime | None, progress: Progress =
     What was in view at the beginning is read, too. What comes while this reads is part of it, or not.
     """
     report, seen = Report(), dict[ConversationId, Reseen]()
-    newest = await reader.newest(1)
+    newest = await reader.newest_entries(1)
     last = newest[-1].seq if newest else 0
     after = await _before(reader, since, last) if since is not None else 0
     begin = Seq(after + 1)
@@ -49,7 +49,7 @@ async def replay(reader: Reader, *, since: datetime | None, progress: Progress =
 
 
 async def _again(reader: Reader, entry: Stored, begin: Seq, seen: dict[ConversationId, Reseen], report: Report) -> None:
-    report.seen(entry.seq, entry.at)
+    report.add_entry(entry.seq, entry.at)
     fact, place = entry.fact, entry.conversation
     if isinstance(fact, DmnSaved):
         dmn(report, entry.seq, fact)
@@ -58,29 +58,29 @@ async def _again(reader: Reader, entry: Stored, begin: Seq, seen: dict[Conversat
         return
     if place not in seen:
         seen[place] = await _in_view(reader, place, begin)
-    seen[place].take(entry, report)
+    seen[place].apply_entry(entry, report)
     if isinstance(fact, TurnEnded):
         found = await reheard(reader, place, entry.seq, fact)
         if found.skipped:
-            report.skip("heard", found.skipped)
+            report.add_skipped("heard", found.skipped)
         elif found.difference:
-            report.differs("heard", entry.seq, place, found.difference)
+            report.add_differences("heard", entry.seq, place, found.difference)
         else:
-            report.same("heard")
+            report.add_match("heard")
 
 
 async def _in_view(reader: Reader, place: ConversationId, begin: Seq) -> Reseen:
     """What was in view there when the stretch began."""
     seen, start = Reseen(), 0
-    for fold in await reader.newest(1, before=begin, kinds=["folded"], conversation=place):
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
         start = fold.fact.start if isinstance(fold.fact, Folded) else 0
     after, kinds = start - 1, ["turn_ended", "folded", "rewound"]
     while page := await reader.entries(after=after, before=begin, kinds=kinds, conversation=place, limit=_PAGE):
         for entry in page:
-            seen.take(entry, None)
+            seen.apply_entry(entry, None)
         after = page[-1].seq
-    for fold in await reader.newest(1, before=begin, kinds=["folded"], conversation=place):
-        seen.take(fold, None)
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
+        seen.apply_entry(fold, None)
     return seen
 
 

@@ -29,14 +29,14 @@ class Repose:
         self._store = store
         self._clock = clock
         self._timezone = timezone
-        self._send = send
+        self._send_directive = send
 
     async def rest_until(self, asked: RestUntil, where: Whereabouts) -> str:
         """Begin nothing unasked. Raises Refused."""
         _allowed(where)
-        until = self._time(asked.time) if asked.time is not None else None
-        await self._directed("store", until, where)
-        self._send(Directive(at=self._clock.now(), order="store", until=until, on=asked.events))
+        until = self._parse_time(asked.time) if asked.time is not None else None
+        await self._record_directive("store", until, where)
+        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=asked.events))
         woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
         woken += [f"by {kind}" for kind in asked.events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
@@ -44,26 +44,26 @@ class Repose:
     async def go_quiet(self, asked: GoQuiet, where: Whereabouts) -> str:
         """Disturb nobody. Raises Refused."""
         _allowed(where)
-        until = self._time(asked.time)
+        until = self._parse_time(asked.time)
         if until - self._clock.now() > LONGEST_QUIET:
             raise Refused("At most a day: for longer, an operator has to say so.")
-        await self._directed("quiet", until, where)
-        self._send(Directive(at=self._clock.now(), order="quiet", until=until))
+        await self._record_directive("quiet", until, where)
+        self._send_directive(Directive(at=self._clock.now(), order="quiet", until=until))
         return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
 
-    def _time(self, text: str) -> datetime:
+    def _parse_time(self, text: str) -> datetime:
         try:
             return understood(Spoken(at=text), self._clock.now(), self._timezone())[1]
         except BadSchedule as error:
             raise Refused(str(error)) from None
 
-    async def _directed(self, what: str, until: datetime | None, where: Whereabouts) -> None:
+    async def _record_directive(self, what: str, until: datetime | None, where: Whereabouts) -> None:
         fact = Directed(agent=self._agent, what=what, by=f"the agent itself, in turn {where.turn}", until=until)
         await self._store.append([Entry(fact=fact, at=self._clock.now())])
 
 
 def _allowed(where: Whereabouts) -> None:
     """The agent by itself, or an owner or admin: nobody else can put it to rest."""
-    trusted = where.askers and all(asker.verified and asker.role in TRUSTED for asker in where.askers)
+    trusted = where.requesters and all(asker.verified and asker.role in TRUSTED for asker in where.requesters)
     if not is_inner(where.at.conversation) and not trusted:
         raise Refused("Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user.")

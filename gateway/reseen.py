@@ -24,51 +24,53 @@ class Reseen:
         self._views = {False: View(), True: View()}
         """By whether the model takes no tools."""
 
-    def take(self, entry: Stored, report: Report | None) -> None:
+    def apply_entry(self, entry: Stored, report: Report | None) -> None:
         """The next entry of that conversation that changes its view. `report`: None, if it is not to be compared."""
         match entry.fact:
             case TurnEnded():
                 if report is not None:
-                    self._shown(entry, entry.fact, report)
+                    self._compare_view(entry, entry.fact, report)
                 for simple, view in self._views.items():
-                    self._views[simple] = view.grown(PastTurn.of(entry.seq, entry.fact, entry.at, simple=simple))
+                    self._views[simple] = view.with_turn(
+                        PastTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                    )
             case Folded():
                 if report is not None and entry.fact.weighed is not None:
-                    self._folded(entry, entry.fact, entry.fact.weighed, report)
+                    self._compare_fold(entry, entry.fact, entry.fact.weighed, report)
                 for simple, view in self._views.items():
                     left = [turn for turn in view.turns if turn.seq >= entry.fact.start]
-                    self._views[simple] = View.of(_whole(left), entry.fact, entry.seq)
+                    self._views[simple] = View.build(_whole(left), entry.fact, entry.seq)
             case Rewound():
                 for simple, view in self._views.items():
                     left = [turn for turn in view.turns if not entry.fact.first <= turn.seq <= entry.fact.last]
-                    self._views[simple] = View.of(_whole(left), view.fold, view.folded_at)
+                    self._views[simple] = View.build(_whole(left), view.fold, view.folded_at)
             case _:
                 pass
 
-    def _shown(self, entry: Stored, ended: TurnEnded, report: Report) -> None:
+    def _compare_view(self, entry: Stored, ended: TurnEnded, report: Report) -> None:
         if ended.view:
             right = {simple: view for simple, view in self._views.items() if view.digest == ended.view}
             if right:
-                report.same("view")
-                self._settle(set(right))
+                report.add_match("view")
+                self._keep_matching(set(right))
             else:
                 view = next(iter(self._views.values()))
                 now = f"it is {view.digest} of {len(view.turns)} turns"
-                report.differs("view", entry.seq, entry.conversation, f"the view was {ended.view}, and {now}")
+                report.add_differences("view", entry.seq, entry.conversation, f"the view was {ended.view}, and {now}")
         elif ended.requests:
-            report.skip("view", "a dream, or of a version that did not tell what it was shown")
+            report.add_skipped("view", "a dream, or of a version that did not tell what it was shown")
         if ended.weighed is not None:
-            found = {simple: self._decided(simple, ended.weighed) for simple in self._views}
+            found = {simple: self._plan_again(simple, ended.weighed) for simple in self._views}
             said = [_unlike(decision, ended.weighed) for decision in found.values()]
-            self._judge(entry, said, report)
+            self._record_verdict(entry, said, report)
 
-    def _folded(self, entry: Stored, folded: Folded, weighed: Weighed, report: Report) -> None:
+    def _compare_fold(self, entry: Stored, folded: Folded, weighed: Weighed, report: Report) -> None:
         said = []
         for simple, view in self._views.items():
-            decision = self._decided(simple, weighed)
+            decision = self._plan_again(simple, weighed)
             unlike = _unlike(decision, weighed)
             if not unlike and IMAGES not in weighed.verdict and decision is not None:
-                start = view.place(decision.start) if decision.start else view.fold.start if view.fold else Seq(0)
+                start = view.seq_at(decision.start) if decision.start else view.fold.start if view.fold else Seq(0)
                 if (decision.kinds, start) != (folded.kinds, folded.start):
                     was, now = (
                         f"{', '.join(kinds)} from {at} on"
@@ -76,24 +78,24 @@ class Reseen:
                     )
                     unlike = f"it was folded by {was}, and is by {now}"
             said.append(unlike)
-        self._judge(entry, said, report)
+        self._record_verdict(entry, said, report)
 
-    def _judge(self, entry: Stored, said: list[str], report: Report) -> None:
+    def _record_verdict(self, entry: Stored, said: list[str], report: Report) -> None:
         if "" in said:
-            report.same("planner")
+            report.add_match("planner")
         elif OLD in said:
-            report.skip("planner", OLD)
+            report.add_skipped("planner", OLD)
         else:
-            report.differs("planner", entry.seq, entry.conversation, said[0])
+            report.add_differences("planner", entry.seq, entry.conversation, said[0])
 
-    def _decided(self, simple: bool, weighed: Weighed) -> folding.Decision | None:
+    def _plan_again(self, simple: bool, weighed: Weighed) -> folding.Decision | None:
         view = self._views[simple]
         try:
             return folding.decide(view.sizes(written=weighed.written), folding.load(weighed.situation))
         except (ValueError, TypeError):
             return None
 
-    def _settle(self, right: set[bool]) -> None:
+    def _keep_matching(self, right: set[bool]) -> None:
         if len(right) < len(self._views):
             self._views = {simple: view for simple, view in self._views.items() if simple in right}
 

@@ -24,7 +24,7 @@ async def restored(store: Reader, agents: Sequence[str], now: datetime) -> dict[
         except ValueError:  # another version's
             logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
             state = State()
-        turns, cost_usd = await store.autonomous(agent, today)
+        turns, cost_usd = await store.autonomous_usage(agent, today)
         known = state.turns_today if state.day == today else 0
         spent_up = state.spent_up and state.day == today
         states[agent] = replace(
@@ -36,7 +36,7 @@ async def restored(store: Reader, agents: Sequence[str], now: datetime) -> dict[
 async def chosen(reader: Reader, settings: Settings) -> dict[str, str]:
     """What was chosen for which agent and can still be had: a key of `llm.models` each. Raises StoreError."""
     configured, found = {agent.id: agent.model for agent in settings.agents}, dict[str, str]()
-    for one in await reader.holds("model_chosen"):
+    for one in await reader.current_facts("model_chosen"):
         fact = one.fact
         if not isinstance(fact, ModelChosen) or fact.agent not in configured:
             continue

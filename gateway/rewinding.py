@@ -43,20 +43,20 @@ class Seen(NamedTuple):
 class TakenBack:
     """What comes of it."""
 
-    words: str
+    text: str
     """One sentence for whoever asked."""
     fact: Folded | Rewound | None = None
     """To be written down in that conversation. None: nothing of the view changes."""
-    unread: Handled | None = None
+    dismissed: Handled | None = None
     """The same of what was overheard there and not told yet."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
         """Both."""
-        return tuple(fact for fact in (self.fact, self.unread) if fact is not None)
+        return tuple(fact for fact in (self.fact, self.dismissed) if fact is not None)
 
     @property
-    def again(self) -> bool:
+    def is_retry(self) -> bool:
         """Something is unread again, and wants a turn."""
         return isinstance(self.fact, Rewound) and bool(self.fact.again)
 
@@ -70,13 +70,13 @@ def new(view: Sequence[Seen], folded: Folded | None, by: str, *, overheard: Seq 
     unread = Handled(turn=TurnId(""), upto=overheard) if overheard else None
     if not view and not head:
         words = "Nothing was in view here; what was overheard is not told any more." if unread else _FRESH
-        return TakenBack(words=words, unread=unread)
+        return TakenBack(text=words, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
     gone = f"{_turns(len(view))}{' and what stood in front of them' if head else ''}"
     return TakenBack(
-        words=f"A fresh view: {gone} left it; the log keeps all.",
+        text=f"A fresh view: {gone} left it; the log keeps all.",
         fact=Folded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
-        unread=unread,
+        dismissed=unread,
     )
 
 
@@ -98,12 +98,12 @@ def _asks(one: Stored) -> bool:
 def rewind(view: Sequence[Seen], count: int, by: str) -> TakenBack:
     """Take back the newest exchanges: as many as are in view, if that is fewer. `count`: at least 1."""
     if not view:
-        return TakenBack(words="Nothing is in view here that could be taken back.")
+        return TakenBack(text="Nothing is in view here that could be taken back.")
     first, found = _exchanges(view, count)
     short = f" (of {count}: no more are in view)" if found < count else ""
     gone = view[first:]
     return TakenBack(
-        words=f"Taken back: the last {_exchanges_word(found)}{short}, which {_were(len(gone))} of this conversation.",
+        text=f"Taken back: the last {_exchanges_word(found)}{short}, which {_were(len(gone))} of this conversation.",
         fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by),
     )
 
@@ -112,14 +112,14 @@ def retry(view: Sequence[Seen], by: str, conversation: ConversationId) -> TakenB
     """Answer once more what was answered last."""
     told = [place for place, turn in enumerate(view) if turn.covers and turn.fact.within is None]
     if is_inner(conversation) or not told:
-        return TakenBack(words="Nothing is in view here that could be answered again.")
+        return TakenBack(text="Nothing is in view here that could be answered again.")
     first = _with_interrupted(view, told[-1])
     last = max(place for place, turn in enumerate(view) if turn.fact.within is None)
     gone = view[first : last + 1]
     again = tuple(sorted({seq for turn in gone for seq in turn.covers}))
     lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
     return TakenBack(
-        words=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
+        text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
         f"and {_turns(len(gone))} taken back.",
         fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by, again=again),
     )

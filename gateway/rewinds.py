@@ -38,7 +38,7 @@ COMPACTING = "I make what I see of this conversation smaller, and say here what 
 class Minds(Protocol):
     """What is needed of the agents: `gateway.minds.Minds`."""
 
-    def forget(self, conversation: ConversationId) -> None:
+    def forget_view(self, conversation: ConversationId) -> None:
         """What is kept of the view there is not what the log has."""
 
     def notice(self, arrival: Arrival) -> None:
@@ -52,15 +52,15 @@ class Minds(Protocol):
 class Wish:
     """What somebody wants of a conversation."""
 
-    what: What
+    action: What
     at: Address
     by: str
     """Who, for people."""
     count: int = 1
     """Of `rewind`: exchanges."""
-    direct: bool | None = None
+    is_direct: bool | None = None
     """Whether it is a direct chat. None: that is not known."""
-    trusted: bool = False
+    is_trusted: bool = False
     """An owner or admin wants it."""
     reply_to: MessageId | None = None
     """What tells later what came of `compact` is a reply to this."""
@@ -82,26 +82,26 @@ class Rewinds:
         """`post` is called with what is said, after it is durable. `spawn` starts a task whose failure stops all."""
         self._store = store
         self._clock = clock
-        self._doors = doors
-        self._minds = minds
+        self._room_locks = doors
+        self._agents = minds
         self._post = post
         self._spawn = spawn
-        self._folding: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def ask(self, wish: Wish) -> Change:
+    async def plan(self, wish: Wish) -> Change:
         """Decide. Where a turn is under way nothing changes; until a change is settled no turn begins there."""
         place = wish.at.conversation
-        door = self._doors.of(place)
+        door = self._room_locks.lock_for(place)
         if door.locked():
-            return Change(words=BUSY)
-        if wish.what == "compact":
-            return Change(words=COMPACTING, settle=lambda asked: self._fold(wish, asked))
+            return Change(answer=BUSY)
+        if wish.action == "compact":
+            return Change(answer=COMPACTING, settle=lambda asked: self._start_compaction(wish, asked))
         try:
             async with asyncio.timeout(FREE_S):
                 await door.acquire()
         except TimeoutError:  # a turn had waited for it, and is about to begin
-            return Change(words=BUSY)
+            return Change(answer=BUSY)
         try:
             back = await self._decide(wish, place)
         except BaseException:
@@ -109,20 +109,20 @@ class Rewinds:
             raise
         if not back.facts:
             door.release()
-            return Change(words=back.words)
+            return Change(answer=back.text)
         facts = tuple(map(Made, back.facts))
-        return Change(words=back.words, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
+        return Change(answer=back.text, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
 
-    async def order(self, order: ContextOrder) -> Answer:
+    async def handle_order(self, order: ContextOrder) -> Answer:
         """Decide, write it down and say what came of it: for somebody who is not in that conversation."""
         try:
             at = Address.parse(order.conversation)
         except ValueError:
             return Answer(ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",))
-        wish = Wish(what=order.what, at=at, by=order.by, count=order.count, trusted=True)
-        change = await self.ask(wish)
-        if wish.what == "compact" and change.words != BUSY:
-            return Answer(ok=True, lines=(await self._told_soon(at.conversation),))
+        wish = Wish(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
+        change = await self.plan(wish)
+        if wish.action == "compact" and change.answer != BUSY:
+            return Answer(ok=True, lines=(await self._compact_with_timeout(at.conversation),))
         written: Sequence[Appended] = ()
         try:
             now, place = self._clock.now(), at.conversation
@@ -130,89 +130,95 @@ class Rewinds:
             written = await self._store.append(made)
         finally:
             change.settle(written[0] if written else None)
-        return Answer(ok=bool(change.facts), lines=(change.words,))
+        return Answer(ok=bool(change.facts), lines=(change.answer,))
 
-    async def _told_soon(self, place: ConversationId) -> str:
+    async def _compact_with_timeout(self, place: ConversationId) -> str:
         """What came of folding, if that is known before whoever asked has waited too long."""
         words: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        task = self._begin(self._tell(place, words))
+        task = self._start_task(self._compact_into(place, words))
         await asyncio.wait({task}, timeout=PATIENCE_S)
         return words.result() if words.done() else "It is under way; the log will say what came of it."
 
-    async def _tell(self, place: ConversationId, words: asyncio.Future[str]) -> None:
-        words.set_result(await self._compacted(place))
+    async def _compact_into(self, place: ConversationId, words: asyncio.Future[str]) -> None:
+        words.set_result(await self._compact(place))
 
     async def close(self) -> None:
         """Leave off what was begun, and begin nothing more: people are still heard while the gateway stops."""
         self._closed = True
-        folding = list(self._folding)
+        folding = list(self._tasks)
         for task in folding:
             task.cancel()
         await asyncio.gather(*folding, return_exceptions=True)
 
     async def _decide(self, wish: Wish, place: ConversationId) -> TakenBack:
-        turns = await self._store.turns(place)
+        turns = await self._store.turns_in_view(place)
         view = [Seen(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnEnded)]
-        if wish.what == "rewind":
+        if wish.action == "rewind":
             return rewinding.rewind(view, wish.count, wish.by)
-        if wish.what == "retry":
-            return rewinding.retry([await self._missed(turn, place) for turn in view], wish.by, place)
-        newest = await self._store.view(place)
+        if wish.action == "retry":
+            return rewinding.retry([await self._with_missed(turn, place) for turn in view], wish.by, place)
+        newest = await self._store.newest_fold(place)
         folded = newest.fact if newest is not None and isinstance(newest.fact, Folded) else None
-        unread = await self._store.unread(place, most=MOST_LINES)
+        unread = await self._store.unread_entries(place, most=MOST_LINES)
         return rewinding.new(view, folded, wish.by, overheard=rewinding.overheard(unread.messages, unread.upto))
 
-    async def _missed(self, turn: Seen, place: ConversationId) -> Seen:
+    async def _with_missed(self, turn: Seen, place: ConversationId) -> Seen:
         """With what it was to be told, if it broke before."""
         ended = turn.fact
         if ended.outcome != "failed" or ended.covers or not ended.omitted:
             return turn
-        earlier = [one.fact for one in await self._store.ended(place, before=turn.seq, newest=EARLIER)]
+        earlier = [one.fact for one in await self._store.newest_turns(place, before=turn.seq, newest=EARLIER)]
         after = max((one.upto for one in earlier if isinstance(one, TurnEnded)), default=Seq(0))
-        said = await self._store.newest(
+        said = await self._store.newest_entries(
             MOST_LINES, after=after, before=ended.upto + 1, kinds=MESSAGES, conversation=place
         )
-        judged = [(one.seq, await self._store.judgement(one.seq)) for one in said]
+        judged = [(one.seq, await self._store.find_judgement(one.seq)) for one in said]
         return turn._replace(missed=tuple(seq for seq, one in judged if one is not None and one.fate in _TOLD))
 
     def _settle(self, wish: Wish, back: TakenBack, door: asyncio.Lock, asked: Appended | None) -> None:
         place = wish.at.conversation
-        self._minds.forget(place)
+        self._agents.forget_view(place)
         door.release()
-        if asked is None or not asked.fresh:
+        if asked is None or not asked.is_new:
             return
-        logger.info("%s: %s, by %s: %s", place, wish.what, wish.by, back.words)
-        if back.again:
-            self._minds.notice(
-                Arrival(conversation=place, urgency=URGENT, direct=wish.direct, own=True, trusted=wish.trusted)
+        logger.info("%s: %s, by %s: %s", place, wish.action, wish.by, back.text)
+        if back.is_retry:
+            self._agents.notice(
+                Arrival(
+                    conversation=place,
+                    urgency=URGENT,
+                    direct=wish.is_direct,
+                    handle_in_place=True,
+                    trusted=wish.is_trusted,
+                )
             )
 
-    def _fold(self, wish: Wish, asked: Appended | None) -> None:
-        if asked is not None and asked.fresh:
-            self._begin(self._folded(wish, asked.seq))
+    def _start_compaction(self, wish: Wish, asked: Appended | None) -> None:
+        if asked is not None and asked.is_new:
+            self._start_task(self._compact_and_post(wish, asked.seq))
 
-    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._spawn(work)
-        self._folding.add(task)
-        task.add_done_callback(self._folding.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         if self._closed:
             task.cancel()
         return task
 
-    async def _compacted(self, place: ConversationId) -> str:
+    async def _compact(self, place: ConversationId) -> str:
         """Fold; in words, what came of it."""
         try:
-            return await self._minds.compact(place)
+            return await self._agents.compact(place)
         except StoreError:
             raise  # without its log the gateway cannot go on
         except Exception:  # a bug: whoever asked is told, and everything else goes on
             logger.exception("folding %s broke", place)
             return "That did not work. The operator can look it up in the log."
 
-    async def _folded(self, wish: Wish, seq: Seq) -> None:
+    async def _compact_and_post(self, wish: Wish, seq: Seq) -> None:
         """Fold, and tell there what came of it."""
         place = wish.at.conversation
-        words = await self._compacted(place)
+        words = await self._compact(place)
         now = self._clock.now()
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)

@@ -49,59 +49,59 @@ class Restarted:
 class _Line:
     channel: Channel
     emit: Emit
-    running: asyncio.Task[None] | None = None
-    refused: str | None = None
+    task: asyncio.Task[None] | None = None
+    refusal: str | None = None
     """Why its platform does not want it; None: it does, or that is not known."""
-    reason: str = ""
+    down_reason: str = ""
     """Why it is down."""
-    trouble: bool = False
+    is_in_trouble: bool = False
     """Owners were told that it is refused, or broke, and not yet that it is up again."""
-    recovered: Callable[[], None] = lambda: None
+    on_recovered: Callable[[], None] = lambda: None
     """Called when it is up again after such a trouble."""
-    been_up: bool = False
+    was_up: bool = False
     """It was up since the gateway started."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting_to_retry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while it waits to be tried again, because it was refused or broke."""
     up: asyncio.Event = field(default_factory=asyncio.Event)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    restart_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is restarted."""
-    cutting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    stop_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held until it has said goodbye."""
-    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    emit_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while something of it is taken in."""
-    shut: bool = False
+    is_shut: bool = False
     """Nothing of it is heard any more, and nobody restarts it."""
 
-    async def heard(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+    async def receive(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """As `Emit`."""
-        if self.shut:
+        if self.is_shut:
             await asyncio.Event().wait()  # until it is cut: so its platform is not told that anybody heard it
-        await self.take(batch, cursor=cursor)
+        await self.accept(batch, cursor=cursor)
 
-    async def take(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+    async def accept(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """The same, also of one that is shut."""
-        async with self.telling:
-            await self.tell(batch, cursor=cursor)
+        async with self.emit_lock:
+            await self.forward(batch, cursor=cursor)
 
-    async def tell(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+    async def forward(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """The same, once nothing else of it is."""
         await self.emit(batch, cursor=cursor)
         for event in batch:
             if isinstance(event, Link):
-                self.reason = event.reason
+                self.down_reason = event.reason
                 if event.up:
-                    self.been_up, self.refused = True, None
-                    if self.trouble:
-                        self.trouble = False
-                        self.recovered()
+                    self.was_up, self.refusal = True, None
+                    if self.is_in_trouble:
+                        self.is_in_trouble = False
+                        self.on_recovered()
                 (self.up.set if event.up else self.up.clear)()
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Return once it is up, or has ended."""
-        assert self.running is not None
-        waits = [asyncio.create_task(one.wait()) for one in (self.up, self.ended)]
+        assert self.task is not None
+        waits = [asyncio.create_task(one.wait()) for one in (self.up, self.waiting_to_retry)]
         try:
-            await asyncio.wait({self.running, *waits}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self.task, *waits}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end(*waits)
 
@@ -128,160 +128,164 @@ class Runner:
         """
         self._clock, self._stats, self._pause, self._spawn = clock, stats, pause, spawn
         self._tell, self._random = tell, random
-        self._moved = asyncio.Event()
+        self._state_changed = asyncio.Event()
         self._emits = emits
-        self._lines = {name: self._line(channel) for name, channel in channels.items()}
-        self._works: set[asyncio.Task[None]] = set()
+        self._runs = {name: self._build_run(channel) for name, channel in channels.items()}
+        self._side_tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def start(self) -> None:
         """Run them all. Call once, where a loop runs."""
-        for line in self._lines.values():
-            if line.running is None and not line.shut:
-                line.running = self._spawn(self._run(line))
+        for line in self._runs.values():
+            if line.task is None and not line.is_shut:
+                line.task = self._spawn(self._run(line))
 
-    async def over(self) -> None:
+    async def wait_until_all_refused(self) -> None:
         """Return once each was refused by its platform before it was ever up, and none is to come."""
-        while self._hopeful():
-            self._moved.clear()
-            await self._moved.wait()
+        while self._may_come_up():
+            self._state_changed.clear()
+            await self._state_changed.wait()
 
     async def close(self) -> None:
         """End them all. Each says goodbye to its platform within a second."""
         self._closed = True
-        while going := self._going():
+        while going := self._active_tasks():
             for task in going:
                 task.cancel()
             await asyncio.wait(going, timeout=GOODBYE_S)
 
-    def work(self, work: Coroutine[None, None, None]) -> None:
+    def spawn_beside(self, work: Coroutine[None, None, None]) -> None:
         """Do it beside the channels: it may lead to another one, so none is the last meanwhile. Ends with `close`."""
         task = self._spawn(work)
-        self._works.add(task)
+        self._side_tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
-            self._works.discard(task)
-            self._moved.set()
+            self._side_tasks.discard(task)
+            self._state_changed.set()
 
         task.add_done_callback(done)
 
-    def put(self, channel: Channel) -> None:
+    def run_channel(self, channel: Channel) -> None:
         """Run it from now on: a new one, or another in the place of one that was `cut`. Returns at once."""
         if self._closed:
             return
-        line = self._lines.setdefault(channel.name, self._line(channel))
-        line.channel, line.shut = channel, False
-        line.running = self._spawn(self._run(line))
+        line = self._runs.setdefault(channel.name, self._build_run(channel))
+        line.channel, line.is_shut = channel, False
+        line.task = self._spawn(self._run(line))
 
-    def shut(self, name: ChannelName) -> None:
+    def stop_hearing(self, name: ChannelName) -> None:
         """Hear nothing more of it. Its platform is not told that what it says from now on was heard."""
-        if line := self._lines.get(name):
-            line.shut = True
+        if line := self._runs.get(name):
+            line.is_shut = True
 
-    async def cut(self, name: ChannelName, why: str) -> None:
+    async def stop_channel(self, name: ChannelName, why: str) -> None:
         """Say what waits for it, and goodbye; until it is `put` again it is down. One that is not there is as good."""
-        if line := self._lines.get(name):
-            await self._cut(line, why)
-            line.running, line.shut = None, True
+        if line := self._runs.get(name):
+            await self._stop(line, why)
+            line.task, line.is_shut = None, True
 
-    def drop(self, name: ChannelName) -> None:
+    def forget(self, name: ChannelName) -> None:
         """Forget one that was `cut`."""
-        self._lines.pop(name, None)
+        self._runs.pop(name, None)
 
-    def restarting(self, name: ChannelName) -> bool:
+    def is_restarting(self, name: ChannelName) -> bool:
         """Whether somebody restarts it just now."""
-        line = self._lines.get(name)
-        return line is not None and line.turn.locked()
+        line = self._runs.get(name)
+        return line is not None and line.restart_lock.locked()
 
-    def begin(self, name: ChannelName, why: str, told: Callable[[Restarted], Awaitable[None]]) -> None:
+    def start_restart(self, name: ChannelName, why: str, told: Callable[[Restarted], Awaitable[None]]) -> None:
         """Restart it, and hand over what came of that. Returns at once."""
 
         async def restarted() -> None:
             await told(await self.restart(name, why))
 
-        self.work(restarted())
+        self.spawn_beside(restarted())
 
     async def restart(self, name: ChannelName, why: str) -> Restarted:
         """Cut one channel and run it again; return once it is up or refused, or after `PATIENCE_S`. One at a time.
 
         Also one that was refused: perhaps the operator has seen to that.
         """
-        line = self._lines.get(name)
+        line = self._runs.get(name)
         if line is None:
             return Restarted(state="refused", reason=NOT_THERE)
-        if line.turn.locked() or line.cutting.locked() or line.shut or self._closed:
+        if line.restart_lock.locked() or line.stop_lock.locked() or line.is_shut or self._closed:
             return Restarted(state="busy")
-        async with line.turn:
+        async with line.restart_lock:
             logger.info("%s is restarted: %s", name, why)
-            await self._cut(line, why)
-            running = line.running = self._spawn(self._run(line))
+            await self._stop(line, why)
+            running = line.task = self._spawn(self._run(line))
             try:
-                await within(self._clock, PATIENCE_S, line.settled())
+                await within(self._clock, PATIENCE_S, line.wait_until_settled())
             except TimeoutError:
-                return Restarted(state="down", reason=line.reason if line.reason != why else "it has not answered yet")
-            if line.running is not running:
+                return Restarted(
+                    state="down", reason=line.down_reason if line.down_reason != why else "it has not answered yet"
+                )
+            if line.task is not running:
                 return Restarted(state="busy")
-            if line.refused is not None:
-                return Restarted(state="refused", reason=line.refused)
+            if line.refusal is not None:
+                return Restarted(state="refused", reason=line.refusal)
             return Restarted(state="up")
 
-    async def _cut(self, line: _Line, why: str) -> None:
+    async def _stop(self, line: _Line, why: str) -> None:
         name = line.channel.name
-        async with line.cutting:
+        async with line.stop_lock:
             await self._pause(name, PAUSE_S)
-            async with line.telling:  # it may just have been telling that it is up: it does not any more
+            async with line.emit_lock:  # it may just have been telling that it is up: it does not any more
                 await self._pause(name, PAUSE_S)
-                while line.running is not None and not line.running.done():
-                    line.running.cancel()  # more than once: what it has to say in its goodbye is not heard any more
-                    await asyncio.wait({line.running}, timeout=GOODBYE_S)
+                while line.task is not None and not line.task.done():
+                    line.task.cancel()  # more than once: what it has to say in its goodbye is not heard any more
+                    await asyncio.wait({line.task}, timeout=GOODBYE_S)
             now = self._clock.now()
-            await line.take([Link(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)])
+            await line.accept([Link(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)])
 
     async def _run(self, line: _Line) -> None:
         name, backoff = line.channel.name, Backoff()
-        line.refused = None
+        line.refusal = None
         while True:
-            line.ended.clear()
+            line.waiting_to_retry.clear()
             begun_s = self._clock.monotonic()
             try:
-                await line.channel.run(line.heard)
+                await line.channel.run(line.receive)
             except Denied as error:  # the others go on
-                delay_s = REFUSED_S[0 if line.refused is None else 1]
+                delay_s = REFUSED_S[0 if line.refusal is None else 1]
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
-                line.refused = error.reason
-                self._stats.refused(name, error.reason, self._clock.now())
-                self._troubled(line, f"{name} is refused by its platform: {error.reason}. I keep trying.")
+                line.refusal = error.reason
+                self._stats.mark_refused(name, error.reason, self._clock.now())
+                self._report_trouble(line, f"{name} is refused by its platform: {error.reason}. I keep trying.")
             except StoreError:
                 raise  # without its log the gateway cannot go on
             except Exception as error:  # a bug in the adapter: the others go on
-                delay_s = backoff.next_s(self._clock.monotonic() - begun_s, self._random())
+                delay_s = backoff.next_delay_s(self._clock.monotonic() - begun_s, self._random())
                 reason = f"internal error: {type(error).__name__}"
                 logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
                 now = self._clock.now()
-                await line.take([Link(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)])
-                self._troubled(line, f"{name} broke ({reason}) and is begun anew. The log of the process says more.")
+                await line.accept([Link(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)])
+                self._report_trouble(
+                    line, f"{name} broke ({reason}) and is begun anew. The log of the process says more."
+                )
             else:
                 return
-            line.ended.set()
-            self._moved.set()
+            line.waiting_to_retry.set()
+            self._state_changed.set()
             await self._clock.sleep(delay_s)
 
-    def _line(self, channel: Channel) -> _Line:
+    def _build_run(self, channel: Channel) -> _Line:
         name = channel.name
-        return _Line(channel, self._emits[name], recovered=lambda: self._tell(name, f"{name} is up again."))
+        return _Line(channel, self._emits[name], on_recovered=lambda: self._tell(name, f"{name} is up again."))
 
-    def _troubled(self, line: _Line, text: str) -> None:
-        if not line.trouble and (line.been_up or any(one.been_up for one in self._lines.values())):
-            line.trouble = True
+    def _report_trouble(self, line: _Line, text: str) -> None:
+        if not line.is_in_trouble and (line.was_up or any(one.was_up for one in self._runs.values())):
+            line.is_in_trouble = True
             self._tell(line.channel.name, text)
 
-    def _hopeful(self) -> bool:
+    def _may_come_up(self) -> bool:
         """Whether any channel was up, or may yet come up."""
-        if self._works:
+        if self._side_tasks:
             return True
-        going = [line for line in self._lines.values() if line.running is not None and not line.running.done()]
-        return any(line.refused is None or line.been_up for line in going)
+        going = [line for line in self._runs.values() if line.task is not None and not line.task.done()]
+        return any(line.refusal is None or line.was_up for line in going)
 
-    def _going(self) -> list[asyncio.Task[None]]:
-        running = (line.running for line in self._lines.values() if line.running is not None)
-        return [task for task in (*running, *self._works) if not task.done()]
+    def _active_tasks(self) -> list[asyncio.Task[None]]:
+        running = (line.task for line in self._runs.values() if line.task is not None)
+        return [task for task in (*running, *self._side_tasks) if not task.done()]

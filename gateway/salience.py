@@ -56,11 +56,11 @@ def is_open_question(message: Message) -> bool:
 
 @dataclass(slots=True)
 class _Room:
-    since: datetime
-    last: datetime
-    short: float = 0.0
-    long: float = 0.0
-    lifted: datetime | None = None
+    watched_since: datetime
+    last_line_at: datetime
+    short_count: float = 0.0
+    long_count: float = 0.0
+    lifted_at: datetime | None = None
 
     def count(self, at: datetime) -> float:
         """Take in a line; how many times as many as usual there are now. 0: too few, or not watched long enough.
@@ -68,17 +68,17 @@ class _Room:
         The long count has only been growing since `since`, and is judged by what it could have become by now
         (the usual correction: https://arxiv.org/abs/1412.6980, section 3).
         """
-        at = max(at, self.last)
-        passed = (at - self.last).total_seconds()
-        self.last = at
-        self.long *= math.exp(-passed / LONG_S)
-        usual = self.long / LONG_S
-        watched = (at - self.since).total_seconds()
-        self.short = self.short * math.exp(-passed / SHORT_S) + 1
-        self.long += 1
-        if self.short < ENOUGH or watched < LONG_S or usual <= 0:
+        at = max(at, self.last_line_at)
+        passed = (at - self.last_line_at).total_seconds()
+        self.last_line_at = at
+        self.long_count *= math.exp(-passed / LONG_S)
+        usual = self.long_count / LONG_S
+        watched = (at - self.watched_since).total_seconds()
+        self.short_count = self.short_count * math.exp(-passed / SHORT_S) + 1
+        self.long_count += 1
+        if self.short_count < ENOUGH or watched < LONG_S or usual <= 0:
             return 0.0
-        return (self.short / SHORT_S) / (usual / (1 - math.exp(-watched / LONG_S)))
+        return (self.short_count / SHORT_S) / (usual / (1 - math.exp(-watched / LONG_S)))
 
 
 class Salient:
@@ -86,27 +86,27 @@ class Salient:
 
     def __init__(self, said: Callable[[], Salience]) -> None:
         """`said`: what the operator finds worth a look by now."""
-        self._said = said
+        self._policy = said
         self._rooms: OrderedDict[ConversationId, _Room] = OrderedDict()
 
-    def lift(self, message: Message, at: datetime) -> str | None:
+    def find_reason(self, message: Message, at: datetime) -> str | None:
         """Which key of the configuration makes this line of a room worth a look; None: none does.
 
         `at`: when we learnt of it. To be asked once for each line that would be ambient otherwise.
         """
-        salience = self._said()
+        salience = self._policy()
         if not (salience.people or salience.keywords or salience.questions or salience.activity):
             return None
         place = message.at.conversation
-        room = self._rooms.setdefault(place, _Room(since=at, last=at))
+        room = self._rooms.setdefault(place, _Room(watched_since=at, last_line_at=at))
         self._rooms.move_to_end(place)
         if len(self._rooms) > CONVERSATIONS:
             self._rooms.popitem(last=False)
         why = _why(salience, message, room.count(at))
-        resting = room.lifted is not None and (at - room.lifted).total_seconds() < salience.rest_s
+        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
         if why is None or resting:
             return None
-        room.lifted = at
+        room.lifted_at = at
         return f"attention.salience.{why}"
 
 

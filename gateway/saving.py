@@ -32,7 +32,7 @@ class Saving:
         self._store = store
         self._clock = clock
         self._state = state
-        self._stretch = stretch
+        self._trace = stretch
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         """Under way until it has taken the state to write."""
@@ -57,5 +57,5 @@ class Saving:
             await self._clock.sleep(delay_s)
         self._task = None
         state = self._state()
-        fact = DmnSaved(state=save(state), agent=self._agent, signals=self._stretch.take(state))
+        fact = DmnSaved(state=save(state), agent=self._agent, signals=self._trace.flush(state))
         await self._store.append([Entry(fact=fact, at=self._clock.now())])

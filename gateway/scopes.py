@@ -28,20 +28,20 @@ class Sight:
 
     scope: str
     """What is said in its place now has this scope, and so has what it writes down."""
-    also: frozenset[str] = frozenset()
+    other_scopes: frozenset[str] = frozenset()
     """Other scopes that all who can read there can read, too."""
-    private: bool = False
+    is_private: bool = False
     """It is a direct chat, or a room that the operator calls private."""
-    everything: bool = False
+    sees_everything: bool = False
     """It is alone with a verified owner."""
 
-    def sees(self, scope: str) -> bool:
+    def can_see(self, scope: str) -> bool:
         """Whether something of that scope may be told here."""
-        return self.everything or scope in (PUBLIC, self.scope) or scope in self.also
+        return self.sees_everything or scope in (PUBLIC, self.scope) or scope in self.other_scopes
 
-    def of(self, found: Iterable[T], scope: Callable[[T], str]) -> list[T]:
+    def only_visible(self, found: Iterable[T], scope: Callable[[T], str]) -> list[T]:
         """Those that may be told here, in their order."""
-        return [one for one in found if self.sees(scope(one))]
+        return [one for one in found if self.can_see(scope(one))]
 
 
 def space_scope(channel: ChannelName, space: RoomId) -> str:

@@ -76,7 +76,7 @@ class PresenceConfig(Section):
     """Of `sleep`, e.g. `Europe/Zurich`."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if self.away < self.idle:
             raise ValueError("`away` must not be less than `idle`")
         return self

@@ -36,7 +36,7 @@ class PromptCache(Section):
 
     @field_validator("short_ttl")
     @classmethod
-    def _not_longer(cls, value: float, info: ValidationInfo) -> float:
+    def _check_short_ttl(cls, value: float, info: ValidationInfo) -> float:
         if value > info.data.get("long_ttl", value):
             raise ValueError("must not be longer than long_ttl; write 5m, or long_ttl: 1h")
         return value
@@ -77,7 +77,7 @@ class Folds(Section):
 
     @field_validator("provider_side")
     @classmethod
-    def _kept_here(cls, value: str) -> str:
+    def _check_provider_side(cls, value: str) -> str:
         # What only the provider holds is in no log: it survives no restart, and no handle leads to what it stands for.
         if value == "compact":
             raise ValueError("summaries are made here, where the log has them; write off, and compaction.enabled: true")

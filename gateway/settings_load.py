@@ -45,7 +45,7 @@ class BadConfig(Exception):
         """`targets`: as `Read.targets`."""
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
-        self.targets = targets
+        self.referenced_files = targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class Read:
     settings: Settings
     warnings: tuple[Problem, ...]
     """What is unwise about it though it works."""
-    references: frozenset[str]
+    resolved_values: frozenset[str]
     """What `${NAME}` and `${file:...}` stood for: never shown."""
-    targets: frozenset[Path]
+    referenced_files: frozenset[Path]
     """Files that `${file:...}` names, whether they could be read or not."""
-    lines: Mapping[str, tuple[str, int]]
+    positions: Mapping[str, tuple[str, int]]
     """By key, e.g. `agents[0].model`: file and line of everything that is written."""
 
 
@@ -85,20 +85,20 @@ def read(directory: Path, env: Mapping[str, str]) -> Read:
     return Read(
         settings=settings,
         warnings=(*_readable_secrets(settings, source), *_given_away(settings, source, directory), *lax),
-        references=frozenset(source.resolved),
-        targets=frozenset(source.targets),
-        lines={dotted(keys): (str(file), line) for keys, (file, line) in source.places.items()},
+        resolved_values=frozenset(source.resolved_values),
+        referenced_files=frozenset(source.referenced_files),
+        positions={dotted(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
     )
 
 
 def referenced(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
     """What the references of a configuration stand for. Raises `BadConfig` if it cannot be read at all."""
-    return frozenset(_read(directory, env).resolved)
+    return frozenset(_read(directory, env).resolved_values)
 
 
 def named(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
     """Files that `${file:...}` names in a configuration. Raises `BadConfig` if it cannot be read at all."""
-    return frozenset(_read(directory, env).targets)
+    return frozenset(_read(directory, env).referenced_files)
 
 
 def parse(data: Mapping[str, object], base: Path) -> Settings:
@@ -134,16 +134,16 @@ def _validate(source: Source, base: Path) -> Settings:
     settings, errors = _attempt(source.data)
     if settings is None and _reread_numbers(source, errors):
         settings, errors = _attempt(source.data)
-    unread = () in source.damaged  # what is missing may stand in the file that could not be read
+    unread = () in source.damaged_keys  # what is missing may stand in the file that could not be read
     for keys, message in errors:
-        damaged = any(keys[:length] in source.damaged for length in range(1, len(keys) + 1))
+        damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
         if not damaged and not (unread and message == REQUIRED):
-            source.complain(keys, message)
+            source.add_problem(keys, message)
     for keys, message in () if unread else tuple(cross_check(source.data)):
-        if keys not in source.damaged:
-            source.complain(keys, message)
+        if keys not in source.damaged_keys:
+            source.add_problem(keys, message)
     if settings is None or source.problems:
-        raise BadConfig(tuple(sorted(set(source.problems))), frozenset(source.targets)) from None
+        raise BadConfig(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
     store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})  # where left out
     return settings.model_copy(update={"store": store})
 
@@ -179,7 +179,7 @@ def _expanded(path: str) -> Path:
 def _reread_numbers(source: Source, errors: list[tuple[Keys, str]]) -> bool:
     changed = False
     for keys, _ in errors:
-        if not source.references.get(keys):
+        if not source.reference_keys.get(keys):
             continue
         parent, key = at(source.data, *keys[:-1]), keys[-1]
         text = at(parent, key)
@@ -192,11 +192,11 @@ def _reread_numbers(source: Source, errors: list[tuple[Keys, str]]) -> bool:
 
 
 def _readable_secrets(settings: Settings, source: Source) -> Iterator[Problem]:
-    written = {source.place(keys) for keys in _secrets(settings, ()) if keys not in source.references}
+    written = {source.find_position(keys) for keys in _secrets(settings, ()) if keys not in source.reference_keys}
     for file, line in sorted((file, line) for file, line in written if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield Problem(str(file), line, "", "holds a secret that other users can read; chmod 600, or use ${NAME}")
-    for file in sorted(source.targets):
+    for file in sorted(source.referenced_files):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield Problem(str(file), 0, "", "is used as a secret and other users can read it; chmod 600")
 
@@ -216,7 +216,7 @@ def _given_away(settings: Settings, source: Source, directory: Path) -> Iterator
 
 
 def _problem(source: Source, keys: Keys, message: str) -> Problem:
-    file, line = source.place(keys)
+    file, line = source.find_position(keys)
     return Problem(str(file), line, dotted(keys), message)
 
 

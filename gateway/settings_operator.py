@@ -67,7 +67,7 @@ class GrantConfig(Section):
     """There."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Self:
+    def _check_scope(self) -> Self:
         if (self.agent is None) == (self.room is None):
             raise ValueError("name an agent or a room; what holds everywhere stands in access.roles")
         return self

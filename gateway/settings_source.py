@@ -34,31 +34,31 @@ class Source:
     """What was read so far."""
 
     data: dict[str, Tree] = field(default_factory=dict)
-    places: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
+    positions: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
     """File and line of every key and list item."""
-    references: dict[Keys, bool] = field(default_factory=dict)
+    reference_keys: dict[Keys, bool] = field(default_factory=dict)
     """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
-    targets: set[Path] = field(default_factory=set)
+    referenced_files: set[Path] = field(default_factory=set)
     """Files that `${file:...}` names."""
     problems: list[Problem] = field(default_factory=list)
-    resolved: set[str] = field(default_factory=set)
+    resolved_values: set[str] = field(default_factory=set)
     """What references stood for: never shown."""
-    damaged: set[Keys] = field(default_factory=set)
+    damaged_keys: set[Keys] = field(default_factory=set)
     """Values already complained about: what they hold instead means nothing."""
 
-    def place(self, keys: Keys) -> tuple[Path | None, int]:
+    def find_position(self, keys: Keys) -> tuple[Path | None, int]:
         """The nearest known place at or above `keys`."""
-        while keys and keys not in self.places:
+        while keys and keys not in self.positions:
             keys = keys[:-1]
-        return self.places.get(keys, (None, 0))
+        return self.positions.get(keys, (None, 0))
 
-    def complain(self, keys: Keys, message: str) -> None:
+    def add_problem(self, keys: Keys, message: str) -> None:
         """Add a problem at `keys`."""
-        file, line = self.place(keys)
-        for value in sorted(self.resolved, key=len, reverse=True):
+        file, line = self.find_position(keys)
+        for value in sorted(self.resolved_values, key=len, reverse=True):
             message = message.replace(value, "***") if len(value) >= _TELLING else message
         self.problems.append(Problem(str(file or ""), line, dotted(keys), message))
-        self.damaged.add(keys)
+        self.damaged_keys.add(keys)
 
 
 def path_for_system(path: Path) -> Path:
@@ -89,11 +89,11 @@ def merge(whole: Source, part: Source) -> None:
     """Add one file's values to those before it. A value in both is a problem, told at the later one."""
     _merge(whole, part, whole.data, part.data, ())
     whole.problems += part.problems
-    whole.damaged |= part.damaged
-    whole.targets |= part.targets
-    whole.resolved |= part.resolved
-    whole.places = part.places | whole.places
-    whole.references = part.references | whole.references
+    whole.damaged_keys |= part.damaged_keys
+    whole.referenced_files |= part.referenced_files
+    whole.resolved_values |= part.resolved_values
+    whole.positions = part.positions | whole.positions
+    whole.reference_keys = part.reference_keys | whole.reference_keys
 
 
 def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, Tree], above: Keys) -> None:
@@ -106,7 +106,7 @@ def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, T
         if isinstance(held, dict) and isinstance(value, dict):
             _merge(whole, part, held, value, keys)
             continue
-        (first, first_line), (second, line) = whole.places[keys], part.places[keys]
+        (first, first_line), (second, line) = whole.positions[keys], part.positions[keys]
         message = f"also in {first}:{first_line}; keep one of the two"
         whole.problems.append(Problem(str(second), line, dotted(keys), message))
-        whole.damaged.add(keys)
+        whole.damaged_keys.add(keys)

@@ -32,7 +32,7 @@ def _variables(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 def _allowances(value: tuple[str, ...]) -> tuple[str, ...]:
-    Allowed.of(value)
+    Allowed.parse(value)
     return value
 
 
@@ -82,7 +82,7 @@ class BashConfig(Section):
     """In the background at once. 0: none."""
 
     @model_validator(mode="after")
-    def _within(self) -> Self:
+    def _check_timeouts(self) -> Self:
         if not self.timeout or not self.max_timeout:
             raise ValueError("timeout and max_timeout are more than 0")
         if "timeout" in self.model_fields_set and self.timeout > self.max_timeout:
@@ -101,7 +101,7 @@ class SearchConfig(Section):
     """brave, tavily: required."""
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_provider(self) -> Self:
         if self.base_url and not self.base_url.startswith(("http://", "https://")):
             raise ValueError("base_url begins with https:// or http://")
         if self.provider == "searxng" and not self.base_url:
@@ -146,7 +146,7 @@ class McpServer(Section):
     """Of one call."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_transport(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError("a server has either a command or a url")
         if self.url and not self.url.startswith(("http://", "https://")):

@@ -86,7 +86,7 @@ class _Reader:
 
     def __init__(self, file: Path, env: Mapping[str, str]) -> None:
         self._file, self._env = file, env
-        self._source = Source(places={(): (file, 1)})
+        self._source = Source(positions={(): (file, 1)})
         self._nodes = 0
 
     def read(self) -> Source:
@@ -96,67 +96,69 @@ class _Reader:
             text = text_of(self._file)
             node = _compose(text)
         except OSError as error:
-            source.complain((), f"cannot be read: {error.strerror}")
+            source.add_problem((), f"cannot be read: {error.strerror}")
         except UnicodeDecodeError:
-            source.complain((), "is not UTF-8 text")
+            source.add_problem((), "is not UTF-8 text")
         except yaml.YAMLError as error:
-            source.places[()] = (self._file, _line(error, text))
-            source.complain((), f"not YAML: {_explain(error, text)}")
+            source.positions[()] = (self._file, _line(error, text))
+            source.add_problem((), f"not YAML: {_explain(error, text)}")
         else:
             if isinstance(node, yaml.MappingNode):
-                source.data = self._mapping(node, ())
+                source.data = self._read_mapping(node, ())
             elif node is not None and getattr(node, "tag", "") != "tag:yaml.org,2002:null":
-                source.complain((), "must be a mapping of sections, e.g. `channels:`")
+                source.add_problem((), "must be a mapping of sections, e.g. `channels:`")
         return source
 
-    def _value(self, node: yaml.Node, keys: Keys) -> Tree:
+    def _read_value(self, node: yaml.Node, keys: Keys) -> Tree:
         self._nodes += 1
         if self._nodes > _MAX_NODES or len(keys) > _MAX_DEPTH:
             if self._nodes <= _MAX_NODES + 1:
-                self._source.complain(keys[:3], "too large or nested too deep")
+                self._source.add_problem(keys[:3], "too large or nested too deep")
             return None
         if isinstance(node, yaml.MappingNode):
-            return dict(self._mapping(node, keys))
+            return dict(self._read_mapping(node, keys))
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self._source.places[*keys, index] = (self._file, item.start_mark.line + 1)
-            return [self._value(item, (*keys, index)) for index, item in enumerate(node.value)]
+                self._source.positions[*keys, index] = (self._file, item.start_mark.line + 1)
+            return [self._read_value(item, (*keys, index)) for index, item in enumerate(node.value)]
         kind = node.tag.removeprefix(_TAG)
         if kind == "str":
-            return self._resolve(node.value, keys)
+            return self._resolve_text(node.value, keys)
         if kind not in _RESOLVERS or not _RESOLVERS[kind].match(node.value):
-            self._source.complain(keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes")
+            self._source.add_problem(
+                keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes"
+            )
             return None
         return _typed(kind, node.value)
 
-    def _mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
+    def _read_mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
         result: dict[str, Tree] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._source.complain(above, f"line {line}: a key must be plain text")
+                self._source.add_problem(above, f"line {line}: a key must be plain text")
                 continue
             keys = (*above, key_node.value)
             if key_node.value in result:
-                first = self._source.places[keys][1]
+                first = self._source.positions[keys][1]
                 message = f"appears twice, first on line {first}; keep one"
                 self._source.problems.append(Problem(str(self._file), line, dotted(keys), message))
                 continue
-            self._source.places[keys] = (self._file, line)
-            result[key_node.value] = self._value(value_node, keys)
+            self._source.positions[keys] = (self._file, line)
+            result[key_node.value] = self._read_value(value_node, keys)
         return result
 
-    def _resolve(self, text: str, keys: Keys) -> str:
+    def _resolve_text(self, text: str, keys: Keys) -> str:
         pieces: list[str] = []
         end = 0
         for match in _REFERENCE.finditer(text):
-            pieces += [text[end : match.start()], self._reference(match, keys)]
+            pieces += [text[end : match.start()], self._resolve_reference(match, keys)]
             end = match.end()
             if match[0] != "$${":
-                self._source.references[keys] = match.span() == (0, len(text))
+                self._source.reference_keys[keys] = match.span() == (0, len(text))
         return "".join(pieces) + text[end:]
 
-    def _reference(self, match: re.Match[str], keys: Keys) -> str:
+    def _resolve_reference(self, match: re.Match[str], keys: Keys) -> str:
         if match[0] == "$${":
             return "${"
         path, name = match.groups()
@@ -167,7 +169,7 @@ class _Reader:
         elif path is not None:
             try:
                 target = self._file.parent / Path(path.strip()).expanduser()
-                self._source.targets.add(target)
+                self._source.referenced_files.add(target)
                 value = text_of(target).strip()
                 problem = "" if value else f"the file {path} is empty"
             except (OSError, ValueError, RuntimeError) as error:
@@ -176,9 +178,9 @@ class _Reader:
         else:
             problem = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
         if problem:
-            self._source.complain(keys, problem)
+            self._source.add_problem(keys, problem)
         else:
-            self._source.resolved.add(value)
+            self._source.resolved_values.add(value)
         return value
 
 

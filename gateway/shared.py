@@ -30,22 +30,22 @@ class Shared:
     store: Store
     clock: Clock
     bindings: Bindings
-    who: access.Policy
-    cards: Cards
+    access_policy: access.Policy
+    channel_cards: Cards
     media: Media
-    signs: Signs
-    doors: Rooms
+    previews: Signs
+    room_locks: Rooms
     channels: Collection[ChannelName]
-    life: Life
-    tooling: Tooling
+    background_services: Life
+    tool_registry: Tooling
     post: Callable[[OutboxPost], None]
     """Called with every reply, after it is durable."""
-    onlookers: Onlookers
-    answered: Callable[[str, Account], None]
+    turn_tracker: Onlookers
+    on_answered: Callable[[str, Account], None]
     """Called with the agent and each model request that was answered."""
-    compacted: Callable[[str, Compacted, float | None], None]
+    on_compacted: Callable[[str, Compacted, float | None], None]
     """Called with the agent and what became of each summary that was to be made: `LlmStats.compacted`."""
-    waits: Callable[[ConversationId], bool]
+    has_waiting: Callable[[ConversationId], bool]
     """Whether something there is noticed soon."""
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     """Starts a task whose failure stops the gateway."""

@@ -53,7 +53,7 @@ class Mapped(NamedTuple):
     """A glob."""
     room: str
     """A room, or what rooms are part of. `*`: any."""
-    has: str
+    platform_role: str
     """One of `Sender.ranks`."""
     role: Role
     rule: str
@@ -78,30 +78,39 @@ NOTHING_KNOWN: Final = Known()
 class Policy:
     """Who is who, and what is open. One for all, so that it is another for everybody at the same moment (`become`)."""
 
-    dm: DmPolicy
+    dm_policy: DmPolicy
     roles: Mapping[str, Role]
     """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`; masks as patterns."""
-    rooms: Mapping[ChannelName, frozenset[RoomId]]
+    open_rooms: Mapping[ChannelName, frozenset[RoomId]]
     grants: Mapping[str, Sequence[Grant]] = field(default_factory=dict)
     """The same for roles that the operator gives in some places only."""
-    mapped: Sequence[Mapped] = ()
-    ask_rooms: RoomPolicy = "listed"
+    platform_roles: Sequence[Mapped] = ()
+    room_policy: RoomPolicy = "listed"
     """approval: who speaks to the agent in another room is told how to have it approved."""
-    masks: bool = False
+    allow_masks: bool = False
     """Whether somebody may be paired whom nobody vouches for."""
     space_of: Callable[[Address], RoomId | None] = lambda _: None
     """What a room is part of (a Discord guild); `rooms` may name that instead. None: nothing, or not known."""
     agent_of: Callable[[Address], str] = lambda _: ""
     """Whose conversation it is."""
-    known: Callable[[], Known] = lambda: NOTHING_KNOWN
-    operator: ChannelName | None = None
+    roster_state: Callable[[], Known] = lambda: NOTHING_KNOWN
+    operator_channel: ChannelName | None = None
     """The operator's own channel: whoever speaks there is an owner, whatever else is said of them. None: there is none.
     """
 
-    def become(self, other: "Policy") -> None:
+    def update_from(self, other: "Policy") -> None:
         """Say from now on what the other says that comes from the configuration. Returns at once."""
-        self.dm, self.roles, self.rooms, self.grants = other.dm, other.roles, other.rooms, other.grants
-        self.mapped, self.ask_rooms, self.masks = other.mapped, other.ask_rooms, other.masks
+        self.dm_policy, self.roles, self.open_rooms, self.grants = (
+            other.dm_policy,
+            other.roles,
+            other.open_rooms,
+            other.grants,
+        )
+        self.platform_roles, self.room_policy, self.allow_masks = (
+            other.platform_roles,
+            other.room_policy,
+            other.allow_masks,
+        )
         self.agent_of = other.agent_of
 
 
@@ -110,7 +119,7 @@ class Standing(NamedTuple):
 
     role: Role
     rule: str
-    everywhere: Role
+    global_role: Role
     """By what holds in all places alone."""
 
 
@@ -137,7 +146,7 @@ def source(one: str) -> str:
 
 def standing(policy: Policy, at: Address, sender: Sender) -> Standing:
     """Who this is there. Administration only where the platform vouches for the id."""
-    if at.channel == policy.operator:
+    if at.channel == policy.operator_channel:
         return Standing("owner", "the operator's own channel", "owner")
     found = list(_found(policy, at, sender))
     for role, rule, _ in found:
@@ -159,7 +168,7 @@ def role_of(policy: Policy, at: Address, sender: Sender) -> Role:
 
 def _found(policy: Policy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
     """Every role that somebody has there: role, rule, and whether it holds everywhere."""
-    known, own = policy.known(), person(at.channel, sender.id)
+    known, own = policy.roster_state(), person(at.channel, sender.id)
     same = sorted(known.links.get(own, ())) if sender.verified else ()
     for one in (own, *same):
         via = f", as {one}" if one != own else ""
@@ -170,10 +179,10 @@ def _found(policy: Policy, at: Address, sender: Sender) -> Iterator[tuple[Role, 
                 for grant in given[key]:
                     if covers(policy, grant.scope, at):
                         yield grant.role, grant.rule + via, not grant.scope
-    for rule in policy.mapped if sender.ranks else ():
+    for rule in policy.platform_roles if sender.ranks else ():
         if sender.is_bot and rule.role in ADMINS:
             continue  # bots that keep order say what anybody has them say
-        if rule.has in sender.ranks and fnmatchcase(at.channel, rule.channel) and _in(policy, rule.room, at):
+        if rule.platform_role in sender.ranks and fnmatchcase(at.channel, rule.channel) and _in(policy, rule.room, at):
             yield rule.role, rule.rule, False
 
 
@@ -209,20 +218,24 @@ def _in(policy: Policy, room: str, at: Address) -> bool:
 
 def administered(policy: Policy) -> bool:
     """Whether anybody is an owner or admin by name."""
-    given = (one.role for all_ in (policy.grants, policy.known().grants) for some in all_.values() for one in some)
+    given = (
+        one.role for all_ in (policy.grants, policy.roster_state().grants) for some in all_.values() for one in some
+    )
     return any(role in ADMINS for role in (*policy.roles.values(), *given))
 
 
 def somebody(policy: Policy, channel: ChannelName, roles: Sequence[str]) -> bool:
     """Whether anybody on that channel may have one of these roles."""
-    if channel == policy.operator:
+    if channel == policy.operator_channel:
         return "owner" in roles
     given = [(key, role) for key, role in policy.roles.items()]
-    given += [(key, one.role) for all_ in (policy.grants, policy.known().grants) for key in all_ for one in all_[key]]
+    given += [
+        (key, one.role) for all_ in (policy.grants, policy.roster_state().grants) for key in all_ for one in all_[key]
+    ]
     if any(role in roles and key.startswith(f"{channel}:") for key, role in given):
         return True
-    if any(rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.mapped):
+    if any(rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.platform_roles):
         return True
-    links = policy.known().links
+    links = policy.roster_state().links
     same = (one for key, role in given if role in roles for one in links.get(key, ()))
     return any(one.startswith(f"{channel}:") for one in same)

@@ -40,16 +40,16 @@ NOTHING = "Nothing is under way here."
 class Mind(Protocol):
     """What is needed of the agent there: `gateway.mind.Mind`."""
 
-    def lane(self, conversation: ConversationId) -> Lane | None:
+    def turn_handle(self, conversation: ConversationId) -> Lane | None:
         """Of the turn that runs there. None: none does."""
 
-    async def owes(self, conversation: ConversationId) -> bool:
+    async def owes_answer(self, conversation: ConversationId) -> bool:
         """Whether a turn would come there by what is unread, or goes on."""
 
-    async def left_off(self, conversation: ConversationId, why: str) -> TurnEnded:
+    async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnEnded:
         """What is to be written down if it is left off there now."""
 
-    def leave_off(self, conversation: ConversationId, why: str) -> None:
+    def stop_turn(self, conversation: ConversationId, why: str) -> None:
         """It is: end the turn that runs there, and owe none."""
 
 
@@ -58,40 +58,40 @@ class Stopping:
 
     def __init__(self, of: Callable[[ConversationId], Mind], doors: Rooms) -> None:
         """`of`: whose a conversation is."""
-        self._of = of
-        self._doors = doors
+        self._agent_for = of
+        self._room_locks = doors
 
-    async def ask(self, at: Address, by: str) -> Change:
+    async def plan_stop(self, at: Address, by: str) -> Change:
         """Decide. Until the change is settled no turn begins there, and none ends. `by`: who wants it, for people."""
         place = at.conversation
-        mind, why = self._of(place), f"{by} had it left off"
-        lane = mind.lane(place)
-        if lane is not None and lane.left_off:
-            return Change(words=ALREADY)
+        mind, why = self._agent_for(place), f"{by} had it left off"
+        lane = mind.turn_handle(place)
+        if lane is not None and lane.stop_reason:
+            return Change(answer=ALREADY)
         held = lane if lane is not None and lane.hold() else None
-        door = None if held is not None else await self._entered(place)
+        door = None if held is not None else await self._acquire_lock(place)
         try:
-            owes = held is not None or await mind.owes(place)
-            record = await mind.left_off(place, why) if owes else None
+            owes = held is not None or await mind.owes_answer(place)
+            record = await mind.prepare_stop(place, why) if owes else None
         except BaseException:
             _go_on(held, door)
             raise
         if record is None:
             _go_on(held, door)
-            return Change(words=NOTHING)
+            return Change(answer=NOTHING)
 
         def settle(asked: Appended | None) -> None:
-            if asked is not None and asked.fresh:
+            if asked is not None and asked.is_new:
                 logger.info("%s: left off, by %s", place, by)
-                mind.leave_off(place, why)
+                mind.stop_turn(place, why)
             _go_on(held, door)
 
         made = Made(record, key=f"turn:{record.turn}")
-        return Change(words=UNHEARD if held is None else STOPPED, facts=(made,), settle=settle)
+        return Change(answer=UNHEARD if held is None else STOPPED, facts=(made,), settle=settle)
 
-    async def _entered(self, place: ConversationId) -> asyncio.Lock | None:
+    async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
         """The door there, held. None: somebody else is in there, who takes no turn of it."""
-        door = self._doors.of(place)
+        door = self._room_locks.lock_for(place)
         try:
             async with asyncio.timeout(FREE_S):
                 await door.acquire()
@@ -105,23 +105,23 @@ async def heard(means: Means, conversation: ConversationId, why: str) -> TurnEnd
 
     What a turn that runs there has heard is among it. What takes long to be looked at is counted only.
     """
-    now, unread = means.clock.now(), await means.store.unread(conversation, most=MOST_LINES)
+    now, unread = means.clock.now(), await means.store.unread_entries(conversation, most=MOST_LINES)
     begun = Begun(
         turn=TurnId(new_id(now)),
         place=Address.parse(conversation),
         autonomous=False,
         unread=unread,
-        standing=await means.hearing.standing(unread),
+        messages=await means.reader.read_current(unread),
     )
     told = Told()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LOOK_S):  # what came beside words may have to be fetched first
-            lines = await means.hearing.tell(begun.standing, sees=False)
-            told = tell(lines, omitted=0, plain=means.plain) if lines else told
-    newest = await means.store.newest(1)
+            lines = await means.reader.render(begun.messages, sees=False)
+            told = tell(lines, omitted=0, plain=means.is_small_model) if lines else told
+    newest = await means.store.newest_entries(1)
     upto = max([unread.upto, *[one.seq for one in newest]])  # more may be unread than one turn is told of
-    dealt = Dealt(told=told, omitted=omitted(unread, told), upto=Seq(upto))
-    return Writing(means.store, means.clock, means.agent_id, means.redact).record(
+    dealt = Dealt(rendered=told, omitted=omitted(unread, told), upto=Seq(upto))
+    return Writing(means.store, means.clock, means.agent_id, means.redact).build_record(
         begun, Outcome(outcome="yielded", reason=why), dealt
     )
 

@@ -10,7 +10,9 @@ from gateway.turns import Report
 class Taker(Protocol):
     """Takes the turns of one agent: `gateway.minds.Mind`."""
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
+    ) -> Report:
         """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn.
 
         `continuing`: go on with what was being done, also if nothing is unread.
@@ -22,13 +24,13 @@ class Taker(Protocol):
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         """Deal with all that is unread there by saying once that there is no answer."""
 
-    async def left(self, conversation: ConversationId) -> int:
+    async def unread_urgency(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there."""
 
-    def direct(self, conversation: ConversationId) -> bool:
+    def is_direct(self, conversation: ConversationId) -> bool:
         """Whether it is known as a direct chat."""
 
-    def settled(self, conversation: ConversationId) -> None:
+    def settle_turn(self, conversation: ConversationId) -> None:
         """The turn there has ended, and the DMN knows what it cost."""
 
     def material_tokens(self) -> int:

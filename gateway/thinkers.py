@@ -30,15 +30,15 @@ class Thinker:
     """A key of `llm.models`."""
     model: Model
     """With its fallbacks behind it."""
-    first: Model
+    primary: Model
     """Without them."""
     ceiling_usd: Callable[[Request], float]
     """What a request may cost at most, in US dollars, whichever of its models answers."""
     outlook: Callable[[str], Outlook]
     """What the cache of a conversation is like, of the model that is asked first."""
-    keepers: frozenset[Keeper]
+    caching_models: frozenset[Keeper]
     """Of all that may answer."""
-    singles: Sequence[Model]
+    models: Sequence[Model]
     """All that may answer, first those of `model`, in their order."""
     summarizer: Model | None
     """Who makes summaries of conversations. None: `model`."""
@@ -50,9 +50,9 @@ class Endings:
     def __init__(self) -> None:
         self._tasks = set[asyncio.Task[None]]()
 
-    def begin(self, closing: Coroutine[None, None, None]) -> None:
+    def start(self, closing: Coroutine[None, None, None]) -> None:
         """Returns at once."""
-        self._tasks.add(task := asyncio.create_task(self._end(closing)))
+        self._tasks.add(task := asyncio.create_task(self._close(closing)))
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
@@ -60,7 +60,7 @@ class Endings:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _end(self, closing: Coroutine[None, None, None]) -> None:
+    async def _close(self, closing: Coroutine[None, None, None]) -> None:
         try:
             await closing
         except Exception:  # a bug in an adapter, of what nobody uses any more
@@ -87,7 +87,7 @@ class _Said(NamedTuple):
     summarizer: str
 
     @classmethod
-    def of(cls, settings: Settings) -> "_Said":
+    def from_settings(cls, settings: Settings) -> "_Said":
         llm, folds = settings.llm, settings.llm.context_optimization.folds
         keeping = folds.keep_recent_tool_results if folds.provider_side == "clear" else None
         return cls(llm.models, llm.providers, keeping, llm.context_optimization.compaction.summarizer_model)
@@ -95,7 +95,7 @@ class _Said(NamedTuple):
 
 class _Summarizer(NamedTuple):
     model: Model | None = None
-    singles: Sequence[Model] = ()
+    models: Sequence[Model] = ()
 
 
 class Thinkers:
@@ -116,117 +116,119 @@ class Thinkers:
         `instead`: with it each agent thinks, instead of the model that the settings name now.
         """
         self._clock = clock
-        self._around = around
-        self._instead = {agent.id: (agent.model, instead) for agent in settings.agents} if instead is not None else {}
-        self._gone = gone
-        self._endings = endings
+        self._wrap = around
+        self._overrides = {agent.id: (agent.model, instead) for agent in settings.agents} if instead is not None else {}
+        self._on_unused = gone
+        self._closing = endings
         self._pool: dict[_Recipe, Model] = {}
-        self._held: dict[Thinker, int] = {}
-        self._said = _Said.of(settings)
-        self._made: dict[tuple[str, str], Thinker] = {}
-        self._summarizer, self._made = self._all(self._said, settings)
+        self._holds: dict[Thinker, int] = {}
+        self._settings = _Said.from_settings(settings)
+        self._agent_models: dict[tuple[str, str], Thinker] = {}
+        self._summarizer, self._agent_models = self._build_all(self._settings, settings)
 
     @property
-    def keepers(self) -> list[Keeper]:
+    def caching_models(self) -> list[Keeper]:
         """Of all models that there are."""
         return [one for one in self._pool.values() if isinstance(one, Keeper)]
 
-    def of(self, agent: str, name: str) -> Thinker:
+    def get(self, agent: str, name: str) -> Thinker:
         """By an agent's id and a key of `llm.models`: made when it is first asked for, without IO."""
-        if (agent, name) not in self._made:
-            self._made[agent, name] = self._make(self._said, self._summarizer, agent, name)
-        return self._made[agent, name]
+        if (agent, name) not in self._agent_models:
+            self._agent_models[agent, name] = self._build_agent_model(self._settings, self._summarizer, agent, name)
+        return self._agent_models[agent, name]
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """As `gateway.live.Taker`: from then on `of` gives others, where theirs is another recipe."""
-        said = _Said.of(new)
-        summarizer, made = self._all(said, new)
+        said = _Said.from_settings(new)
+        summarizer, made = self._build_all(said, new)
 
         def put() -> None:
-            self._said, self._summarizer, self._made = said, summarizer, made
-            self.sweep()
+            self._settings, self._summarizer, self._agent_models = said, summarizer, made
+            self.close_unused()
 
         return put
 
     @contextlib.contextmanager
-    def held(self, thinker: Thinker) -> Iterator[Thinker]:
+    def holding(self, thinker: Thinker) -> Iterator[Thinker]:
         """What it is made of stays open meanwhile, whatever the settings say."""
         self.hold(thinker)
         try:
             yield thinker
         finally:
-            self.let_go(thinker)
+            self.release(thinker)
 
     def hold(self, thinker: Thinker) -> None:
         """The same, until `let_go`."""
-        self._held[thinker] = self._held.get(thinker, 0) + 1
+        self._holds[thinker] = self._holds.get(thinker, 0) + 1
 
-    def let_go(self, thinker: Thinker) -> None:
+    def release(self, thinker: Thinker) -> None:
         """Once for each `hold`."""
-        self._held[thinker] -= 1
-        if not self._held[thinker]:
-            del self._held[thinker]
-            self.sweep()
+        self._holds[thinker] -= 1
+        if not self._holds[thinker]:
+            del self._holds[thinker]
+            self.close_unused()
 
-    def sweep(self) -> None:
+    def close_unused(self) -> None:
         """Close what nothing uses any more."""
-        used = {id(one) for one in self._summarizer.singles}
-        used |= {id(one) for thinker in (*self._made.values(), *self._held) for one in thinker.singles}
+        used = {id(one) for one in self._summarizer.models}
+        used |= {id(one) for thinker in (*self._agent_models.values(), *self._holds) for one in thinker.models}
         for recipe, model in list(self._pool.items()):
             if id(model) not in used:
                 del self._pool[recipe]
-                self._gone(model)
-                self._endings.begin(model.aclose())
+                self._on_unused(model)
+                self._closing.start(model.aclose())
 
     async def aclose(self) -> None:
         """Close all of them."""
-        instead = {id(model): model for _, model in self._instead.values()}
+        instead = {id(model): model for _, model in self._overrides.values()}
         for model in (*self._pool.values(), *instead.values()):
             await model.aclose()
 
-    def _all(self, said: _Said, settings: Settings) -> tuple[_Summarizer, dict[tuple[str, str], Thinker]]:
+    def _build_all(self, said: _Said, settings: Settings) -> tuple[_Summarizer, dict[tuple[str, str], Thinker]]:
         """What each agent thinks with, by the settings; other names are made when they are asked for."""
         names = [(agent.id, agent.model) for agent in settings.agents]
         for agent, name in names:  # before the summarizer, which shares what they think with as they do
-            if name not in self._instead.get(agent, ()):
-                self._build(said, name, said.clear_keeping)
+            if name not in self._overrides.get(agent, ()):
+                self._build_chain(said, name, said.clear_keeping)
         summarizer = _Summarizer()
         if said.summarizer:
             keeping = (
                 said.clear_keeping if any(said.summarizer in chain(name, said.models) for _, name in names) else None
             )
-            summarizer = _Summarizer(*self._build(said, said.summarizer, keeping))
-        return summarizer, {(agent, name): self._make(said, summarizer, agent, name) for agent, name in names}
+            summarizer = _Summarizer(*self._build_chain(said, said.summarizer, keeping))
+        return summarizer, {
+            (agent, name): self._build_agent_model(said, summarizer, agent, name) for agent, name in names
+        }
 
-    def _make(self, said: _Said, summarizer: _Summarizer, agent: str, name: str) -> Thinker:
-        known, instead = self._instead.get(agent, ("", None))
+    def _build_agent_model(self, said: _Said, summarizer: _Summarizer, agent: str, name: str) -> Thinker:
+        known, instead = self._overrides.get(agent, ("", None))
         if instead is None or known != name:
-            model, singles = self._build(said, name, said.clear_keeping)
+            model, singles = self._build_chain(said, name, said.clear_keeping)
         else:
             model, singles = instead, [instead]
-        whole, before = (*singles, *summarizer.singles), self._made.get((agent, name))
-        if before is not None and [*map(id, whole)] == [*map(id, before.singles)]:
+        whole, before = (*singles, *summarizer.models), self._agent_models.get((agent, name))
+        if before is not None and [*map(id, whole)] == [*map(id, before.models)]:
             return before
         keepers = [one for one in whole if isinstance(one, Keeper)]
         first = singles[0]
         return Thinker(
             name=name,
             model=model,
-            first=first,
+            primary=first,
             ceiling_usd=partial(_ceiling, keepers),
-            outlook=partial(first.outlook, agent) if isinstance(first, Keeper) else _unknown,
-            keepers=frozenset(keepers),
-            singles=whole,
+            outlook=partial(first.forecast, agent) if isinstance(first, Keeper) else _unknown,
+            caching_models=frozenset(keepers),
+            models=whole,
             summarizer=summarizer.model,
         )
 
-    def _build(self, said: _Said, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
+    def _build_chain(self, said: _Said, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
         """The model with its fallbacks, and all of these, each of which is there once."""
         names = chain(name, said.models)
         recipes = {key: _recipe(said, key, keeping) for key in names}
         made = {key: self._pool[recipe] for key, recipe in recipes.items() if recipe in self._pool}
         model = build_model(
-            name, said.models, said.providers, self._clock, made=made, clear_keeping=keeping, around=self._around
+            name, said.models, said.providers, self._clock, made=made, clear_keeping=keeping, around=self._wrap
         )
         self._pool |= {recipe: made[key] for key, recipe in recipes.items()}
         return model, [made[key] for key in names]
@@ -240,7 +242,7 @@ def _recipe(said: _Said, name: str, keeping: int | None) -> _Recipe:
 
 
 def _ceiling(keepers: Sequence[Keeper], request: Request) -> float:
-    return max((keeper.ceiling_usd(request) for keeper in keepers), default=0.0)
+    return max((keeper.max_cost_usd(request) for keeper in keepers), default=0.0)
 
 
 def _unknown(_place: str) -> Outlook:

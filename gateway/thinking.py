@@ -40,17 +40,17 @@ class Body:
 
     agent: str
     """By its id."""
-    shared: Shared
-    equipment: Equipment
-    hearing: Hearing
-    digests: Digests
-    acting: Acting
-    guidance: Guidance
-    purse: Purse
+    services: Shared
+    model_services: Equipment
+    reader: Hearing
+    digest_builder: Digests
+    platform_actions: Acting
+    directives: Guidance
+    budget: Purse
     skills: SkillHands
-    own: Sequence[Hand]
+    own_tools: Sequence[Hand]
     """What it does with itself."""
-    forget: Callable[[ConversationId], None]
+    forget_view: Callable[[ConversationId], None]
     """What is kept of a view is not what the log has."""
 
 
@@ -58,53 +58,55 @@ class Thinking:
     """What one agent thinks with. Nothing of it changes: a turn that has begun ends with it, whatever comes next."""
 
     def __init__(self, thinker: Thinker, body: Body) -> None:
-        self.thinker = thinker
+        self.agent_model = thinker
         self.model = thinker.model
-        self._body = body
-        shared, agent = body.shared, body.shared.live.agent(body.agent)
+        self._parts = body
+        shared, agent = body.services, body.services.live.agent_config(body.agent)
         self.surface = agent.surface
-        self.hands = shared.tooling.hands(agent, self.model, body.own, body.acting.reachable, body.skills)
-        self.me = self._self()
-        briefing = self._briefing()
-        self.means = self._means(briefing)
-        self.turns = Turns(
-            self.means,
-            signs=shared.signs,
-            digests=body.digests,
-            post=shared.post,
-            answered=shared.answered,
-            onlookers=shared.onlookers,
+        self.tools = shared.tool_registry.build_dispatcher(
+            agent, self.model, body.own_tools, body.platform_actions.resolve_reachable, body.skills
         )
-        self.dreams = self._dreams(briefing)
+        self.load_bundle = self._build_bundle_loader()
+        briefing = self._build_prompt_context()
+        self.context = self._build_context(briefing)
+        self.turn_runner = Turns(
+            self.context,
+            signs=shared.previews,
+            digests=body.digest_builder,
+            post=shared.post,
+            answered=shared.on_answered,
+            onlookers=shared.turn_tracker,
+        )
+        self.dream_runner = self._build_dream_runner(briefing)
 
-    def _self(self) -> Me:
-        agent, equipment, family = self._body.agent, self._body.equipment, self.model.family
+    def _build_bundle_loader(self) -> Me:
+        agent, equipment, family = self._parts.agent, self._parts.model_services, self.model.family
         root, own = (
-            equipment.live.agent(agent).workspace or default_workspace(),
-            self._body.shared.life.directory(agent),
+            equipment.live.agent_config(agent).workspace or default_workspace(),
+            self._parts.services.background_services.agent_directory(agent),
         )
 
         async def me(scope: Scope) -> Bundle:
-            cached = equipment.live.switches(agent).workspace_cache
+            cached = equipment.live.enabled_optimizations(agent).workspace_cache
             return await equipment.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
 
         return me
 
-    def _briefing(self) -> Briefing:
-        body, shared = self._body, self._body.shared
+    def _build_prompt_context(self) -> Briefing:
+        body, shared = self._parts, self._parts.services
         return Briefing(
-            me=self.me,
+            me=self.load_bundle,
             peers=tuple(sorted(other.id for other in shared.live.settings.agents if other.id != body.agent)),
-            bindings=shared.bindings.now(),
-            who=shared.who,
-            cards=shared.cards,
-            places=shared.life.places,
-            kept=partial(body.equipment.keep_warm.kept, body.agent),
-            tools=lambda: self.hands.specs if self.model.takes_tools else (),
+            bindings=shared.bindings.snapshot(),
+            who=shared.access_policy,
+            cards=shared.channel_cards,
+            places=shared.background_services.places,
+            kept=partial(body.model_services.keep_warm.last_refresh, body.agent),
+            tools=lambda: self.tools.specs if self.model.takes_tools else (),
         )
 
-    def _means(self, briefing: Briefing) -> Means:
-        body, shared, live, model = self._body, self._body.shared, self._body.equipment.live, self.model
+    def _build_context(self, briefing: Briefing) -> Means:
+        body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
         agent_id, simple = body.agent, not model.takes_tools or model.family == "local"
         views = Views(shared.store, shared.clock, shared.media, simple=simple)
         return Means(
@@ -112,89 +114,97 @@ class Thinking:
             clock=shared.clock,
             model=model,
             agent_id=agent_id,
-            briefing=briefing,
-            hearing=body.hearing,
+            prompt_context=briefing,
+            reader=body.reader,
             media=shared.media,
-            views=views,
-            folds=self._folds(views),
-            evidence=shared.life.evidences,
-            recalling=shared.life.recalling,
-            context=lambda: live.optimization,
-            recall=shared.live.settings.recall,
-            hands=self.hands.at,
-            guidance=body.guidance,
-            reach=body.guidance.reach,
-            afford=lambda _agent, request: self._affords(request),
-            truncated=lambda: shared.compacted(agent_id, "tool_result_truncated", None),
-            who=shared.who,
+            history=views,
+            compactor=self._build_compactor(views),
+            evidence=shared.background_services.evidence,
+            ambient_recall=shared.background_services.ambient_recall,
+            optimization=lambda: live.optimization,
+            recall_config=shared.live.settings.recall,
+            tools_for=self.tools.for_turn,
+            directives=body.directives,
+            reachable_places=body.directives.reachable_places,
+            can_afford=lambda _agent, request: self._can_afford(request),
+            on_truncated=lambda: shared.on_compacted(agent_id, "tool_result_truncated", None),
+            access_policy=shared.access_policy,
             limits=shared.limits,
-            ceiling_usd=self.thinker.ceiling_usd,
+            ceiling_usd=self.agent_model.ceiling_usd,
             redact=shared.redact,
             surface=self.surface,
-            late=shared.tooling.late,
-            skills=self._catalogue,
-            tools=self._tools_now,
-            max_rounds=shared.live.settings.tools.max_rounds,
+            has_late_tools=shared.tool_registry.has_dynamic_tools,
+            skill_catalogue=self._skill_catalogue,
+            describe_tools=self._describe_tools,
+            max_tool_rounds=shared.live.settings.tools.max_rounds,
         )
 
-    def _folds(self, views: Views) -> Folds:
-        body, shared, live, model = self._body, self._body.shared, self._body.equipment.live, self.model
+    def _build_compactor(self, views: Views) -> Folds:
+        body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
         compacting = Compacting(
             agent=body.agent,
             store=shared.store,
             clock=shared.clock,
             random=random.random,
-            model=lambda: self.thinker.summarizer or model,
+            model=lambda: self.agent_model.summarizer or model,
             said=lambda: live.optimization.compaction,
-            compacted=partial(shared.compacted, body.agent),
+            compacted=partial(shared.on_compacted, body.agent),
         )
         return Folds(
             store=shared.store,
             clock=shared.clock,
             views=views,
             model=model,
-            outlook=self.thinker.outlook,
+            outlook=self.agent_model.outlook,
             said=lambda: live.optimization,
-            compacts=lambda: live.switches(body.agent).compaction,
+            compacts=lambda: live.enabled_optimizations(body.agent).compaction,
             compacting=compacting,
         )
 
-    def _dreams(self, briefing: Briefing) -> Dreams:
-        body, shared = self._body, self._body.shared
+    def _build_dream_runner(self, briefing: Briefing) -> Dreams:
+        body, shared = self._parts, self._parts.services
         return Dreams(
             agent=body.agent,
             store=shared.store,
             clock=shared.clock,
             model=self.model,
-            dreaming=shared.life.dreaming,
+            dreaming=shared.background_services.dreamer,
             briefing=briefing,
-            hands=self.hands.at,
+            hands=self.tools.for_turn,
             memory_chars=shared.live.settings.dmn.memory_chars,
-            afford=self._affords,
-            answered=shared.answered,
-            finished=shared.life.inward.tell,
-            forget=body.forget,
+            afford=self._can_afford,
+            answered=shared.on_answered,
+            finished=shared.background_services.internal_intake.submit,
+            forget=body.forget_view,
         )
 
-    def _affords(self, request: Request) -> bool:
-        return self._body.purse.afford(request, self.thinker.ceiling_usd(request))
+    def _can_afford(self, request: Request) -> bool:
+        return self._parts.budget.reserve(request, self.agent_model.ceiling_usd(request))
 
-    async def brief(self, persona: str) -> Brief:
+    async def build_prompt_input(self, persona: str) -> Brief:
         """What every conversation of this agent begins with."""
-        body = self._body
-        late, skills = body.shared.tooling.late, await self._catalogue()
-        return Brief(persona=persona, skills=skills, card="", history=(), heard="", surface=self.surface, late=late)
+        body = self._parts
+        late, skills = body.services.tool_registry.has_dynamic_tools, await self._skill_catalogue()
+        return Brief(
+            persona=persona,
+            skills=skills,
+            card="",
+            history=(),
+            input_text="",
+            tool_surface=self.surface,
+            has_late_tools=late,
+        )
 
-    async def _catalogue(self) -> str:
+    async def _skill_catalogue(self) -> str:
         """Of its skills, if it can read one."""
-        told = any(spec.name == LOAD_SKILL.name for spec in self.hands.specs)
-        return await self._body.skills.catalogue() if told and self.model.takes_tools else ""
+        told = any(spec.name == LOAD_SKILL.name for spec in self.tools.specs)
+        return await self._parts.skills.render_catalogue() if told and self.model.takes_tools else ""
 
-    async def _tools_now(self, conversation: ConversationId, roles: Sequence[str]) -> str:
+    async def _describe_tools(self, conversation: ConversationId, roles: Sequence[str]) -> str:
         if not self.model.takes_tools:
             return ""
-        body = self._body
-        return await body.shared.tooling.told(body.agent, conversation, self.hands, roles)
+        body = self._parts
+        return await body.services.tool_registry.render_status(body.agent, conversation, self.tools, roles)
 
 
 def made_with(settings: Settings) -> object:

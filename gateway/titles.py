@@ -77,14 +77,14 @@ class Titles:
         self._redact = redact or Redactor()
         self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
         """As the log has it."""
-        self._told: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
+        self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
         """What a channel told last, and the same cleaned: most often it tells the same again."""
         self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
         """What a channel told last, and who spoke in a direct chat, of which nothing was new to the log."""
 
-    async def begin(self) -> None:
+    async def load_recent(self) -> None:
         """Know the places that were named last."""
-        for stored in reversed(await self._reader.newest_holds("named", newest=_AT_START)):
+        for stored in reversed(await self._reader.newest_current_facts("named", newest=_AT_START)):
             if isinstance(stored.fact, Named):
                 self.learn(stored.fact)
 
@@ -93,7 +93,7 @@ class Titles:
         wanted = [one for one in dict.fromkeys(conversations) if one not in self._known and not is_inner(one)]
         if not wanted:
             return
-        for stored in await self._reader.holds_of("named", wanted):
+        for stored in await self._reader.current_facts_for("named", wanted):
             if isinstance(stored.fact, Named):
                 self.learn(stored.fact)
 
@@ -102,7 +102,9 @@ class Titles:
         self._settled.pop(named.at.conversation, None)
         _keep(self._known, named.at.conversation, named.names)
 
-    async def news(self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]) -> Named | None:
+    async def find_new_names(
+        self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]
+    ) -> Named | None:
         """How the place of this event is called, if that is not in the log yet.
 
         `written`: what is just being written, which this adds to.
@@ -116,9 +118,9 @@ class Titles:
         source = (self._names(at), whom)
         if self._settled.get(conversation) == source:
             return None
-        told = self._cleaned(at, source[0])
+        told = self._clean_names(at, source[0])
         if whom and told.person is None:
-            told = replace(told, person=self._clean(whom))
+            told = replace(told, person=self._clean_text(whom))
         if replace(told, me=None) == _NOTHING:
             return None
         before = written.get(conversation) or self._known.get(conversation)
@@ -138,13 +140,13 @@ class Titles:
         ]
         return Named(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
 
-    def names(self, at: Address) -> PlaceNames:
+    def place_names(self, at: Address) -> PlaceNames:
         """All that is known of a place, cleaned and without secrets."""
         known = self._known.get(at.conversation)
         if known is None and at.thread is not None:
             room = self._known.get(replace(at, thread=None).conversation, _NOTHING)
             known = replace(room, thread=None)
-        names = _merged(known or _NOTHING, self._cleaned(at, self._names(at)))
+        names = _merged(known or _NOTHING, self._clean_names(at, self._names(at)))
         shown = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
 
@@ -153,34 +155,34 @@ class Titles:
         try:
             at = Address.parse(conversation)
         except ValueError:  # not written by us
-            return self._clean(conversation)
+            return self._clean_text(conversation)
         if is_inner(at.conversation):
             return f"{at.room} by itself"
         if at == _CONSOLE:
             return "the operator's console"
-        names = self.names(at)
+        names = self.place_names(at)
         if names.person:
             return f"{names.person} ({names.handle})" if names.handle else names.person
-        room = self._room(at, names)
+        room = self._room_title(at, names)
         if room and names.server and room != at.room:
             room = f"{room} in {names.server}"
-        room = room or self._unknown(at)
-        return room if at.thread is None else f"{self._thread(at, names) or 'a thread'} in {room}"
+        room = room or self._format_untitled(at)
+        return room if at.thread is None else f"{self._thread_title(at, names) or 'a thread'} in {room}"
 
-    def room(self, at: Address) -> str:
+    def room_title(self, at: Address) -> str:
         """What people call the room of that address, a thread or not. Empty: that is not known."""
-        return self._room(at, self.names(at))
+        return self._room_title(at, self.place_names(at))
 
-    def _room(self, at: Address, names: PlaceNames) -> str:
-        return names.room or ("" if _NUMBER.fullmatch(at.room) else self._clean(at.room))
+    def _room_title(self, at: Address, names: PlaceNames) -> str:
+        return names.room or ("" if _NUMBER.fullmatch(at.room) else self._clean_text(at.room))
 
-    def thread(self, at: Address) -> str:
+    def thread_title(self, at: Address) -> str:
         """What people call the thread of that address. Empty: that is not known."""
-        return self._thread(at, self.names(at))
+        return self._thread_title(at, self.place_names(at))
 
-    def _thread(self, at: Address, names: PlaceNames) -> str:
+    def _thread_title(self, at: Address, names: PlaceNames) -> str:
         own = at.thread or ""
-        return names.thread or ("" if _NUMBER.fullmatch(own) else self._clean(own))
+        return names.thread or ("" if _NUMBER.fullmatch(own) else self._clean_text(own))
 
     def label(self, conversation: ConversationId | str) -> str:
         """A place for a model: its title as a quotation, and the address that tools take.
@@ -190,19 +192,19 @@ class Titles:
         at, title = Address.parse(conversation), self.title(conversation)
         if is_inner(at.conversation) or title == at.room:
             return str(conversation)
-        if not self._is_named(at):
+        if not self._has_title(at):
             return f"{title} ({conversation})"
         shown = title.replace('"', "'")
         return f'"{shown}" ({conversation})'
 
-    def named(self, text: str) -> str:
+    def add_titles(self, text: str) -> str:
         """A text for people, in which each address that stands in code has its title in front.
 
         Where the title says no more than the address, or stands there already, nothing changes.
         """
-        return _ADDRESS.sub(self._named, text)
+        return _ADDRESS.sub(self._add_title, text)
 
-    def _named(self, found: re.Match[str]) -> str:
+    def _add_title(self, found: re.Match[str]) -> str:
         conversation = found[1]
         try:
             at = Address.parse(conversation)
@@ -213,10 +215,10 @@ class Titles:
         title = self.title(conversation)
         if title == at.room:
             return found[0]
-        shown = code(title, 2 * NAME_CHARS) if self._is_named(at) else title
+        shown = code(title, 2 * NAME_CHARS) if self._has_title(at) else title
         return f"{shown} ({found[0]})"
 
-    def meant(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
+    def find_places(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
         """The places that somebody may mean: an address, a label, or a title as it is shown.
 
         An address is taken as it is written. Titles are looked up among the places that are known, and `more`.
@@ -231,18 +233,18 @@ class Titles:
             if self._is_channel(at.channel) or is_inner(at.conversation):
                 return [at]
         wanted, known = _folded(stripped), [Address.parse(one) for one in self._known]
-        return [at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_folded, self._titles(at))]
+        return [at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_folded, self._all_titles(at))]
 
-    def _titles(self, at: Address) -> list[str]:
-        names, conversation = self.names(at), at.conversation
+    def _all_titles(self, at: Address) -> list[str]:
+        names, conversation = self.place_names(at), at.conversation
         own = names.thread if at.thread is not None else names.room or names.person
         return [self.title(conversation), own or "", names.handle or ""]
 
-    def _is_named(self, at: Address) -> bool:
-        known = bool(self.names(at).person or self.room(at))
-        return known and (at.thread is None or bool(self.thread(at)))
+    def _has_title(self, at: Address) -> bool:
+        known = bool(self.place_names(at).person or self.room_title(at))
+        return known and (at.thread is None or bool(self.thread_title(at)))
 
-    def _unknown(self, at: Address) -> str:
+    def _format_untitled(self, at: Address) -> str:
         platform = self._platform(at.channel)
         match platform.lower():
             case "telegram":
@@ -252,22 +254,22 @@ class Titles:
             case _:
                 return f"a room on {platform}"
 
-    def _cleaned(self, at: Address, told: PlaceNames | None) -> PlaceNames:
+    def _clean_names(self, at: Address, told: PlaceNames | None) -> PlaceNames:
         """What the channel tells."""
         if told is None:
             return _NOTHING
-        last = self._told.get(at.conversation)
+        last = self._cleaned_cache.get(at.conversation)
         if last is not None and last[0] == told:
             return last[1]
         most = {"topic": TOPIC_CHARS}
         said = {one.name: getattr(told, one.name) for one in fields(told)}
         cleaned = PlaceNames(
-            **{key: value and self._clean(value, most.get(key, NAME_CHARS)) for key, value in said.items()}
+            **{key: value and self._clean_text(value, most.get(key, NAME_CHARS)) for key, value in said.items()}
         )
-        _keep(self._told, at.conversation, (told, cleaned))
+        _keep(self._cleaned_cache, at.conversation, (told, cleaned))
         return cleaned
 
-    def _clean(self, text: str, most: int = NAME_CHARS) -> str:
+    def _clean_text(self, text: str, most: int = NAME_CHARS) -> str:
         """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
         seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in unhidden(text))
         flat = self._redact(line(seen, len(seen)))

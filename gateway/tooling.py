@@ -55,7 +55,7 @@ class Tooling:
     """For all agents."""
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+        self._services = ground
         said, store, clock = ground.live.settings.tools, ground.store, ground.clock
         self.approvals = Approvals(
             store,
@@ -63,80 +63,91 @@ class Tooling:
             said.approvals,
             post=ground.post,
             places=ground.life.places,
-            who=ground.who,
-            prefix=ground.prefix,
+            who=ground.access_policy,
+            prefix=ground.command_prefixes,
         )
-        store.hear(self.approvals.wrote)
-        self.stats = ToolStats(lambda: len(self.approvals.open))
-        self._definitions = Definitions(store, clock, ground.spawn, ground.tell)
-        self.deciding = Deciding(self.approvals, self._definitions, store, clock, ground.prefix)
-        self._gate = Gate(said, store, clock, self.approvals, who=ground.who)
+        store.add_listener(self.approvals.on_appended)
+        self.stats = ToolStats(lambda: len(self.approvals.pending))
+        self._definitions = Definitions(store, clock, ground.spawn, ground.notify_owners)
+        self.decisions = Deciding(self.approvals, self._definitions, store, clock, ground.command_prefixes)
+        self._gate = Gate(said, store, clock, self.approvals, who=ground.access_policy)
         self._web = WebHands(said.web, clock)
         self._mcp = McpServers(
-            said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep, definitions=self._definitions
+            said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
         )
         self._shells: dict[str, Shell] = {}
-        self._families: dict[str, str] = {}
+        self._family_by_tool: dict[str, str] = {}
         """Of each tool, by name. Those of servers have none."""
-        self._all: dict[str, Mapping[str, Callable[[], Sequence[Hand]]]] = {}
+        self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Hand]]]] = {}
         """Of each agent, by family, from what is made once: its shell goes on when it thinks with another model."""
         self._roots: list[Root] = []
-        self.doing = UnderWay()
-        self._turns = WeakKeyDictionary[Hands, float]()
+        self.running = UnderWay()
+        self._turn_starts = WeakKeyDictionary[Hands, float]()
         """When each agent's last turn began, by its hands."""
 
-        ground.live.hear(Takes(lambda settings: settings.tools, self._become))
+        ground.live.add_listener(Takes(lambda settings: settings.tools, self._reconfigure))
 
-    def _become(self, said: ToolsConfig) -> None:
+    def _reconfigure(self, said: ToolsConfig) -> None:
         """Calls that begin from now on go by that."""
-        self.approvals.become(said.approvals)
-        self._gate.become(said)
-        self._web.become(said.web)
+        self.approvals.reconfigure(said.approvals)
+        self._gate.reconfigure(said)
+        self._web.reconfigure(said.web)
         for shell in self._shells.values():
-            shell.become(said.bash)
+            shell.reconfigure(said.bash)
         for root in self._roots:
             root.max_bytes = said.files.max_bytes
 
     @property
-    def late(self) -> bool:
+    def has_dynamic_tools(self) -> bool:
         """Tools may come and go."""
-        return bool(self._ground.live.settings.tools.mcp)
+        return bool(self._services.live.settings.tools.mcp)
 
-    def files(self, agent: AgentConfig) -> Path:
+    def files_directory(self, agent: AgentConfig) -> Path:
         """Where an agent's files are."""
-        return agent.files or own_files.own(agent.workspace, self._ground.store.path, agent.id) / FILES
+        return agent.files or own_files.own(agent.workspace, self._services.store.path, agent.id) / FILES
 
-    def hands(self, agent: AgentConfig, model: Model, own: Sequence[Hand], reach: Reach, skills: SkillHands) -> Hands:
+    def build_dispatcher(
+        self, agent: AgentConfig, model: Model, own: Sequence[Hand], reach: Reach, skills: SkillHands
+    ) -> Hands:
         """Everything that an agent can do. `own`: what it does with itself. `reach`: where it may act.
 
         `model`: what it thinks with: a small window has no room for all. `skills`: its own. Call it again for another
         model: the tools are the same then, and `own`, `reach` and `skills` mean nothing.
         """
-        if agent.id not in self._all:
-            self._all[agent.id] = self._made(agent, own, reach, skills)
-        said = self._ground.live.settings.tools
-        families = {family: list(some()) for family, some in self._all[agent.id].items()}
+        if agent.id not in self._families_by_agent:
+            self._families_by_agent[agent.id] = self._build_families(agent, own, reach, skills)
+        said = self._services.live.settings.tools
+        families = {family: list(some()) for family, some in self._families_by_agent[agent.id].items()}
         if model.takes_tools:
             families = fitted(agent.id, families, model.context_tokens, said.off)
-        self._families |= {hand.spec.name: family for family, some in families.items() for hand in some}
+        self._family_by_tool |= {hand.spec.name: family for family, some in families.items() for hand in some}
         return Hands(
             [hand for some in families.values() for hand in some],
             self._gate,
-            late=Fitting(self._mcp, agent.id, int(model.context_tokens * MOST_SHARE)) if self.late else None,
-            counted=self.stats.called,
+            late=Fitting(self._mcp, agent.id, int(model.context_tokens * MOST_SHARE))
+            if self.has_dynamic_tools
+            else None,
+            counted=self.stats.count_call,
             off=said.off,
-            doing=self.doing,
-            redact=self._ground.redact,
-            used=self._ground.used,
+            doing=self.running,
+            redact=self._services.redact,
+            used=self._services.on_tool_use,
         )
 
-    def _made(
+    def _build_families(
         self, agent: AgentConfig, own: Sequence[Hand], reach: Reach, skills: SkillHands
     ) -> Mapping[str, Callable[[], Sequence[Hand]]]:
-        ground, said = self._ground, self._ground.live.settings.tools
-        path = self.files(agent)
+        ground, said = self._services, self._services.live.settings.tools
+        path = self.files_directory(agent)
         root = Root(path, said.files.max_bytes)
-        shell = Shell(path, said.bash, ground.clock, skills.paths, hidden=self._hidden(), finished=self._finished)
+        shell = Shell(
+            path,
+            said.bash,
+            ground.clock,
+            skills.paths,
+            hidden=self._hidden_directories(),
+            finished=self._on_job_finished,
+        )
         self._shells[agent.id] = shell
         self._roots.append(root)
         rooms = RoomHands(
@@ -145,7 +156,7 @@ class Tooling:
             channels=ground.channels,
             places=ground.life.places,
             bindings=ground.bindings,
-            who=ground.who,
+            who=ground.access_policy,
             reach=reach,
             files=root,
             outfiles=ground.outfiles,
@@ -153,77 +164,84 @@ class Tooling:
         )
         files = FileHands(root, ground.media, Authored(ground.store, ground.clock))
         return {
-            "itself": lambda: [*own, *ground.life.hands, *skills.hands],
-            "rooms": lambda: rooms.hands,
-            "files": lambda: files.hands,
-            "shell": lambda: shell.hands,
-            "web": lambda: self._web.hands,
+            "itself": lambda: [*own, *ground.life.tools, *skills.tools],
+            "rooms": lambda: rooms.tools,
+            "files": lambda: files.tools,
+            "shell": lambda: shell.tools,
+            "web": lambda: self._web.tools,
         }
 
-    def _hidden(self) -> list[Path]:
+    def _hidden_directories(self) -> list[Path]:
         """What no command sees, wherever it is: the configuration, what is kept, and what is each agent's own."""
-        ground = self._ground
+        ground = self._services
         own = [
-            path for one in ground.live.settings.agents for path in (one.workspace, self.files(one)) if path is not None
+            path
+            for one in ground.live.settings.agents
+            for path in (one.workspace, self.files_directory(one))
+            if path is not None
         ]
         return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
 
-    def skills(self, agent: AgentConfig) -> SkillHands:
+    def build_skill_tools(self, agent: AgentConfig) -> SkillHands:
         """Those of its workspace."""
-        workspace, bindings = agent.workspace or default_workspace(), self._ground.bindings
+        workspace, bindings = agent.workspace or default_workspace(), self._services.bindings
 
         def scripts() -> str:
-            boxed = self._ground.live.settings.tools.bash.sandbox == "bubblewrap"
+            boxed = self._services.live.settings.tools.bash.sandbox == "bubblewrap"
             return SKILLS if boxed else str(workspace / FOLDER)
 
-        return SkillHands(workspace, lambda at: bindings.of(at).skills, scripts=scripts)
+        return SkillHands(workspace, lambda at: bindings.find(at).skills, scripts=scripts)
 
-    def state(self, agent: str) -> str:
+    def describe_shell(self, agent: str) -> str:
         """How its shell runs, in one line for the agent."""
         return self._shells[agent].describe()
 
-    async def told(self, agent: str, conversation: ConversationId, hands: Hands, roles: Sequence[str]) -> str:
+    async def render_status(self, agent: str, conversation: ConversationId, hands: Hands, roles: Sequence[str]) -> str:
         """How they are there just now, for a turn of the agent: of the shell only to who may use it, by these roles."""
-        permits, said = hands.permits(), self._ground.live.settings.tools
+        permits, said = hands.permits(), self._services.live.settings.tools
         needs = ruled(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
         reached = needs is not None and any(RANKS.index(role) >= RANKS.index(needs) for role in roles)
-        found = await self.approvals.grants.told() if reached else {}
+        found = await self.approvals.grants.list_grants() if reached else {}
         approved = sorted({one.tool for one in found if (one.agent, one.conversation) == (agent, conversation)})
-        return told(self.state(agent) if reached else "", approved, *hands.news)
+        return told(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
 
-    async def ready(self, hands: Hands, lasts_s: float) -> None:
+    async def prepare_turn(self, hands: Hands, lasts_s: float) -> None:
         """A turn begins. What the agent is told of its tools is renewed where nothing of it can be cached any more.
 
         `lasts_s`: for so long it can be.
         """
-        now_s, before_s = self._ground.clock.monotonic(), self._turns.get(hands)
-        self._turns[hands] = now_s
-        if self.late and before_s is None:
-            await self._mcp.settled(SETTLE_S)
+        now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(hands)
+        self._turn_starts[hands] = now_s
+        if self.has_dynamic_tools and before_s is None:
+            await self._mcp.wait_settled(SETTLE_S)
         if before_s is None or now_s - before_s > lasts_s:
-            hands.pin()
+            hands.pin_specs()
 
-    def toolbox(self, agent: str, hands: Hands, at: Address) -> Toolbox:
+    def list_tools(self, agent: str, hands: Hands, at: Address) -> Toolbox:
         """The same for people, who ask there."""
-        said, families = self._ground.live.settings.tools, dict[str, dict[str, Permit]]()
+        said, families = self._services.live.settings.tools, dict[str, dict[str, Permit]]()
         for name, permit in hands.permits().items():
-            families.setdefault(self._families.get(name, "MCP"), {})[name] = permit
-        states = [self.state(agent), *(_told(one) for one in self._mcp.describe())]
+            families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
+        states = [self.describe_shell(agent), *(_told(one) for one in self._mcp.describe())]
         return Toolbox(
-            families=families, rules=said.rules, off=said.off, states=states, doing=hands.doing(at.conversation)
+            families=families,
+            rules=said.rules,
+            off=said.off,
+            status_lines=states,
+            running=hands.running_calls(at.conversation),
         )
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Take up what an earlier process left, and start what takes long. Call once, before the first turn."""
         await self.approvals.recover()
-        await self._ground.outfiles.sweep()
-        await self._definitions.begin()
+        await self._services.outfiles.sweep()
+        await self._definitions.load()
         self._mcp.start()
 
-    async def end_jobs(self, theirs: Callable[[Job], bool]) -> None:
+    async def kill_jobs(self, theirs: Callable[[Job], bool]) -> None:
         """End somebody's background jobs."""
         for shell in self._shells.values():
-            await shell.end_jobs(theirs)
+            await shell.kill_jobs(theirs)
 
     async def close(self) -> None:
         """End all that runs for tools. Call after the turns have ended."""
@@ -232,16 +250,16 @@ class Tooling:
         await self._web.aclose()
         await self.approvals.close()
 
-    async def _keep(self, data: bytes, about: str) -> tuple[Shown, Image] | None:
+    async def _keep_image(self, data: bytes, about: str) -> tuple[Shown, Image] | None:
         try:
-            return await images.shown(self._ground.media, data, about)
+            return await images.shown(self._services.media, data, about)
         except Refused:
             return None
 
-    async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
-        now = self._ground.clock.now()
+    async def _on_job_finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
+        now = self._services.clock.now()
         event = Finished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
-        await self._ground.life.inward.tell(event)
+        await self._services.life.internal_intake.submit(event)
 
 
 def _told(server: ServerState) -> str:

@@ -31,7 +31,7 @@ async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) ->
         )
     except NotStarted as reason:
         raise NotTranscribed(str(reason)) from None
-    if ran.end == "late":
+    if ran.end_reason == "late":
         raise NotTranscribed(f"{argv[0]} took longer than {timeout_s:g} s")
     if ran.status:
         raise NotTranscribed(f"{argv[0]} ended with status {ran.status}")

@@ -31,53 +31,53 @@ class Travels:
         `spawn` starts a task whose failure stops the gateway.
         """
         self._spawn, self._said = spawn, said
-        self._entering = Each[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
-        self._leaving = Each[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
-        self._telling = Each[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
-        self._going: set[asyncio.Task[None]] = set()
+        self._joinable = Each[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
+        self._leavable = Each[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
+        self._with_rooms = Each[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Told to leave, in the life of this process."""
 
     def can_join(self, channel: ChannelName) -> bool:
         """Whether we enter rooms there by ourselves."""
-        return channel in self._entering
+        return channel in self._joinable
 
     def can_leave(self, channel: ChannelName) -> bool:
         """Whether we leave rooms there by ourselves."""
-        return channel in self._leaving
+        return channel in self._leavable
 
-    def inside(self, at: Address) -> bool | None:
+    def is_inside(self, at: Address) -> bool | None:
         """Whether we are there. None: the platform does not tell."""
-        channel = self._telling.get(at.channel)
-        return channel.inside(at.room) if channel is not None else None
+        channel = self._with_rooms.get(at.channel)
+        return channel.is_joined(at.room) if channel is not None else None
 
-    def stays_out(self, at: Address) -> bool:
+    def was_sent_out(self, at: Address) -> bool:
         """Whether somebody told us to leave, and nobody to come back."""
         return at.conversation in self._left
 
-    def accept(self, at: Address) -> None:
+    def accept_invite(self, at: Address) -> None:
         """Enter, if the channel can, because we are invited. Returns at once; a failure is logged."""
         if self.can_join(at.channel):
-            self._begin(self._invited(at))
+            self._start_task(self._enter_invited(at))
 
-    def come_back(self, places: Iterable[Address]) -> None:
+    def rejoin(self, places: Iterable[Address]) -> None:
         """Enter those that we were not told to leave. Returns at once; a failure is logged."""
         for at in places:
-            if not self.stays_out(at):
-                self.accept(at)
+            if not self.was_sent_out(at):
+                self.accept_invite(at)
 
-    def begin(self, way: Way, at: Address, told: Callable[[str], Awaitable[None]]) -> None:
+    def start(self, way: Way, at: Address, told: Callable[[str], Awaitable[None]]) -> None:
         """`enter` or `leave`; `told` is called with why that did not work. Returns at once."""
 
         async def going() -> None:
             if reason := await (self.enter(at) if way == "enter" else self.leave(at)):
                 await told(reason)
 
-        self._begin(going())
+        self._start_task(going())
 
     async def enter(self, at: Address) -> str:
         """Enter; why that did not work. Empty: we are in."""
-        channel = self._entering.get(at.channel)
+        channel = self._joinable.get(at.channel)
         self._left.discard(at.conversation)
         if channel is None:
             return "rooms are not entered by themselves there"
@@ -85,7 +85,7 @@ class Travels:
 
     async def leave(self, at: Address) -> str:
         """Leave, once what waits to be said there is said, and stay out; why that did not work. Empty: we are out."""
-        channel = self._leaving.get(at.channel)
+        channel = self._leavable.get(at.channel)
         if channel is None:
             return "rooms are not left there"
         self._left.add(at.conversation)
@@ -96,21 +96,21 @@ class Travels:
 
     async def close(self) -> None:
         """Stop trying."""
-        going = list(self._going)
+        going = list(self._tasks)
         for task in going:
             task.cancel()
         await asyncio.gather(*going, return_exceptions=True)
 
-    async def _invited(self, at: Address) -> None:
+    async def _enter_invited(self, at: Address) -> None:
         if reason := await self.enter(at):
             logger.warning("invited, but cannot enter %s: %s", at.conversation, reason)
         else:
             logger.info("invited, and entered %s", at.conversation)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = self._spawn(work)
-        self._going.add(task)
-        task.add_done_callback(self._going.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def _why_not(act: Awaitable[None], doing: str) -> str:

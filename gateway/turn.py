@@ -22,34 +22,34 @@ class Begun:
     place: Address
     autonomous: bool
     continuing: bool = False
-    tidies: bool = False
+    is_compaction: bool = False
     """It only folds the view, because somebody wants that."""
     unread: Unread
-    standing: Sequence[Standing] = ()
+    messages: Sequence[Standing] = ()
     """What is left of the unread messages."""
     digest: Digest | None = None
     """Of the inner conversation, in place of both. None: nothing is pending, or it is another conversation."""
 
     @property
-    def inner(self) -> bool:
+    def is_inner(self) -> bool:
         """It is a turn of the inner conversation."""
         return is_inner(self.place.conversation)
 
     @property
-    def spoken_to(self) -> bool:
+    def is_addressed(self) -> bool:
         """Somebody's unread words were said to the agent; a reminder's are nobody's."""
-        return any(one.message.kind != "room" and not (one.topic or one.happened) for one in self.standing)
+        return any(one.message.kind != "room" and not (one.is_topic_change or one.notice) for one in self.messages)
 
     @property
     def cause(self) -> Cause:
         """Why it is taken."""
-        if self.tidies:
+        if self.is_compaction:
             return "compact"
         if not self.autonomous:
             return "addressed"
         if self.continuing:
             return "continued"
-        if self.inner:
+        if self.is_inner:
             return "digest"
         return "alarm" if any(isinstance(one.fact, Alarm) for one in self.unread.messages) else "noticed"
 
@@ -70,28 +70,28 @@ class Basis:
 class Dealt:
     """What a turn has dealt with."""
 
-    told: Told
+    rendered: Told
     omitted: int
     upto: Seq
-    standing: Sequence[Standing] = ()
+    messages: Sequence[Standing] = ()
     """The messages among it: a reply is a reply to one of them."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     """As `TurnEnded.looked`."""
     basis: Basis = Basis()
 
     @property
-    def left_off(self) -> "Dealt":
+    def as_stopped(self) -> "Dealt":
         """The same of a turn that somebody ended: what it had heard is in the record of the word that did.
 
         Who said that bears what it cost.
         """
-        told = Told(senders=self.told.senders)
-        return replace(self, told=told, omitted=0, upto=Seq(0), standing=(), looked=())
+        told = Told(senders=self.rendered.senders)
+        return replace(self, rendered=told, omitted=0, upto=Seq(0), messages=(), looked=())
 
     @property
-    def addressed(self) -> bool:
+    def is_addressed(self) -> bool:
         """Something of it was said to the agent."""
-        return any(addressed(one.message) for one in self.standing)
+        return any(addressed(one.message) for one in self.messages)
 
 
 def omitted(unread: Unread, told: Told) -> int:

@@ -40,7 +40,7 @@ DELETED = "nothing asks for an answer: what did was deleted, or it only tells wh
 class Digests(Protocol):
     """What an agent's inner conversation is told."""
 
-    async def gather(self) -> Digest | None:
+    async def build(self) -> Digest | None:
         """What is pending everywhere. None: nothing is."""
 
 
@@ -48,12 +48,12 @@ class Digests(Protocol):
 class Report:
     """What the loop is told of a turn."""
 
-    failed: bool = False
+    has_failed: bool = False
     used_tools: bool = False
-    yielded: bool = False
-    interrupted: bool = False
+    has_yielded: bool = False
+    was_interrupted: bool = False
     autonomous: bool = False
-    broke: bool = False
+    is_over_budget: bool = False
     """What it would have asked for could not be afforded."""
     cost_usd: float = 0.0
     """Of its requests, as far as their prices are known."""
@@ -73,26 +73,26 @@ class Turns:
         onlookers: Onlookers | None = None,
     ) -> None:
         """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
-        self._means = means
+        self._context = means
         self._store = means.store
         self._clock = means.clock
         self._agent_id = means.agent_id
-        self._hearing = means.hearing
-        self._views = means.views
-        self._signs = signs
-        self._digests = digests
+        self._reader = means.reader
+        self._history = means.history
+        self._previews = signs
+        self._digest_source = digests
         self._digest: Digest | None = None
         """The newest, for when its turn breaks."""
         self._post = post
-        self._answered = answered
-        self._onlookers = onlookers or Onlookers(means.clock)
-        self._writing = Writing(means.store, means.clock, means.agent_id, means.redact)
+        self._on_answered = answered
+        self._tracker = onlookers or Onlookers(means.clock)
+        self._recorder = Writing(means.store, means.clock, means.agent_id, means.redact)
 
-    def forget(self, conversation: ConversationId) -> None:
+    def forget_view(self, conversation: ConversationId) -> None:
         """A turn of that place was written by somebody else."""
-        self._views.forget(conversation)
+        self._history.forget(conversation)
 
-    async def take(
+    async def run(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, lane: Lane
     ) -> Report:
         """Deal with all that is unread there now; `continuing`: go on, also if nothing is.
@@ -101,36 +101,36 @@ class Turns:
         has used tools is written down as if it had been interrupted, so that the next one knows what they did.
         Interrupted by its lane, it is written down as far as it came.
         """
-        begun = await self._begin(conversation, autonomous=autonomous, continuing=continuing)
+        begun = await self._start(conversation, autonomous=autonomous, continuing=continuing)
         with concerning(agent=self._agent_id, conversation=conversation, turn=begun.turn):
-            return await self._deal(begun, lane)
+            return await self._run(begun, lane)
 
-    async def _deal(self, begun: Begun, lane: Lane) -> Report:
-        asking, autonomous = Asking(self._means, begun, lane), begun.autonomous
-        if begun.inner and not (begun.digest or begun.continuing):
+    async def _run(self, begun: Begun, lane: Lane) -> Report:
+        asking, autonomous = Asking(self._context, begun, lane), begun.autonomous
+        if begun.is_inner and not (begun.digest or begun.continuing):
             return Report(autonomous=autonomous)
-        if not await self._owed(asking):
-            await lane.over()
-            deleted = begun.unread.messages and not lane.left_off
-            return await self._let_go(begun) if deleted else Report(autonomous=autonomous)
-        with self._onlookers.turn(begun, self._agent_id) as running:
-            outcome = await self._carry(asking, lane, running)
-            return _report(outcome, autonomous=asking.begun.autonomous)
+        if not await self._is_answer_owed(asking):
+            await lane.begin_ending()
+            deleted = begun.unread.messages and not lane.stop_reason
+            return await self._record_deleted(begun) if deleted else Report(autonomous=autonomous)
+        with self._tracker.track(begun, self._agent_id) as running:
+            outcome = await self._answer(asking, lane, running)
+            return _report(outcome, autonomous=asking.start.autonomous)
 
-    async def _carry(self, asking: Asking, lane: Lane, running: Running) -> Outcome:
-        sign = None if asking.begun.inner else self._signs.begin(asking.begun.place)
+    async def _answer(self, asking: Asking, lane: Lane, running: Running) -> Outcome:
+        sign = None if asking.start.is_inner else self._previews.start(asking.start.place)
         try:
-            asking.glimpse = self._onlookers.glimpse(running, sign.glimpse if sign is not None else None)
-            asking.thought = self._onlookers.thinks(running)
-            outcome = await self._ask(asking, lane)
-            await lane.over()
-            if asking.bite is not None and outcome.broke:
-                outcome = replace(outcome, broke=False, reason=asking.bite.rule)
-                await self._unpaid(asking, asking.bite)
-            if asking.blocked():
-                lane.dropped = lane.dropped or BLOCKED
-            outcome = lane.ended(asking.settled(outcome))
-            queued = await self._end(asking, outcome, lane)
+            asking.on_text = self._tracker.answer_callback(running, sign.update if sign is not None else None)
+            asking.on_thinking = self._tracker.thinking_callback(running)
+            outcome = await self._ask_model(asking, lane)
+            await lane.begin_ending()
+            if asking.limit_hit is not None and outcome.is_over_budget:
+                outcome = replace(outcome, is_over_budget=False, reason=asking.limit_hit.rule)
+                await self._post_over_budget(asking, asking.limit_hit)
+            if asking.is_blocked():
+                lane.drop_reason = lane.drop_reason or BLOCKED
+            outcome = lane.override_outcome(asking.with_preparation_cost(outcome))
+            queued = await self._record(asking, outcome, lane)
         except BaseException as error:
             if sign is not None:
                 await sign.end(parked=isinstance(error, asyncio.CancelledError))
@@ -141,7 +141,7 @@ class Turns:
             self._post(queued)
         return outcome
 
-    async def _begin(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> Begun:
+    async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> Begun:
         begun = Begun(
             turn=TurnId(new_id(self._clock.now())),
             place=Address.parse(conversation),
@@ -149,123 +149,142 @@ class Turns:
             continuing=continuing,
             unread=NOTHING,
         )
-        if begun.inner:
-            self._digest = await self._digests.gather()
+        if begun.is_inner:
+            self._digest = await self._digest_source.build()
             return replace(begun, digest=self._digest)
-        unread = await self._store.unread(conversation, most=MOST_LINES)
-        begun = replace(begun, unread=unread, standing=await self._hearing.standing(unread))
-        if autonomous and begun.spoken_to and await self.left(conversation) > AMBIENT:
+        unread = await self._store.unread_entries(conversation, most=MOST_LINES)
+        begun = replace(begun, unread=unread, messages=await self._reader.read_current(unread))
+        if autonomous and begun.is_addressed and await self.unread_urgency(conversation) > AMBIENT:
             return replace(begun, autonomous=False)  # whatever began it, somebody waits for an answer
         return begun
 
-    async def _owed(self, asking: Asking) -> bool:
+    async def _is_answer_owed(self, asking: Asking) -> bool:
         """Whether anybody still waits for an answer: also whoever was interrupted before it."""
-        begun = asking.begun
-        if begun.digest is not None or begun.continuing or await self._hearing.owed(begun.unread, begun.standing):
+        begun = asking.start
+        if (
+            begun.digest is not None
+            or begun.continuing
+            or await self._reader.is_answer_owed(begun.unread, begun.messages)
+        ):
             return True
-        asking.seen = await self._views.take(begun.place.conversation)
-        return asking.seen.interrupted
+        asking.view = await self._history.take(begun.place.conversation)
+        return asking.view.interrupted
 
-    async def _ask(self, asking: Asking, lane: Lane) -> Outcome:
+    async def _ask_model(self, asking: Asking, lane: Lane) -> Outcome:
         try:
             return await lane.run(asking.run())
         except Interrupted:
-            return asking.progress.done
+            return asking.progress.current
         except asyncio.CancelledError:
-            if asking.progress.done.steps:
+            if asking.progress.current.steps:
                 with contextlib.suppress(StoreError):  # it may be why everything ends
-                    await self._end(asking, lane.ended(asking.settled(asking.progress.done)), lane)
+                    await self._record(
+                        asking, lane.override_outcome(asking.with_preparation_cost(asking.progress.current)), lane
+                    )
             raise
 
-    async def _unpaid(self, asking: Asking, bite: Bite) -> None:
+    async def _post_over_budget(self, asking: Asking, bite: Bite) -> None:
         """Say that there is no money for an answer, where that was not said today."""
-        begun = asking.begun
-        said = [one.message for one in begun.standing if addressed(one.message)]
-        limits = self._means.limits
-        entries = limits.unpaid(begun.place, said[-1] if said else None, bite) if limits is not None else []
+        begun = asking.start
+        said = [one.message for one in begun.messages if addressed(one.message)]
+        limits = self._context.limits
+        entries = (
+            limits.build_unpaid_entries(begun.place, said[-1] if said else None, bite) if limits is not None else []
+        )
         written = await self._store.append(entries)
         for entry, one in zip(entries, written, strict=True):
-            if isinstance(entry.fact, Queued) and one.fresh:
+            if isinstance(entry.fact, Queued) and one.is_new:
                 self._post(OutboxPost(seq=one.seq, at=entry.at, post=entry.fact.post, parts=()))
 
-    async def _end(self, asking: Asking, outcome: Outcome, lane: Lane) -> OutboxPost | None:
+    async def _record(self, asking: Asking, outcome: Outcome, lane: Lane) -> OutboxPost | None:
         """Write down what came of it, if anything did."""
         for account in outcome.accounts:
-            self._answered(self._agent_id, account)
-        conversation, dealt = asking.begun.place.conversation, asking.dealt(outcome)
-        dealt = dealt.left_off if lane.left_off else dealt
-        interrupted = outcome.outcome == "interrupted" or bool(lane.left_off)
-        unasked = outcome.broke or (interrupted and dealt.told.heard in ("", NOTHING_NEW))
+            self._on_answered(self._agent_id, account)
+        conversation, dealt = asking.start.place.conversation, asking.consumed_input(outcome)
+        dealt = dealt.as_stopped if lane.stop_reason else dealt
+        interrupted = outcome.outcome == "interrupted" or bool(lane.stop_reason)
+        unasked = outcome.is_over_budget or (interrupted and dealt.rendered.text in ("", NOTHING_NEW))
         if unasked and not outcome.requests and not outcome.steps:
-            self._views.forget(conversation)
+            self._history.forget(conversation)
             return None
-        seq, ended, queued = await self._writing.write(asking.begun, outcome, dealt)
-        if interrupted or asking.seen is None:  # a fold may have been under way
-            self._views.forget(conversation)
+        seq, ended, queued = await self._recorder.write(asking.start, outcome, dealt)
+        if interrupted or asking.view is None:  # a fold may have been under way
+            self._history.forget(conversation)
         else:
-            self._views.keep(conversation, asking.seen, seq, ended)
+            self._history.add_turn(conversation, asking.view, seq, ended)
         return queued
 
-    async def _let_go(self, begun: Begun) -> Report:
+    async def _record_deleted(self, begun: Begun) -> Report:
         """Deal with what is left where all that wanted an answer was deleted: it is context, and costs nothing."""
-        self._views.forget(begun.place.conversation)
-        told = tell(await self._hearing.tell(begun.standing, sees=False), omitted=0, plain=self._means.plain)
-        dealt = Dealt(told=told, omitted=omitted(begun.unread, told), upto=begun.unread.upto, standing=begun.standing)
-        await self._writing.write(begun, Outcome(outcome="silent", reason=DELETED), dealt)
+        self._history.forget(begun.place.conversation)
+        told = tell(
+            await self._reader.render(begun.messages, sees=False), omitted=0, plain=self._context.is_small_model
+        )
+        dealt = Dealt(
+            rendered=told, omitted=omitted(begun.unread, told), upto=begun.unread.upto, messages=begun.messages
+        )
+        await self._recorder.write(begun, Outcome(outcome="silent", reason=DELETED), dealt)
         return Report(autonomous=begun.autonomous)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         """Deal with all that is unread there by saying once that there is no answer, to whoever waits for one."""
-        self._views.forget(conversation)
-        turn, unread = TurnId(new_id(self._clock.now())), await self._store.unread(conversation, most=MOST_LINES)
+        self._history.forget(conversation)
+        turn, unread = (
+            TurnId(new_id(self._clock.now())),
+            await self._store.unread_entries(conversation, most=MOST_LINES),
+        )
         begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
-        digest, self._digest = (self._digest, None) if begun.inner else (None, self._digest)
+        digest, self._digest = (self._digest, None) if begun.is_inner else (None, self._digest)
         if not unread.messages and digest is None:  # nobody waits for an answer, so nobody is told that there is none
             logger.error("%s: %s", conversation, reason)
-            return Report(failed=True, autonomous=autonomous)
+            return Report(has_failed=True, autonomous=autonomous)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
         untold = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
-        said = [Standing(one.seq, one.fact, edited=False) for one in unread.messages if isinstance(one.fact, Message)]
+        said = [
+            Standing(one.seq, one.fact, is_edited=False) for one in unread.messages if isinstance(one.fact, Message)
+        ]
         dealt = Dealt(
-            told=tell([], omitted=untold, plain=self._means.plain),
+            rendered=tell([], omitted=untold, plain=self._context.is_small_model),
             omitted=untold,
             upto=unread.upto,
-            standing=said,
+            messages=said,
             looked=digest.looked if digest is not None else (),
         )
-        _, _, queued = await self._writing.write(begun, Outcome(outcome="failed", reason=reason), dealt)
+        _, _, queued = await self._recorder.write(begun, Outcome(outcome="failed", reason=reason), dealt)
         if queued is not None:
             self._post(queued)
-        return Report(failed=True, autonomous=autonomous)
+        return Report(has_failed=True, autonomous=autonomous)
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view there now; in words, what came of it. What that cost is written down as a turn of its own."""
         turn = TurnId(new_id(self._clock.now()))
-        begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=False, tidies=True, unread=NOTHING)
-        asking = Asking(self._means, begun, Lane())
+        begun = Begun(
+            turn=turn, place=Address.parse(conversation), autonomous=False, is_compaction=True, unread=NOTHING
+        )
+        asking = Asking(self._context, begun, Lane())
         try:
-            return await asking.tidy()
+            return await asking.compact()
         finally:  # what was asked until then is paid for, also if it was cut off
-            self._views.forget(conversation)
-            outcome = asking.settled(Outcome(outcome="silent", reason="somebody wanted the view folded"))
+            self._history.forget(conversation)
+            outcome = asking.with_preparation_cost(Outcome(outcome="silent", reason="somebody wanted the view folded"))
             for account in outcome.accounts:
-                self._answered(self._agent_id, account)
+                self._on_answered(self._agent_id, account)
             if outcome.requests:
-                dealt = Dealt(told=Told(), omitted=0, upto=Seq(0))
-                await whole(self._writing.write(begun, outcome, dealt))
+                dealt = Dealt(rendered=Told(), omitted=0, upto=Seq(0))
+                await whole(self._recorder.write(begun, outcome, dealt))
 
-    async def left(self, conversation: ConversationId) -> int:
+    async def unread_urgency(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""
-        return dict(await self._store.due(AMBIENT + 1)).get(conversation, AMBIENT)
+        return dict(await self._store.due_conversations(AMBIENT + 1)).get(conversation, AMBIENT)
 
 
 def _report(outcome: Outcome, *, autonomous: bool) -> Report:
     return Report(
-        failed=outcome.outcome == "failed",
+        has_failed=outcome.outcome == "failed",
         used_tools=outcome.used_tools,
-        yielded=outcome.yielded,
-        interrupted=outcome.outcome == "interrupted",
+        has_yielded=outcome.yielded,
+        was_interrupted=outcome.outcome == "interrupted",
         autonomous=autonomous,
-        broke=outcome.broke,
+        is_over_budget=outcome.is_over_budget,
         cost_usd=sum(account.cost_usd or 0.0 for account in outcome.accounts),
     )

@@ -25,11 +25,11 @@ class Past:
     def __init__(self) -> None:
         self._views: dict[ConversationId, View] = {}
 
-    def take(self, conversation: ConversationId) -> View | None:
+    def pop(self, conversation: ConversationId) -> View | None:
         """Hand the view over. It is not here again before `keep`: a turn that is cut off leaves nothing stale."""
         return self._views.pop(conversation, None)
 
-    def keep(self, conversation: ConversationId, view: View) -> None:
+    def put(self, conversation: ConversationId, view: View) -> None:
         """The view as the log has it now: call once the newest turn's record is durable."""
         self._views.pop(conversation, None)
         self._views[conversation] = view
@@ -46,55 +46,55 @@ class Views:
         self._clock = clock
         self._media = media
         self._simple = simple
-        self._past = Past()
+        self._cache = Past()
 
     async def take(self, conversation: ConversationId) -> View:
         """What is in view. It is read from the log again unless `keep` is called before the next `take`."""
-        kept = self._past.take(conversation)
+        kept = self._cache.pop(conversation)
         return kept if kept is not None else await self.read(conversation)
 
     async def read(self, conversation: ConversationId) -> View:
         """The same, from the log. Reads what is in view, and nothing before that."""
-        turns = await self._store.turns(conversation)
-        found = await self._store.view(conversation)
+        turns = await self._store.turns_in_view(conversation)
+        found = await self._store.newest_fold(conversation)
         past = [
-            PastTurn.of(turn.seq, turn.fact, turn.at, simple=self._simple, label=await self._label(turn))
+            PastTurn.from_record(turn.seq, turn.fact, turn.at, simple=self._simple, label=await self._label_of(turn))
             for turn in turns
         ]
         if found is None or not isinstance(found.fact, Folded):
-            return View.of(past, None, Seq(0))
-        return View.of(past, found.fact, found.seq)
+            return View.build(past, None, Seq(0))
+        return View.build(past, found.fact, found.seq)
 
-    async def _label(self, turn: Stored) -> Label | None:
+    async def _label_of(self, turn: Stored) -> Label | None:
         return await label_of(self._store, turn.fact) if isinstance(turn.fact, TurnEnded) else None
 
-    def keep(self, conversation: ConversationId, view: View, seq: Seq, ended: TurnEnded) -> None:
+    def add_turn(self, conversation: ConversationId, view: View, seq: Seq, ended: TurnEnded) -> None:
         """One more turn is durable, at `seq`."""
-        newest = PastTurn.of(seq, ended, self._clock.now(), simple=self._simple)
-        self._past.keep(conversation, view.grown(newest))
+        newest = PastTurn.from_record(seq, ended, self._clock.now(), simple=self._simple)
+        self._cache.put(conversation, view.with_turn(newest))
 
     def forget(self, conversation: ConversationId) -> None:
         """What is kept is not what the log has."""
-        self._past.take(conversation)
+        self._cache.pop(conversation)
 
-    async def fold(self, conversation: ConversationId, view: View, folded: Folded) -> View:
+    async def apply_fold(self, conversation: ConversationId, view: View, folded: Folded) -> View:
         """Change the view, durably. Cut off, it is the old one or the new one."""
         entry = Entry(fact=folded, at=self._clock.now(), conversation=conversation)
         (stored,) = await self._store.append([entry])
-        return View.of([turn for turn in view.turns if turn.seq >= folded.start], folded, stored.seq)
+        return View.build([turn for turn in view.turns if turn.seq >= folded.start], folded, stored.seq)
 
-    async def history(self, view: View, *, seeing: bool) -> tuple[Exchange, ...]:
+    async def load_exchanges(self, view: View, *, seeing: bool) -> tuple[Exchange, ...]:
         """The view as a prompt repeats it, with its images if these can be seen and are still there."""
         exchanges = [turn.exchange for turn in view.turns]
         if seeing:
             for place, turn in enumerate(view.turns):
                 if turn.media:
-                    exchanges[place] = replace(turn.exchange, images=await self._media.load(turn.media))
-                if turn.shown:
-                    found = await self._media.pictures(turn.shown)
-                    exchanges[place] = replace(exchanges[place], pictures=tuple(found.items()))
+                    exchanges[place] = replace(turn.exchange, images=await self._media.load_images(turn.media))
+                if turn.tool_images:
+                    found = await self._media.load_images_by_hash(turn.tool_images)
+                    exchanges[place] = replace(exchanges[place], tool_images=tuple(found.items()))
         return (*_headed(view.head), *exchanges)
 
 
 def _headed(head: str) -> Sequence[Exchange]:
-    return (Exchange(heard=head, reply=""),) if head else ()
+    return (Exchange(input_text=head, reply=""),) if head else ()

@@ -23,9 +23,9 @@ class Watching:
     def __init__(self, live: Live, clock: Clock) -> None:
         self._live, self._clock = live, clock
         self._watchers: dict[Path, Watcher] = {}
-        self._left: list[Watcher] = []
+        self._stopped: list[Watcher] = []
         """Those that were told to stop."""
-        self.heard = False
+        self.has_reported = False
         """A watcher has said that it listens, or that it cannot."""
 
     async def run(self) -> None:
@@ -34,29 +34,29 @@ class Watching:
         if files is None:
             return
         try:
-            await asyncio.to_thread(files.begin)
+            await asyncio.to_thread(files.find_references)
             while True:
-                self._follow(files)
+                self._watch_directories(files)
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, LOOK_S, live.news.wait())
-                live.news.clear()
+                    await within(self._clock, LOOK_S, live.change_event.wait())
+                live.change_event.clear()
                 await live.refresh()
         finally:
-            self._leave(*self._watchers)
+            self._stop_watching(*self._watchers)
             await asyncio.to_thread(self._join)
 
-    def _follow(self, files: ConfigFiles) -> None:
+    def _watch_directories(self, files: ConfigFiles) -> None:
         """Watch where they lie now, and nowhere else."""
-        places = files.places
-        self._leave(*(place for place in self._watchers if place not in places))
+        places = files.directories
+        self._stop_watching(*(place for place in self._watchers if place not in places))
         for place in places - self._watchers.keys():
             self._watchers[place] = self._watcher(place, asyncio.get_running_loop())
 
     def _watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> Watcher:
         def report(_: Heard) -> bool:
-            self.heard = True
+            self.has_reported = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._live.news.set)
+                loop.call_soon_threadsafe(self._live.change_event.set)
                 return True
             return False
 
@@ -68,12 +68,12 @@ class Watching:
         meanwhile = "the configuration is looked at now and then"
         return Watcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
 
-    def _leave(self, *places: Path) -> None:
+    def _stop_watching(self, *places: Path) -> None:
         for place in places:
             watcher = self._watchers.pop(place)
             watcher.stop()
-            self._left.append(watcher)
+            self._stopped.append(watcher)
 
     def _join(self) -> None:
-        for watcher in self._left:
+        for watcher in self._stopped:
             watcher.join()

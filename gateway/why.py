@@ -42,13 +42,13 @@ class Trail:
     """The turn of an inner conversation that looked at it."""
     dealt_with: Stored | None = None
     """The turn or the decision that took it from the unread ones."""
-    went_on: Stored | None = None
+    next_turn: Stored | None = None
     """If that was interrupted: the next turn there."""
 
     @property
-    def fate(self) -> Fate:
+    def outcome(self) -> Fate:
         """By the rules that hold for the log as a whole."""
-        found = (self.event, self.judgement, self.looked_at, self.dealt_with, self.went_on)
+        found = (self.event, self.judgement, self.looked_at, self.dealt_with, self.next_turn)
         log = {entry.seq: entry for entry in found if entry is not None}
         return fates(log[seq] for seq in sorted(log))[self.event.seq]
 
@@ -60,14 +60,14 @@ async def trail(reader: Reader, event: Stored) -> Trail | None:
         return None
     if judgement.fact.fate in ("refused", "noted") or judgement.conversation is None:
         return Trail(event=event, judgement=judgement)
-    over = await reader.dealt_with(judgement)
+    over = await reader.handled_by(judgement)
     interrupted = over is not None and isinstance(over.fact, TurnEnded) and over.fact.outcome == "interrupted"
     return Trail(
         event=event,
         judgement=judgement,
-        looked_at=await reader.looked_at(judgement),
+        looked_at=await reader.first_looked_at_by(judgement),
         dealt_with=over,
-        went_on=await reader.went_on(over) if over is not None and interrupted else None,
+        next_turn=await reader.next_finished_turn(over) if over is not None and interrupted else None,
     )
 
 
@@ -86,16 +86,16 @@ async def why(reader: Reader, seq: int) -> list[str] | None:
         judged = found.judgement.fact
         article = "an" if judged.role[:1] in "aeiou" else "a"
         noticed = f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}"
-        story = [noticed, *await _alarm(reader, entry), *await _story(reader, found, judged), f"fate: {found.fate}"]
+        story = [noticed, *await _alarm(reader, entry), *await _story(reader, found, judged), f"fate: {found.outcome}"]
     return [line(entry), *(printable(told) for told in story)]
 
 
 async def _story(reader: Reader, found: Trail, judged: Judged) -> list[str]:
     if judged.fate == "refused":
         return [f"refused, and never shown to the model: {judged.rule}"]
-    if found.fate is Fate.COMMAND:
+    if found.outcome is Fate.COMMAND:
         return [f"a command, never shown to the model: {judged.rule}", *await _reply(reader, found.event, "answer")]
-    if found.fate is Fate.NOTED:
+    if found.outcome is Fate.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
     told = [f"{asked}: {judged.rule}", *_looked_at(found)]
@@ -107,7 +107,7 @@ async def _story(reader: Reader, found: Trail, judged: Judged) -> list[str]:
         return [*told, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
     assert isinstance(over.fact, TurnEnded)
     told.append(await _turn(reader, found, over, over.fact))
-    return [*told, *await _reply(reader, found.went_on or over), *await _taken_back(reader, found.event, over)]
+    return [*told, *await _reply(reader, found.next_turn or over), *await _taken_back(reader, found.event, over)]
 
 
 async def _taken_back(reader: Reader, event: Stored, over: Stored) -> list[str]:
@@ -142,9 +142,9 @@ async def _turn(reader: Reader, found: Trail, over: Stored, turn: TurnEnded) -> 
     if turn.within is not None:
         return f"in {await _other(reader, turn.within)} the agent spoke here (entry {over.seq}), and {ended}"
     if turn.outcome != "interrupted":
-        told = "told as context" if found.fate is Fate.CONTEXT and found.looked_at else "shown to the model"
+        told = "told as context" if found.outcome is Fate.CONTEXT and found.looked_at else "shown to the model"
         return f"{told} in {_name(over)}, which {ended}"
-    later = found.went_on
+    later = found.next_turn
     if later is None or not isinstance(later.fact, TurnEnded):
         return f"heard in {_name(over)}, which {ended}; no turn has ended there since"
     then = ENDED[later.fact.outcome] + (f": {later.fact.reason}" if later.fact.reason else "")
@@ -158,7 +158,7 @@ def _name(entry: Stored) -> str:
 
 
 async def _other(reader: Reader, turn: str) -> str:
-    found = await reader.by_key(f"turn:{turn}")
+    found = await reader.entry_by_key(f"turn:{turn}")
     return _name(found) if found is not None and isinstance(found.fact, TurnEnded) else f"turn {turn}"
 
 
@@ -166,7 +166,7 @@ async def _alarm(reader: Reader, entry: Stored) -> list[str]:
     alarm = entry.fact
     if not isinstance(alarm, Alarm) or not alarm.reminder:
         return []
-    reminded = await reader.by_key(f"reminded:{alarm.reminder}")
+    reminded = await reader.entry_by_key(f"reminded:{alarm.reminder}")
     since = f" (set in entry {reminded.seq})" if reminded is not None else ""
     times = f"; {alarm.missed} before it passed while nobody could tell" if alarm.missed else ""
     again = f"; it comes again at {alarm.next:%Y-%m-%d %H:%M:%S} UTC" if alarm.next else ""
@@ -179,7 +179,7 @@ async def _inside(reader: Reader, entry: Stored) -> list[str]:
     if entry.cause is not None:
         told.append(f"it follows from entry {entry.cause}")
     if isinstance(fact, Delivery):
-        post = await reader.by_key(f"post:{fact.post}")
+        post = await reader.entry_by_key(f"post:{fact.post}")
         told += [f"how the post of entry {post.seq} ended"] if post is not None else []
     elif isinstance(fact, Queued):
         told += await _delivered(reader, entry, fact, "post")
@@ -199,7 +199,7 @@ async def _reply(reader: Reader, cause: Stored, word: str = "reply") -> list[str
 
 
 async def _delivered(reader: Reader, queued: Stored, fact: Queued, word: str) -> list[str]:
-    ended = await reader.by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
+    ended = await reader.entry_by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
     if ended is None or not isinstance(ended.fact, Delivery):
         return [f"the {word} (entry {queued.seq}) is still to be delivered{await _waits(reader, queued, fact)}"]
     reason = f": {ended.fact.reason}" if ended.fact.reason else ""
@@ -208,6 +208,6 @@ async def _delivered(reader: Reader, queued: Stored, fact: Queued, word: str) ->
 
 async def _waits(reader: Reader, queued: Stored, fact: Queued) -> str:
     """What a post waits for, as its newest attempt has it."""
-    parts = await reader.newest(_MOST, after=queued.seq, kinds=["part"], conversation=queued.conversation)
+    parts = await reader.newest_entries(_MOST, after=queued.seq, kinds=["part"], conversation=queued.conversation)
     ended = [one.fact for one in parts if isinstance(one.fact, PartEnded) and one.fact.post == fact.post.key]
     return f": {ended[-1].reason}" if ended and ended[-1].state == "waiting" else ""

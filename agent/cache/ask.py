@@ -21,15 +21,15 @@ class Ask:
     """One request, planned."""
 
     request: Request
-    laid: tuple[Unit, ...]
-    path: tuple[Digest, ...]
+    segments: tuple[Unit, ...]
+    digests: tuple[Digest, ...]
     plan: Plan
     meter: Meter
     estimate: Estimate
-    at_s: float
-    billed: int = 0
+    sent_at_s: float
+    billed_tokens: int = 0
     """Tokens that the whole prompt turned out to have; 0: not known yet."""
-    cleared: int = 0
+    cleared_tokens: int = 0
     """Of these, what the provider left out by itself."""
     account: Account | None = None
     """What became of it. None: it has not been answered."""
@@ -37,39 +37,39 @@ class Ask:
     @property
     def scale(self) -> float:
         """What the bill was, as a share of what was estimated: the estimate may be off as a whole."""
-        return self.billed / max(1, self.estimate.tokens) if self.billed else 1.0
+        return self.billed_tokens / max(1, self.estimate.tokens) if self.billed_tokens else 1.0
 
     @property
-    def expected(self) -> int:
+    def expected_read_tokens(self) -> int:
         """Tokens that should be read from the cache, as estimated."""
         return sum(block.read for block in self.plan.blocks)
 
-    def path_from(self, said: int | None) -> tuple[Digest, ...]:
+    def digests_from(self, said: int | None) -> tuple[Digest, ...]:
         """The places from this `Said` on; None: none."""
         if said is None:
             return ()
-        units = zip(self.path, self.laid, strict=True)
+        units = zip(self.digests, self.segments, strict=True)
         return tuple([place for place, unit in units if unit.behind == "said" and unit.number >= said])
 
-    def units_read(self, billed: int) -> int:
+    def count_segments_read(self, billed: int) -> int:
         """How many of the units that should have been read were, if so many tokens are billed as read."""
         read, tokens = 0, 0
-        for place, unit in enumerate(self.laid[: self.plan.read], start=1):
-            tokens += self.estimate.corrected(unit.tokens)
+        for place, unit in enumerate(self.segments[: self.plan.read_segments], start=1):
+            tokens += self.estimate.correct(unit.tokens)
             if enough(billed, tokens * self.scale):
                 read = place if billed else 0
         return read
 
     @property
-    def writing(self) -> Digest | None:
+    def written_prefix(self) -> Digest | None:
         """The shared prefix that it is going to write; None: it writes none."""
-        written = [unit for unit, _ in self.plan.writes if self.laid[unit].shared]
-        return self.path[written[-1]] if written else None
+        written = [unit for unit, _ in self.plan.writes if self.segments[unit].is_shared]
+        return self.digests[written[-1]] if written else None
 
     @property
-    def blocks(self) -> tuple[BlockAccount, ...]:
+    def block_accounts(self) -> tuple[BlockAccount, ...]:
         """What is expected of each block, and of what holds for this request only."""
-        tokens = self.estimate.corrected(self.estimate.size.now)
+        tokens = self.estimate.correct(self.estimate.size.now)
         if not tokens:
             return self.plan.blocks
         return (*self.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))
@@ -83,7 +83,7 @@ def enough(read: int, expected: float) -> bool:
 def short_of(ask: Ask, usage: Usage) -> int | None:
     """Return how many tokens should have been read, if fewer were; None: enough were."""
     # The estimate may be off as a whole, so what counts is the share that was read.
-    expected = max(0.0, ask.expected * ask.scale - ask.cleared)
+    expected = max(0.0, ask.expected_read_tokens * ask.scale - ask.cleared_tokens)
     return None if not prompt_tokens(usage) or enough(usage.cache_read_tokens, expected) else round(expected)
 
 
@@ -91,9 +91,9 @@ def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
     """In tokens as they will be billed, as far as that is known."""
     return replace(
         block,
-        tokens=estimate.corrected(block.tokens),
-        read=estimate.corrected(block.read),
-        written=estimate.corrected(block.written),
+        tokens=estimate.correct(block.tokens),
+        read=estimate.correct(block.read),
+        written=estimate.correct(block.written),
     )
 
 
@@ -104,12 +104,14 @@ def why(ask: Ask, before: Ask | None, expected: int | None, usage: Usage) -> str
     of them were.
     """
     changed = ""
-    if before is not None and ask.path[: len(before.path)] != before.path:
+    if before is not None and ask.digests[: len(before.digests)] != before.digests:
         changed = difference(before.request, ask.request)
-    if expected is None or ask.cleared != (before.cleared if before is not None else 0):  # the provider's own doing
+    if expected is None or ask.cleared_tokens != (
+        before.cleared_tokens if before is not None else 0
+    ):  # the provider's own doing
         return changed
     told = f"{usage.cache_read_tokens} of about {expected} tokens were read"
     if changed:
         return f"{told}: {changed}"
-    since = f", last sent {ask.at_s - before.at_s:.0f} s before" if before is not None else ""
+    since = f", last sent {ask.sent_at_s - before.sent_at_s:.0f} s before" if before is not None else ""
     return f"{told}: no byte differs{since}; the provider had it no more, or not yet"

@@ -65,15 +65,15 @@ TALK: Share = (0.65, 0.20, 0.15)
 class Odds(NamedTuple):
     """What is expected of a prefix that is being asked for now."""
 
-    next: Share
+    next_gap: Share
     """Of the gap that begins now."""
     rows: tuple[Share, Share, Share]
     """Of the gap that follows each kind of gap."""
-    remaining: float
+    remaining_requests: float
     """How many more requests will repeat it."""
-    known: bool = True
+    is_known: bool = True
     """False: no gap was ever seen, and all this is a guess."""
-    gaps: Share = (0.0, 0.0, 0.0)
+    gap_counts: Share = (0.0, 0.0, 0.0)
     """Gaps of each kind that were seen, newer ones weighing more: for a prefix that keeps its size."""
     kept: float = 0.0
     """What an hour would have kept that 5 minutes would not, for a prefix that grows with each request: in units of
@@ -180,11 +180,11 @@ def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: f
         rows.append(_mix((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW))
     remaining = min(_AT_MOST, _AT_LEAST + habit.asked)
     return Odds(
-        next=rows[habit.last],
+        next_gap=rows[habit.last],
         rows=(rows[0], rows[1], rows[2]),
-        remaining=remaining,
-        known=any(overall),
-        gaps=overall,
+        remaining_requests=remaining,
+        is_known=any(overall),
+        gap_counts=overall,
         kept=habit.kept,
         written=habit.written,
     )
@@ -209,12 +209,12 @@ class Cadence:
     shared: Habit | None = None
     pool: Habit = _NEW
     """All conversations' gaps together."""
-    _each: OrderedDict[str, Habit] = field(default_factory=OrderedDict)
+    _by_conversation: OrderedDict[str, Habit] = field(default_factory=OrderedDict)
 
-    def asked(self, conversation: str, at_s: float) -> None:
+    def observe_request(self, conversation: str, at_s: float) -> None:
         """Take in a request of this conversation."""
         self.shared = asked(self.shared, at_s)
-        before, pool = self._each.pop(conversation, None), self.pool
+        before, pool = self._by_conversation.pop(conversation, None), self.pool
         if before is None:
             kept, written = grown(0, None)
         else:
@@ -223,9 +223,9 @@ class Cadence:
             pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
             kept, written = grown(before.asked, kind(gap_s))
         self.pool = pool._replace(kept=pool.kept * _POOL_AGED + kept, written=pool.written * _POOL_AGED + written)
-        self._each[conversation] = asked(before, at_s)
-        if len(self._each) > _KEPT:
-            self._each.popitem(last=False)
+        self._by_conversation[conversation] = asked(before, at_s)
+        if len(self._by_conversation) > _KEPT:
+            self._by_conversation.popitem(last=False)
 
     def shared_odds(self) -> Odds:
         """Of what all conversations share."""
@@ -235,26 +235,26 @@ class Cadence:
         """Of this conversation."""
         pooled = odds(self.pool, (TALK, TALK, TALK, TALK), _WEAK)
         weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
-        habit = self._each.get(conversation, _NEW)
+        habit = self._by_conversation.get(conversation, _NEW)
         usual = self.pool.kept > _USUAL * self.pool.written + _PROOF
         shown = sum(habit.weights[1::3]) >= (_ONCE if usual else _OFTEN)
-        found = odds(habit, (*pooled.rows, pooled.next), weight)
+        found = odds(habit, (*pooled.rows, pooled.next_gap), weight)
         return found if shown else found._replace(kept=0.0)
 
-    def returns(self, conversation: str, idle_s: float, within_s: float) -> float:
+    def return_probability(self, conversation: str, idle_s: float, within_s: float) -> float:
         """Return how likely it is that this conversation, idle for so long, asks again within so long."""
-        own, pool = self._each.get(conversation, _NEW).lengths, self.pool.lengths
+        own, pool = self._by_conversation.get(conversation, _NEW).lengths, self.pool.lengths
         share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
         return returns([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
 
-    def state(self) -> tuple[tuple[str, Habit], ...]:
+    def dump(self) -> tuple[tuple[str, Habit], ...]:
         """All of it, for `restore`."""
         shared = ((_SHARED, self.shared), (_POOL, self.pool)) if self.shared is not None else ()
-        return (*shared, *self._each.items())
+        return (*shared, *self._by_conversation.items())
 
     @classmethod
     def restore(cls, state: Iterable[tuple[str, Habit]]) -> "Cadence":
         """Reverse `state`."""
         each = OrderedDict(state)
         shared, pool = each.pop(_SHARED, None), each.pop(_POOL, _NEW)
-        return cls(shared=shared, pool=pool, _each=each)
+        return cls(shared=shared, pool=pool, _by_conversation=each)

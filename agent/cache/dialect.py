@@ -24,13 +24,13 @@ class Dialect:
     caching: Literal["marks", "automatic", "none"]
     """It is told what to cache; or it caches every prefix by itself; or nothing."""
 
-    def priced(self, estimate: Estimate) -> Price:
+    def calibrated_price(self, estimate: Estimate) -> Price:
         """The price, its smallest prefix in tokens as they are estimated: what counts is how they are billed."""
-        billed = max(1, estimate.corrected(10_000))
+        billed = max(1, estimate.correct(10_000))
         minimum = -(-self.price.minimum_tokens * 10_000 // billed)
         return self.price.model_copy(update={"minimum_tokens": minimum})
 
-    def ceiling_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
+    def max_cost_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
         """What a request may cost at most; where the price is not known, by one that is assumed.
 
         Nothing is read from the cache, all is written for as long as it can be (`long`: an hour), and the answer is
@@ -44,5 +44,5 @@ class Dialect:
             cache_write_1h_tokens=written if long else 0,
             output_tokens=output_tokens,
         )
-        price = self.price if self.price.priced else ASSUMED
+        price = self.price if self.price.is_priced else ASSUMED
         return price.cost_usd(usage) or 0.0

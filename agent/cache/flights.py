@@ -11,15 +11,15 @@ class Flights:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._begun: dict[Digest, asyncio.Event] = {}
+        self._writers: dict[Digest, asyncio.Event] = {}
 
-    async def ahead(self, prefix: Digest | None, until_s: float) -> bool:
+    async def wait_for_writer(self, prefix: Digest | None, until_s: float) -> bool:
         """Wait for whoever writes this prefix, until `until_s` by the clock's `monotonic` at the longest.
 
         True: it can be read, or its writer has failed. False: nobody writes it, or it took too long; what is done
         about it before the next suspension is done before anybody else's turn.
         """
-        begun = self._begun.get(prefix) if prefix is not None else None
+        begun = self._writers.get(prefix) if prefix is not None else None
         left_s = until_s - self._clock.monotonic()
         if begun is None or left_s <= 0:
             return False
@@ -35,11 +35,11 @@ class Flights:
         """Begin to write: set what this returns once it can be read, and `end` it in any case. None: it writes none."""
         begun = asyncio.Event()
         if prefix is not None:
-            self._begun[prefix] = begun
+            self._writers[prefix] = begun
         return begun
 
-    def end(self, prefix: Digest | None, begun: asyncio.Event) -> None:
+    def finish(self, prefix: Digest | None, begun: asyncio.Event) -> None:
         """Nobody has to wait any more."""
         begun.set()
-        if prefix is not None and self._begun.get(prefix) is begun:
-            del self._begun[prefix]
+        if prefix is not None and self._writers.get(prefix) is begun:
+            del self._writers[prefix]

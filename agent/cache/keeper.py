@@ -57,14 +57,14 @@ class Keeper:
         self._clock = clock
         self._gauge = gauge
         self._policy = policy
-        self._rests = rests
-        self.asking = 0
+        self._on_idle = rests
+        self.pending_requests = 0
         """Requests under way that somebody waits for."""
-        self._warmth = Warmth()
+        self._cache_state = Warmth()
         self._cadence: dict[str, Cadence] = {}
-        self.newest = Newest()
+        self.last_requests = Newest()
         """The last request of each conversation that was answered."""
-        self._flights = Flights(clock)
+        self._single_flight = Flights(clock)
         self._failed_s: dict[tuple[str, str], float] = {}
         """When the last request of a conversation failed, if it did."""
         self.name = model.name
@@ -73,7 +73,7 @@ class Keeper:
         self.max_output_tokens = model.max_output_tokens
         self.family = model.family
         self.takes_tools = model.takes_tools
-        self.sees = model.sees
+        self.takes_images = model.takes_images
 
     async def start(self) -> None:
         await self._model.start()
@@ -81,66 +81,66 @@ class Keeper:
     async def aclose(self) -> None:
         await self._model.aclose()
 
-    def restore(self, agent: str, cadence: Cadence) -> None:
+    def restore_cadence(self, agent: str, cadence: Cadence) -> None:
         """Know the habits of an agent's conversations from before. Too late once it was asked: that counts."""
         self._cadence.setdefault(agent, cadence)
 
-    def ceiling_usd(self, request: Request) -> float:
+    def max_cost_usd(self, request: Request) -> float:
         """What it may cost at most, as far as its length can be told. 0: nothing."""
-        before = self.newest.get(request.shared_key, request.place)
+        before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         _, estimate = self._gauge.estimate(self.dialect.model, request, measured)
-        long = self._policy(request.shared_key).long
-        return self.dialect.ceiling_usd(estimate.tokens, request.max_output_tokens, long=long)
+        long = self._policy(request.shared_key).allows_hour
+        return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.
-        answer = self._answer if request.max_output_tokens else self._model.stream
-        self.asking += 1
+        answer = self._stream_planned if request.max_output_tokens else self._model.stream
+        self.pending_requests += 1
         try:
             async with aclosing(answer(request)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
-            self.asking -= 1
-            if self._rests is not None:
-                self._rests(self, request.shared_key, request.place)
+            self.pending_requests -= 1
+            if self._on_idle is not None:
+                self._on_idle(self, request.shared_key, request.conversation_id)
 
-    async def _answer(self, request: Request) -> AsyncGenerator[Chunk]:
-        key, at_s = (request.shared_key, request.place), self._now_s()
+    async def _stream_planned(self, request: Request) -> AsyncGenerator[Chunk]:
+        key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
-            self._cadence_of(request).asked(request.place, at_s)
-        ask, until_s = self._prepare(request), self._clock.monotonic() + _PATIENCE_S[self.dialect.caching]
-        while await self._flights.ahead(ask.writing, until_s):
-            ask = self._prepare(request)
-        begun, billed = self._flights.start(ask.writing), None
+            self._cadence_of(request).observe_request(request.conversation_id, at_s)
+        ask, until_s = self._plan_request(request), self._clock.monotonic() + _PATIENCE_S[self.dialect.caching]
+        while await self._single_flight.wait_for_writer(ask.written_prefix, until_s):
+            ask = self._plan_request(request)
+        begun, billed = self._single_flight.start(ask.written_prefix), None
         try:
             async with aclosing(self._model.stream(ask.request)) as chunks:
                 async for chunk in chunks:
                     if not begun.is_set():
-                        self._began(ask)
-                        self._flights.end(ask.writing, begun)
+                        self._record_sent(ask)
+                        self._single_flight.finish(ask.written_prefix, begun)
                     if isinstance(chunk, Began):
                         billed = chunk.usage
-                        yield replace(chunk, billed=partial(self._broken, ask, billed))
+                        yield replace(chunk, billed_accounts=partial(self._account_partial, ask, billed))
                     else:
-                        yield self._closed(ask, chunk) if isinstance(chunk, End) else chunk
+                        yield self._finish(ask, chunk) if isinstance(chunk, End) else chunk
         except ModelError as error:
             self._failed_s[key] = self._now_s()
-            error.accounts = self._broken(ask, billed)
+            error.accounts = self._account_partial(ask, billed)
             raise
         finally:
-            self._flights.end(ask.writing, begun)
+            self._single_flight.finish(ask.written_prefix, begun)
 
-    def _prepare(self, request: Request) -> Ask:
+    def _plan_request(self, request: Request) -> Ask:
         at_s, cadence = self._now_s(), self._cadence_of(request)
-        before = self.newest.get(request.shared_key, request.place)
+        before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
-        laid = units(request, estimate.size, (before.request, before.laid) if before is not None else None)
+        laid = units(request, estimate.size, (before.request, before.segments) if before is not None else None)
         path = tuple([unit.digest for unit in laid])
         policy = self._policy(request.shared_key)
-        cached = self._warmth.find(path, at_s)
+        cached = self._cache_state.find(path, at_s)
         if self.dialect.caching == "automatic":
             planned = by_itself(laid, cached)
         else:
@@ -149,84 +149,100 @@ class Keeper:
                 usable, cached = in_front(laid, cached)
             planned = plan(
                 usable,
-                price=self.dialect.priced(estimate),
+                price=self.dialect.calibrated_price(estimate),
                 policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
                 shared=cadence.shared_odds(),
-                own=cadence.odds(request.place),
+                own=cadence.odds(request.conversation_id),
                 cached=cached,
             )
         planned = replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks]))
-        marked = replace(request, marks=planned.marks)
-        return Ask(request=marked, laid=laid, path=path, plan=planned, meter=meter, estimate=estimate, at_s=at_s)
+        marked = replace(request, breakpoints=planned.breakpoints)
+        return Ask(
+            request=marked, segments=laid, digests=path, plan=planned, meter=meter, estimate=estimate, sent_at_s=at_s
+        )
 
-    def _began(self, ask: Ask) -> None:
-        self._warmth.sent(ask.path, read=ask.plan.read, writes=ask.plan.writes, at_s=ask.at_s)
+    def _record_sent(self, ask: Ask) -> None:
+        self._cache_state.record_request(
+            ask.digests, read=ask.plan.read_segments, writes=ask.plan.writes, at_s=ask.sent_at_s
+        )
 
-    def _closed(self, ask: Ask, end: End) -> End:
+    def _finish(self, ask: Ask, end: End) -> End:
         """The answer is whole: compare what was billed with what was expected."""
-        whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared)
-        ask = replace(ask, billed=prompt_tokens(whole), cleared=end.cleared)
-        ask.meter.billed(ask.estimate, whole)
-        account = self._account(ask, self.newest.get(ask.request.shared_key, ask.request.place), end)
-        self.newest.keep(replace(ask, account=account))
-        if end.stop != "tools":  # the loop is over: what only it would have sent again is cached for nobody
-            self._warmth.forget(ask.path_from(end.fleeting))
+        whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
+        ask = replace(ask, billed_tokens=prompt_tokens(whole), cleared_tokens=end.cleared_tokens)
+        ask.meter.record_bill(ask.estimate, whole)
+        account = self._build_account(
+            ask, self.last_requests.get(ask.request.shared_key, ask.request.conversation_id), end
+        )
+        self.last_requests.put(replace(ask, account=account))
+        if end.stop_reason != "tools":  # the loop is over: what only it would have sent again is cached for nobody
+            self._cache_state.forget(ask.digests_from(end.ephemeral_from))
         return replace(end, account=account)
 
-    def _broken(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
+    def _account_partial(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
         """What an answer cost that did not come to its end."""
-        end = End(stop="end", usage=usage or Usage(), model=self.dialect.model)
-        return (self._account(replace(ask, billed=prompt_tokens(end.usage)), None, end),) if usage is not None else ()
+        end = End(stop_reason="end", usage=usage or Usage(), model=self.dialect.model)
+        return (
+            (self._build_account(replace(ask, billed_tokens=prompt_tokens(end.usage)), None, end),)
+            if usage is not None
+            else ()
+        )
 
-    def _account(self, ask: Ask, before: Ask | None, end: End) -> Account:
+    def _build_account(self, ask: Ask, before: Ask | None, end: End) -> Account:
         usage, expected = end.usage, short_of(ask, end.usage)
         if expected is not None:
-            self._unread(ask, usage)
+            self._record_miss(ask, usage)
         account = Account(
             provider=self.dialect.provider,
             model=end.model or self.dialect.model,
-            blocks=ask.blocks,
+            blocks=ask.block_accounts,
             usage=usage,
             cost_usd=self.dialect.price.cost_usd(usage),
-            exact=self._gauge.exact(ask.request),
+            exact=self._gauge.is_exact(ask.request),
             missed=why(ask, before, expected, usage),
-            cleared=ask.cleared,
+            cleared=ask.cleared_tokens,
         )
         if account.missed:
-            _LOG.info("%s: %s", ask.request.place, account.missed)
+            _LOG.info("%s: %s", ask.request.conversation_id, account.missed)
         return account
 
-    def _unread(self, ask: Ask, usage: Usage) -> None:
+    def _record_miss(self, ask: Ask, usage: Usage) -> None:
         """Believe what was billed: less was cached than was thought."""
-        read = ask.units_read(usage.cache_read_tokens)
-        self._warmth.forget(ask.path[read : ask.plan.read])
+        read = ask.count_segments_read(usage.cache_read_tokens)
+        self._cache_state.forget(ask.digests[read : ask.plan.read_segments])
         if self.dialect.caching == "marks":
-            marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.marks}
+            marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.breakpoints}
             writes = [
                 (place, marks[unit.behind, unit.number])
-                for place, unit in enumerate(ask.laid)
-                if place >= read and unit.markable and (unit.behind, unit.number) in marks
+                for place, unit in enumerate(ask.segments)
+                if place >= read and unit.takes_breakpoint and (unit.behind, unit.number) in marks
             ]
-            self._warmth.sent(ask.path, read=read, writes=writes, at_s=ask.at_s)
+            self._cache_state.record_request(ask.digests, read=read, writes=writes, at_s=ask.sent_at_s)
 
-    def refresh_at(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
+    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
         """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.keepwarm`)."""
-        ask, policy = self.newest.get(agent, place), self._policy(agent)
-        found = resting(ask, self._warmth.lasting(ask.path, self._now_s())) if ask is not None else None
+        ask, policy = self.last_requests.get(agent, place), self._policy(agent)
+        found = (
+            resting(ask, self._cache_state.find_with_expiry(ask.digests, self._now_s())) if ask is not None else None
+        )
         if ask is None or found is None or policy.kind == "off":
             return None
-        lengthens = policy.kind == "auto" and policy.long
+        lengthens = policy.kind == "auto" and policy.allows_hour
         cadence, price = self._cadence_of(ask.request), self.dialect.price
         return refresh_at(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
 
-    def outlook(self, agent: str, place: str) -> Outlook:
+    def forecast(self, agent: str, place: str) -> Outlook:
         """What the cache of a conversation's history is like now, and how long that is expected to matter."""
-        ask, price, caching = self.newest.get(agent, place), self.dialect.price, self.dialect.caching
+        ask, price, caching = self.last_requests.get(agent, place), self.dialect.price, self.dialect.caching
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
             return UNKNOWN  # `off` is about marks: who caches by itself cannot be told not to
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
         return outlook(
-            ask, lambda: self._warmth.lasting(ask.path, self._now_s()) if ask else (), odds, price, self._now_s()
+            ask,
+            lambda: self._cache_state.find_with_expiry(ask.digests, self._now_s()) if ask else (),
+            odds,
+            price,
+            self._now_s(),
         )
 
     async def refresh(self, agent: str, place: str) -> Account | None:
@@ -234,16 +250,20 @@ class Keeper:
 
         Raises a ModelError; it may be billed all the same.
         """
-        at_s, newest, end = self._now_s(), self.newest.get(agent, place), None
-        ask = rereading(newest, self._warmth.lasting(newest.path, at_s), at_s) if newest is not None else None
+        at_s, newest, end = self._now_s(), self.last_requests.get(agent, place), None
+        ask = (
+            rereading(newest, self._cache_state.find_with_expiry(newest.digests, at_s), at_s)
+            if newest is not None
+            else None
+        )
         if ask is None:
             return None
         async with aclosing(self._model.stream(ask.request)) as chunks:
             async for chunk in chunks:
                 end = chunk if isinstance(chunk, End) else end
         assert end is not None
-        self._began(ask)
-        return self._account(ask, None, end)
+        self._record_sent(ask)
+        return self._build_account(ask, None, end)
 
     def _cadence_of(self, request: Request) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())

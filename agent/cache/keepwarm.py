@@ -35,17 +35,17 @@ class Resting:
     """What of a conversation is cached while nobody asks."""
 
     conversation: str
-    tokens: int
+    refresh_tokens: int
     """That a refresh would read."""
-    mortal: int
+    expiring_tokens: int
     """Of these, what is gone at `until_s`; what is in front of it lives longer."""
-    most: int
+    max_billed_tokens: int
     """Tokens that a refresh could be billed for."""
     lifetime: Lifetime
     """Of what is mortal."""
-    asked_s: float
+    last_request_s: float
     """When it was last really asked for."""
-    until_s: float
+    expires_s: float
     """When the first of it will be gone (`Warmth.lasting`)."""
 
 
@@ -53,7 +53,7 @@ class Due(NamedTuple):
     """A refresh that is worth its money."""
 
     at_s: float
-    most_usd: float
+    max_cost_usd: float
     """What it costs if the provider has lost everything, and writes it for an hour."""
 
 
@@ -66,41 +66,46 @@ def refresh_at(
     the longer nobody came, the less likely it pays.
     """
     lasts_s = LIFETIME_S[resting.lifetime]
-    most_usd = price.input_cost_usd(Usage(cache_write_tokens=resting.most, cache_write_1h_tokens=resting.most))
-    if most_usd is None or not 0.0 < most_usd <= budget_usd or resting.tokens < price.minimum_tokens:
+    most_usd = price.input_cost_usd(
+        Usage(cache_write_tokens=resting.max_billed_tokens, cache_write_1h_tokens=resting.max_billed_tokens)
+    )
+    if most_usd is None or not 0.0 < most_usd <= budget_usd or resting.refresh_tokens < price.minimum_tokens:
         return None
     costs = Multipliers(price.read, price.write_5m, price.write_1h)
     odds = cadence.odds(resting.conversation)
     if lengthens and resting.lifetime == "5m" and hour_pays(odds.kept, odds.written, costs):
         return None  # once it is gone it will be written for an hour, which it could not be as long as it lives
-    idle_s = max(0.0, resting.until_s - resting.asked_s)
-    saved, costs_now = resting.mortal * (price.write(resting.lifetime) - price.read), resting.tokens * price.read
+    idle_s = max(0.0, resting.expires_s - resting.last_request_s)
+    saved, costs_now = (
+        resting.expiring_tokens * (price.write_multiplier(resting.lifetime) - price.read),
+        resting.refresh_tokens * price.read,
+    )
     most = int(saved / costs_now - idle_s / lasts_s) if costs_now else 0
     chance = refreshes = 0.0
     for number in range(1, most + 1):
         refreshes += 1.0 - chance  # this one is sent only if nobody has come until then
-        chance = cadence.returns(resting.conversation, idle_s, number * (lasts_s - MARGIN_S))
+        chance = cadence.return_probability(resting.conversation, idle_s, number * (lasts_s - MARGIN_S))
         if chance * saved > _WORTH * refreshes * costs_now:
-            return Due(resting.until_s - MARGIN_S, most_usd)
+            return Due(resting.expires_s - MARGIN_S, most_usd)
     return None
 
 
 def resting(ask: Ask, lasting: Sequence[Lasting]) -> Resting | None:
     """Say what is cached of the last request of a conversation. None: nothing that could be read by itself."""
     place = _last(ask, lasting)
-    if place is None or ask.cleared:  # of a shorter request the provider would leave out something else
+    if place is None or ask.cleared_tokens:  # of a shorter request the provider would leave out something else
         return None
-    unit, until_s = lasting[place].place.unit, lasting[place].until_s
-    longer = [one.place.unit for one in lasting[:place] if one.until_s > until_s]
+    unit, until_s = lasting[place].prefix.segment, lasting[place].expires_s
+    longer = [one.prefix.segment for one in lasting[:place] if one.expires_s > until_s]
     tokens, kept = _tokens(ask, unit + 1), _tokens(ask, longer[-1] + 1 if longer else 0)
     return Resting(
-        conversation=ask.request.place,
-        tokens=tokens,
-        mortal=tokens - kept,
-        most=max(tokens, ask.billed),
-        lifetime=lasting[place].place.lifetime,
-        asked_s=ask.at_s,
-        until_s=until_s,
+        conversation=ask.request.conversation_id,
+        refresh_tokens=tokens,
+        expiring_tokens=tokens - kept,
+        max_billed_tokens=max(tokens, ask.billed_tokens),
+        lifetime=lasting[place].prefix.lifetime,
+        last_request_s=ask.sent_at_s,
+        expires_s=until_s,
     )
 
 
@@ -112,10 +117,10 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
     place = _last(ask, lasting)
     if place is None:
         return None
-    cached, request = lasting[place].place, ask.request
-    laid = ask.laid[: cached.unit + 1]
+    cached, request = lasting[place].prefix, ask.request
+    laid = ask.segments[: cached.segment + 1]
     last, places = laid[-1], {(unit.behind, unit.number) for unit in laid}
-    marks = [mark for mark in request.marks if (mark.behind, mark.index) in places]
+    marks = [mark for mark in request.breakpoints if (mark.behind, mark.index) in places]
     if not marks or (marks[-1].behind, marks[-1].index) != (last.behind, last.number):
         lifetime = "5m" if marks and marks[-1].lifetime == "5m" else cached.lifetime  # 1 h in front of 5 m
         marks = [*marks[: MAX_MARKS - 1], Mark(behind=last.behind, index=last.number, lifetime=lifetime)]
@@ -130,36 +135,36 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
             aside="",
             now="",
             answer_only=False,  # else nothing of the messages would be read
-            marks=planned.marks,
+            breakpoints=planned.breakpoints,
             max_output_tokens=0,
         ),
-        laid=laid,
-        path=ask.path[: cached.unit + 1],
+        segments=laid,
+        digests=ask.digests[: cached.segment + 1],
         plan=replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks])),
         estimate=estimate,
-        at_s=at_s,
+        sent_at_s=at_s,
     )
 
 
 def _last(ask: Ask, lasting: Sequence[Lasting]) -> int | None:
     """Return which of the cached places is the last that a request can end at."""
     for place in range(len(lasting) - 1, -1, -1):
-        unit = ask.laid[lasting[place].place.unit]
+        unit = ask.segments[lasting[place].prefix.segment]
         said = ask.request.conversation[unit.number].parts if unit.behind == "said" else ()
         # Calls without their results are refused.
-        if unit.markable and not any(isinstance(part, ToolCall) for part in said):
+        if unit.takes_breakpoint and not any(isinstance(part, ToolCall) for part in said):
             return place
     return None
 
 
 def _tokens(ask: Ask, units: int) -> int:
     """Return how many these first units have, as they will be billed."""
-    return _billed(ask).corrected(sum(unit.tokens for unit in ask.laid[:units]))
+    return _billed(ask).correct(sum(unit.tokens for unit in ask.segments[:units]))
 
 
 def _billed(ask: Ask) -> Estimate:
     """The estimate as it should have been."""
-    return replace(ask.estimate, tokens=ask.billed) if ask.billed else ask.estimate
+    return replace(ask.estimate, tokens=ask.billed_tokens) if ask.billed_tokens else ask.estimate
 
 
 @dataclass(slots=True)
@@ -169,7 +174,7 @@ class Purse:
     _today: date = date.min
     _spent: dict[str, float] = field(default_factory=dict)
 
-    def left_usd(self, agent: str, today: date, budget_usd: float) -> float:
+    def remaining_usd(self, agent: str, today: date, budget_usd: float) -> float:
         """Return what is left of its budget. Days are UTC's."""
         if today != self._today:
             self._today, self._spent = today, {}

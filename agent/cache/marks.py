@@ -47,9 +47,9 @@ class Unit(NamedTuple):
     """Of all bytes of the request up to the end of this unit."""
     positions: int = 1
     """Tools, blocks or content blocks that it consists of."""
-    shared: bool = False
+    is_shared: bool = False
     """It and all in front of it is the same in all conversations."""
-    markable: bool = True
+    takes_breakpoint: bool = True
     """False: nothing in it can carry a mark."""
 
 
@@ -57,52 +57,60 @@ class Unit(NamedTuple):
 class Places:
     """A request, measured."""
 
-    units: Sequence[Unit]
-    upto: Sequence[int]
+    segments: Sequence[Unit]
+    cumulative_tokens: Sequence[int]
     """Tokens up to the end of each unit."""
-    position: Sequence[int]
+    end_positions: Sequence[int]
     """Of the end of each unit, from 1."""
-    minimum: int
+    min_tokens: int
     """Tokens of the shortest prefix that is cached."""
-    hit: Cached | None
+    longest_hit: Cached | None
     """The longest prefix that is believed to be cached."""
 
-    def last(self, unit: int) -> int:
+    def last_breakpoint(self, unit: int) -> int:
         """Return the last unit that is worth a mark, from this one backwards; -1: there is none."""
-        while unit >= 0 and not self.units[unit].markable:
+        while unit >= 0 and not self.segments[unit].takes_breakpoint:
             unit -= 1
-        return unit if unit >= 0 and self.upto[unit] >= self.minimum else -1
+        return unit if unit >= 0 and self.cumulative_tokens[unit] >= self.min_tokens else -1
 
-    def next(self, unit: int) -> int:
+    def next_breakpoint(self, unit: int) -> int:
         """Return the first unit that is worth a mark, from this one on; -1: there is none, or no such unit."""
         if unit < 0:
             return -1
-        takes = (i for i in range(unit, len(self.units)) if self.units[i].markable and self.upto[i] >= self.minimum)
+        takes = (
+            i
+            for i in range(unit, len(self.segments))
+            if self.segments[i].takes_breakpoint and self.cumulative_tokens[i] >= self.min_tokens
+        )
         return next(takes, -1)
 
     @property
-    def head(self) -> int:
+    def shared_end(self) -> int:
         """The last such unit of what all conversations share."""
-        return self.last(next((i for i, unit in enumerate(self.units) if not unit.shared), len(self.units)) - 1)
+        return self.last_breakpoint(
+            next((i for i, unit in enumerate(self.segments) if not unit.is_shared), len(self.segments)) - 1
+        )
 
     @property
     def end(self) -> int:
         """The last such unit of all."""
-        return self.last(len(self.units) - 1)
+        return self.last_breakpoint(len(self.segments) - 1)
 
     @property
-    def behind_short(self) -> bool:
+    def is_behind_short(self) -> bool:
         """Whether what is cached of this conversation lives for 5 minutes.
 
         Behind it an hour would be paid for nothing: what it stands behind is gone before.
         """
-        ours = max(self.head, _binding(self, self.head))
-        return self.hit is not None and self.hit.unit > ours and self.hit.lifetime == "5m"
+        ours = max(self.shared_end, _binding(self, self.shared_end))
+        return self.longest_hit is not None and self.longest_hit.segment > ours and self.longest_hit.lifetime == "5m"
 
     @property
-    def cold(self) -> bool:
+    def is_cold(self) -> bool:
         """Whether nothing of this conversation alone is cached."""
-        return self.hit is None or self.hit.unit <= max(self.head, _binding(self, self.head))
+        return self.longest_hit is None or self.longest_hit.segment <= max(
+            self.shared_end, _binding(self, self.shared_end)
+        )
 
 
 def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
@@ -114,11 +122,11 @@ def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
     """
     if cost.write_1h == inf:
         return fixed(places, long=False, short="5m")
-    if not own.known:
+    if not own.is_known:
         return fixed(places, long=True, short="5m")
-    behind: Lifetime = "1h" if not places.behind_short and hour_pays(own.kept, own.written, cost) else "5m"
+    behind: Lifetime = "1h" if not places.is_behind_short and hour_pays(own.kept, own.written, cost) else "5m"
     front, binding = _begun_long(shared, cost), _begun_long(own, cost)
-    short, medium, long = own.gaps
+    short, medium, long = own.gap_counts
     # Somebody must have been there in time, or what was written at the end was hardly ever read.
     seldom = long >= _ENOUGH and short * (1.0 - cost.read) < (medium + long) * (cost.write_5m - 1.0)
     return _laid_out(places, front, binding, behind, ends=behind == "1h" or not seldom)
@@ -126,7 +134,7 @@ def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
 
 def _begun_long(odds: Odds, cost: Multipliers) -> Lifetime:
     """Choose for a prefix that keeps its size and began with an hour."""
-    _, medium, long = odds.gaps
+    _, medium, long = odds.gap_counts
     return "1h" if hour_pays(medium + _HELD, long, cost) else "5m"
 
 
@@ -142,10 +150,12 @@ def _laid_out(places: Places, front: Lifetime, binding: Lifetime, behind: Lifeti
     Where that is too many the binding's mark goes: it is then written with the card. `ends`: False leaves the end
     out as long as nothing of the conversation is cached.
     """
-    head, end = places.head, places.end
+    head, end = places.shared_end, places.end
     stone, bound = _stepping_stone(places, end), _binding(places, head)
-    card = places.last(max((i for i, unit in enumerate(places.units) if unit.behind == "block"), default=-1))
-    chosen = {unit: behind for unit in ((card, stone, end) if ends or not places.cold else (card,)) if unit >= 0}
+    card = places.last_breakpoint(
+        max((i for i, unit in enumerate(places.segments) if unit.behind == "block"), default=-1)
+    )
+    chosen = {unit: behind for unit in ((card, stone, end) if ends or not places.is_cold else (card,)) if unit >= 0}
     if head >= 0:
         chosen[head] = front
     if bound >= 0 and (bound == card or len(chosen) < MAX_MARKS):
@@ -156,10 +166,10 @@ def _laid_out(places: Places, front: Lifetime, binding: Lifetime, behind: Lifeti
 def _binding(places: Places, head: int) -> int:
     """Return the place in front of the channel's card: other rooms may have the same binding. -1: there is none."""
     last = head
-    for number, unit in enumerate(places.units):
+    for number, unit in enumerate(places.segments):
         if unit.behind == "block" and unit.name != "channel":
             last = number
-    last = places.last(last)
+    last = places.last_breakpoint(last)
     return last if last > head else -1
 
 
@@ -169,13 +179,13 @@ def _stepping_stone(places: Places, end: int) -> int:
     Where nothing of the conversation is known to be cached (a restart forgets), that is where the request before
     this one must have ended: behind it stand one answer and what was said to it.
     """
-    at = places.hit.unit if places.hit is not None else -1
-    if end >= 0 and (at < 0 or places.units[at].behind != "said"):
-        newest = places.units[end].number
-        before = (i for i in range(end, -1, -1) if places.units[i].behind == "said")
-        at = next((i for i in before if places.units[i].number == newest - 2), at)
-    at = places.next(at)
-    return at if 0 <= at < end and places.position[end] - places.position[at] >= _SAFE else -1
+    at = places.longest_hit.segment if places.longest_hit is not None else -1
+    if end >= 0 and (at < 0 or places.segments[at].behind != "said"):
+        newest = places.segments[end].number
+        before = (i for i in range(end, -1, -1) if places.segments[i].behind == "said")
+        at = next((i for i in before if places.segments[i].number == newest - 2), at)
+    at = places.next_breakpoint(at)
+    return at if 0 <= at < end and places.end_positions[end] - places.end_positions[at] >= _SAFE else -1
 
 
 def _ordered(chosen: dict[int, Lifetime]) -> Marked:

@@ -16,25 +16,25 @@ class Newest:
     """By agent and conversation; what was kept longest ago leaves first. The last one stays, however large it is."""
 
     def __init__(self) -> None:
-        self._asks: OrderedDict[tuple[str, str], tuple[Ask, int]] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, str], tuple[Ask, int]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._asks)
+        return len(self._requests)
 
     def get(self, agent: str, place: str) -> Ask | None:
         """Return the last one of this conversation, if it is still here."""
-        found = self._asks.get((agent, place))
+        found = self._requests.get((agent, place))
         return found[0] if found is not None else None
 
-    def keep(self, ask: Ask) -> Ask | None:
+    def put(self, ask: Ask) -> Ask | None:
         """Keep this one. Returns the one before it."""
-        key, size = (ask.request.shared_key, ask.request.place), _bytes(ask)
-        before, freed = self._asks.pop(key, (None, 0))
-        self._asks[key] = ask, size
+        key, size = (ask.request.shared_key, ask.request.conversation_id), _bytes(ask)
+        before, freed = self._requests.pop(key, (None, 0))
+        self._requests[key] = ask, size
         self._bytes += size - freed
-        while len(self._asks) > 1 and (len(self._asks) > KEPT or self._bytes > KEPT_BYTES):
-            self._bytes -= self._asks.popitem(last=False)[1][1]
+        while len(self._requests) > 1 and (len(self._requests) > KEPT or self._bytes > KEPT_BYTES):
+            self._bytes -= self._requests.popitem(last=False)[1][1]
         return before
 
 

@@ -14,17 +14,17 @@ from gateway.events import Lifetime
 class Outlook:
     """Of one conversation."""
 
-    cold: bool | None
+    is_cold: bool | None
     """Nothing of the history is cached. None: nobody knows, because it was not asked for in this process."""
-    read: float
+    read_share: float
     """Share of the input price for what is read from the cache."""
-    write: float
+    write_share: float
     """The same for what is written to it."""
-    ahead: float
+    expected_requests: float
     """Requests expected before a gap that the cache does not survive."""
 
 
-UNKNOWN = Outlook(cold=None, read=1.0, write=1.0, ahead=20.0)
+UNKNOWN = Outlook(is_cold=None, read_share=1.0, write_share=1.0, expected_requests=20.0)
 """Of a model whose cache nobody looks after: each request costs all of its tokens."""
 
 
@@ -35,26 +35,31 @@ def outlook(
     lifetime: Lifetime = "5m"
     cold: bool | None = None
     if ask is not None:
-        lifetime = ask.plan.marks[-1].lifetime if ask.plan.marks else lifetime
+        lifetime = ask.plan.breakpoints[-1].lifetime if ask.plan.breakpoints else lifetime
         cold = _cold(ask, lasting, lifetime, at_s)
-    return Outlook(cold=cold, read=price.read, write=price.write(lifetime), ahead=ahead(odds, lifetime))
+    return Outlook(
+        is_cold=cold,
+        read_share=price.read,
+        write_share=price.write_multiplier(lifetime),
+        expected_requests=ahead(odds, lifetime),
+    )
 
 
 def _cold(ask: Ask, lasting: Callable[[], Sequence[Lasting]], lifetime: Lifetime, at_s: float) -> bool:
-    places = [ask.plan.read - 1, *(unit for unit, _ in ask.plan.writes[-1:])]
-    cached = any(place >= 0 and ask.laid[place].behind == "said" for place in places)
-    if cached and 0 <= at_s - ask.at_s < LIFETIME_S[lifetime]:  # it was sent just now: nothing can be gone
+    places = [ask.plan.read_segments - 1, *(unit for unit, _ in ask.plan.writes[-1:])]
+    cached = any(place >= 0 and ask.segments[place].behind == "said" for place in places)
+    if cached and 0 <= at_s - ask.sent_at_s < LIFETIME_S[lifetime]:  # it was sent just now: nothing can be gone
         return False
     found = lasting()  # it may have been kept warm
-    return not found or ask.laid[found[-1].place.unit].behind != "said"
+    return not found or ask.segments[found[-1].prefix.segment].behind != "said"
 
 
 def ahead(odds: Odds, lifetime: Lifetime) -> float:
     """How many more requests come before a gap that is longer than that: a Markov chain that ends there."""
     kinds = (0, 1) if lifetime == "1h" else (0,)
-    first = sum(odds.next[kind] for kind in kinds)
+    first = sum(odds.next_gap[kind] for kind in kinds)
     # Which kind of short gap came before matters little: they are weighed by how often they follow each other.
     weights = [odds.rows[kind][kind] for kind in kinds]
     goes_on = [sum(odds.rows[kind][other] for other in kinds) for kind in kinds]
     stays = sum(weight * share for weight, share in zip(weights, goes_on, strict=True)) / max(sum(weights), 1e-9)
-    return min(odds.remaining, first / max(1.0 - stays, 1e-3))
+    return min(odds.remaining_requests, first / max(1.0 - stays, 1e-3))

@@ -21,9 +21,9 @@ class Policy:
 
     kind: Literal["auto", "fixed", "off"] = "auto"
     """`auto`: by expected cost. `fixed`: 1 h for what all share and the binding, 5 m behind it. `off`: no marks."""
-    long: bool = True
+    allows_hour: bool = True
     """False: the provider has no 1 h lifetime, or may not be asked for it."""
-    short: Lifetime = "5m"
+    short_lifetime: Lifetime = "5m"
     """What `fixed` puts behind what is there for longer. `1h` counts only if that is to be had."""
 
 
@@ -31,8 +31,8 @@ class Policy:
 class Plan:
     """What to send, and what is expected of it."""
 
-    marks: tuple[Mark, ...]
-    read: int
+    breakpoints: tuple[Mark, ...]
+    read_segments: int
     """Units that are expected to come from the cache, from the first."""
     writes: tuple[tuple[int, Lifetime], ...]
     """Units up to the end of which it is expected to write, each behind the one before or behind what is read."""
@@ -55,23 +55,25 @@ def plan(
     `Warmth.find` says of it now.
     """
     places = Places(
-        units=units,
-        upto=tuple(accumulate(unit.tokens for unit in units)),
-        position=tuple(accumulate(unit.positions for unit in units)),
-        minimum=price.minimum_tokens,
-        hit=cached[-1] if cached else None,
+        segments=units,
+        cumulative_tokens=tuple(accumulate(unit.tokens for unit in units)),
+        end_positions=tuple(accumulate(unit.positions for unit in units)),
+        min_tokens=price.minimum_tokens,
+        longest_hit=cached[-1] if cached else None,
     )
     marks: Marked = []
     if policy.kind == "fixed":
-        marks = fixed(places, long=policy.long, short=policy.short)
+        marks = fixed(places, long=policy.allows_hour, short=policy.short_lifetime)
     elif policy.kind == "auto":
-        cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.long else inf)
+        cost = Multipliers(price.read, price.write_5m, price.write_1h if policy.allows_hour else inf)
         marks = auto(places, shared, own, cost)
     read = _found(places, marks, cached)
     writes = tuple((unit, lifetime) for unit, lifetime in marks if unit >= read)
     return Plan(
-        marks=tuple(Mark(behind=units[i].behind, index=units[i].number, lifetime=lifetime) for i, lifetime in marks),
-        read=read,
+        breakpoints=tuple(
+            Mark(behind=units[i].behind, index=units[i].number, lifetime=lifetime) for i, lifetime in marks
+        ),
+        read_segments=read,
         writes=writes,
         blocks=_accounts(units, read, writes),
     )
@@ -83,28 +85,28 @@ def in_front(units: Sequence[Unit], cached: Sequence[Cached]) -> tuple[tuple[Uni
     For a request with another `tool_choice` than usual: nothing of its messages is read from the cache, and what it
     would write of them nobody reads (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates).
     """
-    usable = tuple([unit._replace(markable=False) if unit.behind == "said" else unit for unit in units])
-    return usable, tuple([place for place in cached if units[place.unit].behind != "said"])
+    usable = tuple([unit._replace(takes_breakpoint=False) if unit.behind == "said" else unit for unit in units])
+    return usable, tuple([place for place in cached if units[place.segment].behind != "said"])
 
 
 def by_itself(units: Sequence[Unit], cached: Sequence[Cached]) -> Plan:
     """What is expected of a provider that caches every prefix by itself, and keeps it for a while."""
-    read = cached[-1].unit + 1 if cached else 0
+    read = cached[-1].segment + 1 if cached else 0
     writes: tuple[tuple[int, Lifetime], ...] = tuple((unit, "5m") for unit in range(read, len(units)))
-    return Plan(marks=(), read=read, writes=writes, blocks=_accounts(units, read, ()))
+    return Plan(breakpoints=(), read_segments=read, writes=writes, blocks=_accounts(units, read, ()))
 
 
 def again(units: Sequence[Unit], marks: tuple[Mark, ...]) -> Plan:
     """What is expected of a request for what is cached, to the end: that all of it is read."""
-    return Plan(marks=marks, read=len(units), writes=(), blocks=_accounts(units, len(units), ()))
+    return Plan(breakpoints=marks, read_segments=len(units), writes=(), blocks=_accounts(units, len(units), ()))
 
 
 def _found(places: Places, marks: Marked, cached: Sequence[Cached]) -> int:
     """Return how many units the marks will find in the cache."""
     for mark, _ in reversed(marks):
         for place in reversed(cached):
-            if place.unit <= mark and places.position[mark] - places.position[place.unit] < LOOK_BACK:
-                return place.unit + 1
+            if place.segment <= mark and places.end_positions[mark] - places.end_positions[place.segment] < LOOK_BACK:
+                return place.segment + 1
     return 0
 
 

@@ -54,25 +54,25 @@ class Price(_Entry):
     """False: no entry has this name, and this is `default`."""
 
     @property
-    def priced(self) -> bool:
+    def is_priced(self) -> bool:
         """Whether a cost can be told."""
         return self.input_usd is not None and self.output_usd is not None
 
-    def write(self, lifetime: Lifetime) -> float:
+    def write_multiplier(self, lifetime: Lifetime) -> float:
         """Of the input price, to write for so long."""
         return self.write_1h if lifetime == "1h" else self.write_5m
 
     def input_cost_usd(self, usage: Usage) -> float | None:
         """What the input of one request costs; None: the price is not known."""
-        per_token = self._per_token("input", usage)
-        return None if per_token is None else per_token * self._weighed(usage)
+        per_token = self._usd_per_token("input", usage)
+        return None if per_token is None else per_token * self._weighted_input_tokens(usage)
 
     def cost_usd(self, usage: Usage) -> float | None:
         """What one request costs (the price of long prompts goes by request); None: the price is not known."""
-        inputs, per_token = self.input_cost_usd(usage), self._per_token("output", usage)
+        inputs, per_token = self.input_cost_usd(usage), self._usd_per_token("output", usage)
         return None if inputs is None or per_token is None else inputs + per_token * usage.output_tokens
 
-    def _weighed(self, usage: Usage) -> float:
+    def _weighted_input_tokens(self, usage: Usage) -> float:
         short = usage.cache_write_tokens - usage.cache_write_1h_tokens
         return (
             usage.input_tokens
@@ -81,7 +81,7 @@ class Price(_Entry):
             + usage.cache_write_1h_tokens * self.write_1h
         )
 
-    def _per_token(self, side: Literal["input", "output"], usage: Usage) -> float | None:
+    def _usd_per_token(self, side: Literal["input", "output"], usage: Usage) -> float | None:
         long = self.long_prompt
         prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
         if long is not None and prompt > long.above_tokens:
@@ -102,7 +102,7 @@ class Prices(_Entry):
     default: Price
 
     @model_validator(mode="after")
-    def _reachable(self) -> Self:
+    def _check_reachable(self) -> Self:
         for price in self.models:
             if not price.match and not price.provider:
                 raise ValueError("an entry needs `match` or `provider`; what holds for all others is `default`")
@@ -121,7 +121,7 @@ class Prices(_Entry):
             mistakes = [(".".join(map(str, one["loc"])) or "the table", one["msg"]) for one in error.errors()]
             raise ValueError("; ".join(f"{place}: {told}" for place, told in mistakes)) from None
 
-    def of(self, model: str, *, provider: str = "") -> Price:
+    def find(self, model: str, *, provider: str = "") -> Price:
         """What `model` costs at this kind of provider. `known` is False if only `default` is left to say it."""
         return _find(self, model.lower(), provider)
 

@@ -47,7 +47,7 @@ def _known(request: Request, size: PromptSize, old: Request, laid: Sequence[Unit
             parts = 0
     made = list(laid[: upto + parts])
     if parts:
-        made[-1] = made[-1]._replace(markable=parts == len(request.conversation[known].parts))
+        made[-1] = made[-1]._replace(takes_breakpoint=parts == len(request.conversation[known].parts))
     return known, parts, made
 
 
@@ -56,11 +56,11 @@ def _fixed(request: Request, size: PromptSize) -> Iterator[Unit]:
     digest, shared = ROOT, True
     if request.tools:
         digest = chain(digest, b"tools\0" + _text(_tools(request)))
-        yield Unit("tools", "tools", 0, size.tools, digest, positions=len(request.tools), shared=True)
+        yield Unit("tools", "tools", 0, size.tools, digest, positions=len(request.tools), is_shared=True)
     for number, block in enumerate(request.blocks):
         shared = shared and block.name in SHARED
         digest = chain(digest, b"block\0" + _text(block.text))
-        yield Unit(block.name, "block", number, size.blocks[number], digest, shared=shared)
+        yield Unit(block.name, "block", number, size.blocks[number], digest, is_shared=shared)
 
 
 def _said(number: int, said: Said, digest: Digest, tokens: int, *, skip: int = 0) -> Iterator[Unit]:
@@ -69,7 +69,7 @@ def _said(number: int, said: Said, digest: Digest, tokens: int, *, skip: int = 0
     for place, part in enumerate(said.parts[skip:], start=skip):
         digest = chain(digest, said.role.encode() + b"\0" + _bytes(part))
         share = tokens // pieces + (tokens % pieces if place == last else 0)
-        yield Unit("history", "said", number, share, digest, markable=place == last)
+        yield Unit("history", "said", number, share, digest, takes_breakpoint=place == last)
 
 
 def _bytes(part: Piece) -> bytes:
@@ -81,7 +81,7 @@ def _bytes(part: Piece) -> bytes:
         case ToolCall():
             return _text(f"call\0{part.id}\0{part.name}\0{part.arguments}")
         case ToolResult():
-            return _text(f"result\0{part.id}\0{part.error}\0{part.text}")
+            return _text(f"result\0{part.id}\0{part.is_error}\0{part.text}")
 
 
 def _tools(request: Request) -> str:

@@ -24,7 +24,7 @@ _KEPT = 1_000
 class _Rests(NamedTuple):
     """A conversation that nobody asks in just now."""
 
-    keeper: Keeper
+    model: Keeper
     agent: str
     place: str
 
@@ -36,81 +36,83 @@ class KeepWarm:
         """`budget_usd`: per agent and UTC day, asked anew each time."""
         self._clock = clock
         self._budget_usd = budget_usd
-        self._purse = Purse()
-        self._due: dict[_Rests, float] = {}
+        self._budget = Purse()
+        self._refresh_times: dict[_Rests, float] = {}
         """When to read what again."""
-        self._kept: dict[tuple[str, str], datetime] = {}
-        self._left: set[tuple[Keeper, str]] = set()
+        self._refreshed_at: dict[tuple[str, str], datetime] = {}
+        self._dropped: set[tuple[Keeper, str]] = set()
         """What an agent does not think with any more."""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def change(self, agent: str, before: Collection[Keeper], after: Collection[Keeper]) -> None:
+    def replace_models(self, agent: str, before: Collection[Keeper], after: Collection[Keeper]) -> None:
         """An agent thinks with others now: what it asked the former is not kept warm any more."""
-        self._left = {(one, whose) for one, whose in self._left if whose != agent or one not in after}
-        self._left |= {(one, agent) for one in before if one not in after}
-        self._due = {one: at_s for one, at_s in self._due.items() if (one.keeper, one.agent) not in self._left}
+        self._dropped = {(one, whose) for one, whose in self._dropped if whose != agent or one not in after}
+        self._dropped |= {(one, agent) for one in before if one not in after}
+        self._refresh_times = {
+            one: at_s for one, at_s in self._refresh_times.items() if (one.model, one.agent) not in self._dropped
+        }
 
-    def forget(self, keeper: Keeper) -> None:
+    def forget_model(self, keeper: Keeper) -> None:
         """Nobody thinks with that any more, and it is closed."""
-        self._left = {one for one in self._left if one[0] is not keeper}
-        self._due = {one: at_s for one, at_s in self._due.items() if one.keeper is not keeper}
+        self._dropped = {one for one in self._dropped if one[0] is not keeper}
+        self._refresh_times = {one: at_s for one, at_s in self._refresh_times.items() if one.model is not keeper}
 
-    def rests(self, keeper: Keeper, agent: str, place: str) -> None:
+    def on_idle(self, keeper: Keeper, agent: str, place: str) -> None:
         """An answer has ended there (`Keeper`)."""
-        self._plan(_Rests(keeper, agent, place))
-        self._news.set()
+        self._schedule(_Rests(keeper, agent, place))
+        self._changed.set()
 
     async def run(self, told: Callable[[str, Account], None]) -> None:
         """Keep warm until cancelled. `told` is called with the agent and what came of each refresh."""
         while True:
-            self._news.clear()
-            free = [one for one in self._due if not one.keeper.asking]
+            self._changed.clear()
+            free = [one for one in self._refresh_times if not one.model.pending_requests]
             if not free:
-                await self._news.wait()
+                await self._changed.wait()
                 continue
-            first = min(free, key=self._due.__getitem__)
-            wait_s = self._due[first] - self._clock.now().timestamp()
+            first = min(free, key=self._refresh_times.__getitem__)
+            wait_s = self._refresh_times[first] - self._clock.now().timestamp()
             if wait_s > 0:
-                await _either(self._clock.sleep(wait_s), self._news.wait())
+                await _either(self._clock.sleep(wait_s), self._changed.wait())
                 continue
-            due = self._plan(first)
-            if due is not None and due.at_s <= self._clock.now().timestamp() and not first.keeper.asking:
+            due = self._schedule(first)
+            if due is not None and due.at_s <= self._clock.now().timestamp() and not first.model.pending_requests:
                 await self._refresh(first, due, told)
 
-    def _plan(self, one: _Rests) -> Due | None:
+    def _schedule(self, one: _Rests) -> Due | None:
         """Decide anew: others may have used what it begins with, and money may have been spent."""
-        self._due.pop(one, None)
+        self._refresh_times.pop(one, None)
         budget_usd = self._budget_usd()
-        if not budget_usd or (one.keeper, one.agent) in self._left:
+        if not budget_usd or (one.model, one.agent) in self._dropped:
             return None
-        left_usd = self._purse.left_usd(one.agent, self._clock.now().date(), budget_usd)
-        due = one.keeper.refresh_at(one.agent, one.place, budget_usd=left_usd)
+        left_usd = self._budget.remaining_usd(one.agent, self._clock.now().date(), budget_usd)
+        due = one.model.plan_refresh(one.agent, one.place, budget_usd=left_usd)
         if due is not None:
-            self._due[one] = due.at_s
+            self._refresh_times[one] = due.at_s
         return due
 
     async def _refresh(self, one: _Rests, due: Due, told: Callable[[str, Account], None]) -> None:
-        del self._due[one]
-        self._purse.spend(one.agent, due.most_usd)  # until it is known; what is cut off may be billed as a whole
+        del self._refresh_times[one]
+        self._budget.spend(one.agent, due.max_cost_usd)  # until it is known; what is cut off may be billed as a whole
         try:
-            account = await one.keeper.refresh(one.agent, one.place)
+            account = await one.model.refresh(one.agent, one.place)
         except ModelError as error:
             _LOG.info("%s is not kept warm: %s", one.place, error.reason)
             return
         cost_usd = 0.0 if account is None else account.cost_usd or 0.0
-        self._purse.spend(one.agent, cost_usd - due.most_usd)
+        self._budget.spend(one.agent, cost_usd - due.max_cost_usd)
         if account is not None:
             read = account.usage.cache_read_tokens
             _LOG.info("%s is kept warm: %d tokens were read again for $%.6f", one.place, read, cost_usd)
             told(one.agent, account)
-            self._kept[one.agent, one.place] = self._clock.now()
-            if len(self._kept) > _KEPT:
-                del self._kept[next(iter(self._kept))]
-        self._plan(one)
+            self._refreshed_at[one.agent, one.place] = self._clock.now()
+            if len(self._refreshed_at) > _KEPT:
+                del self._refreshed_at[next(iter(self._refreshed_at))]
+        self._schedule(one)
 
-    def kept(self, agent: str, place: str) -> datetime | None:
+    def last_refresh(self, agent: str, place: str) -> datetime | None:
         """When a conversation was read again last; None: never, or long ago."""
-        return self._kept.get((agent, place))
+        return self._refreshed_at.get((agent, place))
 
 
 async def _either(*waits: Coroutine[None, None, object]) -> None:

@@ -31,13 +31,13 @@ class _Segment(NamedTuple):
     behind: Digest | None
     """The place that it was written behind; None: it begins the request."""
     lifetime: Lifetime
-    until_s: float
+    expires_s: float
 
 
 class Cached(NamedTuple):
     """A place in a request up to which it is believed to be cached."""
 
-    unit: int
+    segment: int
     """The one that ends there, by its number in the request."""
     lifetime: Lifetime
     """Of the segment that ends there."""
@@ -46,8 +46,8 @@ class Cached(NamedTuple):
 class Lasting(NamedTuple):
     """The same, and for how long."""
 
-    place: Cached
-    until_s: float
+    prefix: Cached
+    expires_s: float
 
 
 class Warmth:
@@ -55,7 +55,7 @@ class Warmth:
 
     def __init__(self, *, kept: int = 8_192) -> None:
         """`kept`: places remembered, the last used ones."""
-        self._kept = kept
+        self._capacity = kept
         self._segments: dict[Digest, _Segment] = {}
 
     def __len__(self) -> int:
@@ -63,35 +63,37 @@ class Warmth:
 
     def find(self, path: Sequence[Digest], at_s: float) -> tuple[Cached, ...]:
         """Return the places of a request that could be read at this time, in its order."""
-        return tuple([one.place for one in self.lasting(path, at_s)])
+        return tuple([one.prefix for one in self.find_with_expiry(path, at_s)])
 
-    def lasting(self, path: Sequence[Digest], at_s: float) -> tuple[Lasting, ...]:
+    def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[Lasting, ...]:
         """Return the same, each with when it can be read no more unless it is used until then."""
         ends: dict[Digest | None, float] = {None: inf}
         found: list[Lasting] = []
         for index, digest in enumerate(path):
             segment = self._segments.get(digest)
-            if segment is not None and at_s < segment.until_s and segment.behind in ends:
-                ends[digest] = until_s = min(segment.until_s, ends[segment.behind])
+            if segment is not None and at_s < segment.expires_s and segment.behind in ends:
+                ends[digest] = until_s = min(segment.expires_s, ends[segment.behind])
                 found.append(Lasting(Cached(index, segment.lifetime), until_s))
         return tuple(found)
 
-    def sent(self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, Lifetime]], at_s: float) -> None:
+    def record_request(
+        self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, Lifetime]], at_s: float
+    ) -> None:
         """Take in a request that was sent at `at_s` and has begun to be answered.
 
         It read its first `read` units and wrote up to these. One that was not answered wrote nothing.
         """
         behind = path[read - 1] if read else None
-        self._use(behind, at_s)
+        self._touch(behind, at_s)
         for index, lifetime in writes:
             digest, until_s = path[index], at_s + LIFETIME_S[lifetime]
             old = self._segments.pop(digest, None)
-            if old is not None and old.until_s > until_s:
+            if old is not None and old.expires_s > until_s:
                 self._segments[digest] = old  # somebody else wrote it meanwhile, for longer
             else:
                 self._segments[digest] = _Segment(behind, lifetime, until_s)
             behind = digest
-        if len(self._segments) > self._kept:
+        if len(self._segments) > self._capacity:
             self._trim(at_s)
 
     def forget(self, path: Iterable[Digest]) -> None:
@@ -99,25 +101,25 @@ class Warmth:
         for digest in path:
             self._segments.pop(digest, None)
 
-    def until_s(self, path: Sequence[Digest], at_s: float) -> float | None:
+    def expires_s(self, path: Sequence[Digest], at_s: float) -> float | None:
         """When the longest cached beginning of a request will be gone; None: nothing of it is cached."""
-        found = self.lasting(path, at_s)
-        return found[-1].until_s if found else None
+        found = self.find_with_expiry(path, at_s)
+        return found[-1].expires_s if found else None
 
-    def _chain(self, digest: Digest | None) -> list[tuple[Digest, _Segment]]:
+    def _segment_chain(self, digest: Digest | None) -> list[tuple[Digest, _Segment]]:
         found: list[tuple[Digest, _Segment]] = []
         while digest is not None and (segment := self._segments.get(digest)) is not None:
             found.append((digest, segment))
             digest = segment.behind
         return found
 
-    def _use(self, digest: Digest | None, at_s: float) -> None:
-        for place, segment in reversed(self._chain(digest)):
+    def _touch(self, digest: Digest | None, at_s: float) -> None:
+        for place, segment in reversed(self._segment_chain(digest)):
             del self._segments[place]  # what is used moves to the end, so the front is what may go
-            until_s = max(segment.until_s, at_s + LIFETIME_S[segment.lifetime])
-            self._segments[place] = segment._replace(until_s=until_s)
+            until_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
+            self._segments[place] = segment._replace(expires_s=until_s)
 
     def _trim(self, at_s: float) -> None:
-        alive = {digest: segment for digest, segment in self._segments.items() if at_s < segment.until_s}
-        excess = max(0, len(alive) - self._kept * 3 // 4)
+        alive = {digest: segment for digest, segment in self._segments.items() if at_s < segment.expires_s}
+        excess = max(0, len(alive) - self._capacity * 3 // 4)
         self._segments = dict(list(alive.items())[excess:])

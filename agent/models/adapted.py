@@ -13,7 +13,7 @@ def adapted(request: Request, model: Model) -> Request:
     are words about them.
     """
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
-    if not model.sees and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
+    if not model.takes_images and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
         request = replace(request, conversation=tuple(_each(said, _unseen) for said in request.conversation))
     return request if model.takes_tools else without_tools(request)
 
@@ -32,7 +32,7 @@ def _each(said: Said, change: Callable[[Piece], Piece]) -> Said:
 
 
 def _unseen(part: Piece) -> Piece:
-    return Text(text=part.about) if isinstance(part, Image) else part
+    return Text(text=part.description) if isinstance(part, Image) else part
 
 
 def _unused(part: Piece) -> Piece:

@@ -76,7 +76,7 @@ class AnthropicModel:
         context_tokens: int = 200_000,
         max_output_tokens: int = 4096,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        sees: bool = True,
+        takes_images: bool = True,
         effort: Effort | None = None,
         thinking: Thinking = "default",
         leaks: bool = False,
@@ -96,50 +96,54 @@ class AnthropicModel:
         self._secret = secret
         self._model = model
         self._options = options(model, effort, thinking)
-        self._systems = rules(model).systems
-        self._takes_marks = True
+        self._takes_system_messages = rules(model).takes_system_messages
+        self._takes_breakpoints = True
         self._leaks = leaks
         keep = clear_keeping
-        self._clearing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
-        self._thoughts = Thoughts()
+        self._context_editing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
+        self._thinking_store = Thoughts()
         self.name = name
-        self.label = f"{model} at {self._api.where}"
+        self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
         self.max_output_tokens = max_output_tokens
         self.family = "anthropic"
         self.takes_tools = True
-        self.sees = sees
+        self.takes_images = takes_images
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         while True:
-            asked = {} if self._clearing is None else {_EDITING: editing(self._clearing, request.conversation)}
+            asked = (
+                {}
+                if self._context_editing is None
+                else {_EDITING: editing(self._context_editing, request.conversation)}
+            )
             wire = translate(
-                request if self._takes_marks else replace(request, marks=()),
+                request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
-                recall=self._thoughts.recall,
+                recall=self._thinking_store.recall,
                 options=self._options | asked,
-                systems=self._systems,
+                systems=self._takes_system_messages,
             )
             answer = Answer(model=self._model)
             begun = False
             try:
-                async with aclosing(self._texts(wire, answer)) as texts:
+                async with aclosing(self._stream_text(wire, answer)) as texts:
                     async for chunk in texts:
                         begun = begun or isinstance(chunk, Text)
                         yield chunk
                 break
             except Malformed as error:
-                if begun or not self._mend(wire, f"{error.reason} {error.told}"):
+                if begun or not self._adapt_to_refusal(wire, f"{error.reason} {error.provider_message}"):
                     raise
         for note in answer.notes:
             _log.info("%s %s", self.label, note)
-        if answer.overflowed:
+        if answer.is_window_full:
             yield Began(usage=answer.usage)
-            raise TooLong(f"{self._api.where} filled its window before the answer was whole")
-        end = replace(answer.end(), fleeting=wire.fleeting, leaks=self._leaks)
-        if end.stop == "tools":
-            self._remember(request, wire, answer)
-            for call in answer.calls():
+            raise TooLong(f"{self._api.host} filled its window before the answer was whole")
+        end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._leaks)
+        if end.stop_reason == "tools":
+            self._remember_thinking(request, wire, answer)
+            for call in answer.tool_calls():
                 yield call
         yield end
 
@@ -149,67 +153,67 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _texts(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Reasoned | Text]:
+    async def _stream_text(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Reasoned | Text]:
         """Ask, fill `answer` and yield its text meanwhile."""
         more = {"anthropic-beta": BETA} if _EDITING in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
-                answer.take_whole(await self._api.post(wire.body, more))
+                answer.add_whole_response(await self._api.post(wire.body, more))
             except ValueError:
-                raise Busy(f"{self._api.where} sent a garbled answer") from None
+                raise Busy(f"{self._api.host} sent a garbled answer") from None
             return
         try:
-            async with aclosing(self._api.events(wire.body, more)) as events:
+            async with aclosing(self._api.stream_events(wire.body, more)) as events:
                 async for event in events:
-                    if event.name in _KNOWN and (text := answer.take(self._parse(event.data))):
+                    if event.name in _KNOWN and (text := answer.add_event(self._parse_event(event.data))):
                         yield Text(text=text)
-                    if answer.thought:
-                        yield Reasoned(text=answer.thought)
+                    if answer.thinking:
+                        yield Reasoned(text=answer.thinking)
                     if event.name == "message_start":
                         yield Began(usage=answer.usage)
         except Busy:
-            if not answer.complete:  # else only the connection's end was missing
+            if not answer.is_complete:  # else only the connection's end was missing
                 raise
-        if not answer.complete:
-            raise Busy(f"{self._api.where} cut the answer off")
+        if not answer.is_complete:
+            raise Busy(f"{self._api.host} cut the answer off")
 
-    def _parse(self, data: str) -> EventIn:
+    def _parse_event(self, data: str) -> EventIn:
         try:
             event = EventIn.model_validate_json(data)
         except ValidationError:
-            raise Busy(f"{self._api.where} sent a garbled stream") from None
+            raise Busy(f"{self._api.host} sent a garbled stream") from None
         if event.type == "error":
-            raise stream_failure(data, where=self._api.where, secret=self._secret)
+            raise stream_failure(data, where=self._api.host, secret=self._secret)
         return event
 
-    def _mend(self, wire: Wire, reason: str) -> bool:
+    def _adapt_to_refusal(self, wire: Wire, reason: str) -> bool:
         """Whether the request can be written in another way that this refusal does not concern."""
-        if wire.systems and _NO_SYSTEM.search(reason):
+        if wire.has_system_messages and _NO_SYSTEM.search(reason):
             _log.info("%s takes no system messages: told in the user's words from now on", self.label)
-            self._systems = False
+            self._takes_system_messages = False
             return True
-        if wire.recalled and _RECALLED.search(reason):
+        if wire.recalled_call_ids and _RECALLED.search(reason):
             _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
-            self._thoughts.give_up(wire.recalled)
+            self._thinking_store.disable(wire.recalled_call_ids)
             return True
-        if self._takes_marks and "cache_control" in reason and wire.marks:
+        if self._takes_breakpoints and "cache_control" in reason and wire.has_breakpoints:
             _log.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
-            self._takes_marks = False
+            self._takes_breakpoints = False
             return True
         if _EDITING in wire.body and _NO_EDITING.search(reason):
             _log.info("%s does not leave tool results out by itself: not asked to any more", self.label)
-            self._clearing = None
+            self._context_editing = None
             return True
         return False
 
-    def _remember(self, request: Request, wire: Wire, answer: Answer) -> None:
-        content = answer.raw()
+    def _remember_thinking(self, request: Request, wire: Wire, answer: Answer) -> None:
+        content = answer.raw_content()
         if any(block.get("type") in {"thinking", "redacted_thinking"} for block in content):
             thought = Thought(
-                came_after=wire.digest(),
-                told=wire.told,
-                words=answer.words().strip(),
-                calls=answer.calls(),
+                prefix_digest=wire.digest(),
+                suffix=wire.suffix,
+                text=answer.text().strip(),
+                calls=answer.tool_calls(),
                 content=content,
             )
-            self._thoughts.keep(thought, request.conversation)
+            self._thinking_store.remember(thought, request.conversation)

@@ -98,9 +98,9 @@ class Answer:
         self._usage = Usage()
         self._stop: str | None = None
         self._cleared = 0
-        self.thought = ""
+        self.thinking = ""
         """What of the newest event is thinking."""
-        self.complete = False
+        self.is_complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
         """For the operator: what the provider says it left out, and why it refused."""
@@ -110,52 +110,52 @@ class Answer:
         """As told so far."""
         return self._usage
 
-    def take(self, event: EventIn) -> str:
+    def add_event(self, event: EventIn) -> str:
         """Return the new text."""
-        self.thought = ""
+        self.thinking = ""
         if event.type == "message_start" and event.message is not None:
-            self._begin(event.message)
+            self._start_message(event.message)
         elif event.type == "content_block_start" and event.content_block is not None:
             self._blocks[event.index] = event.content_block
             if event.content_block.get("type") == "text":
                 return str(event.content_block.get("text") or "")
         elif event.type == "content_block_delta" and event.delta is not None:
-            return self._add(event.index, event.delta)
+            return self._add_delta(event.index, event.delta)
         elif event.type == "message_delta":
-            self._count(event.usage)
-            self._edited(event.context_management)
+            self._add_usage(event.usage)
+            self._add_edits(event.context_management)
             if event.delta is not None:
                 self._stop = event.delta.stop_reason or self._stop
-                self._explain(event.delta.stop_details)
+                self._note_stop_details(event.delta.stop_details)
         elif event.type == "message_stop":
-            self.complete = True
+            self.is_complete = True
         return ""
 
-    def take_whole(self, data: bytes) -> None:
+    def add_whole_response(self, data: bytes) -> None:
         """Take an answer without content that came in one piece. Raises ValueError for what is none."""
         message = _MessageIn.model_validate_json(data)
-        self._begin(message)
-        self._edited(message.context_management)
+        self._start_message(message)
+        self._add_edits(message.context_management)
         self._stop = message.stop_reason
-        self.complete = True
+        self.is_complete = True
 
-    def _begin(self, message: _MessageIn) -> None:
+    def _start_message(self, message: _MessageIn) -> None:
         self._model = message.model or self._model
-        self._count(message.usage)
+        self._add_usage(message.usage)
         for dropped in message.input_transformations or ():
             self.notes.append(f"left out {_word(dropped.path)} of the request: {_word(dropped.reason)}")
 
-    def _edited(self, told: _EditedIn | None) -> None:
+    def _add_edits(self, told: _EditedIn | None) -> None:
         """Take over what was left out on the way to the model."""
         for edit in (told.applied_edits or ()) if told is not None else ():
             self._cleared += edit.cleared_input_tokens
             self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
 
-    def _explain(self, details: _DetailsIn | None) -> None:
+    def _note_stop_details(self, details: _DetailsIn | None) -> None:
         if details is not None and details.category:
             self.notes.append(f"declined to answer: {_word(details.category)}")
 
-    def _add(self, index: int, delta: _DeltaIn) -> str:
+    def _add_delta(self, index: int, delta: _DeltaIn) -> str:
         block = self._blocks.get(index)
         if block is None:
             return ""
@@ -163,7 +163,7 @@ class Answer:
             self._arguments[index] = self._arguments.get(index, "") + delta.partial_json
         elif delta.type == "thinking_delta":
             block["thinking"] = f"{block.get('thinking') or ''}{delta.thinking}"
-            self.thought = delta.thinking
+            self.thinking = delta.thinking
         elif delta.type == "signature_delta":
             block["signature"] = f"{block.get('signature') or ''}{delta.signature}"
         elif delta.type == "text_delta":
@@ -171,7 +171,7 @@ class Answer:
             return delta.text
         return ""
 
-    def _count(self, told: _UsageIn | None) -> None:
+    def _add_usage(self, told: _UsageIn | None) -> None:
         """Take over what is told; what is left out keeps its last value."""
         if told is None:
             return
@@ -189,42 +189,42 @@ class Answer:
             output_tokens=old.output_tokens if told.output_tokens is None else told.output_tokens,
         )
 
-    def calls(self) -> tuple[ToolCall, ...]:
+    def tool_calls(self) -> tuple[ToolCall, ...]:
         """Return the tool calls in their order, arguments as the model wrote them."""
         return tuple(
-            ToolCall(id=str(block.get("id")), name=str(block.get("name")), arguments=self._written(index, block))
+            ToolCall(id=str(block.get("id")), name=str(block.get("name")), arguments=self._arguments_json(index, block))
             for index, block in sorted(self._blocks.items())
             if block.get("type") == "tool_use"
         )
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return all its text."""
         texts = (block.get("text") for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
         return "".join(str(text or "") for text in texts)
 
-    def raw(self) -> list[Json]:
+    def raw_content(self) -> list[Json]:
         """Return the content to be sent back verbatim; texts without words are refused there, so not here."""
         content = []
         for index, block in sorted(self._blocks.items()):
             if block.get("type") == "tool_use":
-                content.append(block | {"input": tool_input(self._written(index, block))})
+                content.append(block | {"input": tool_input(self._arguments_json(index, block))})
             elif block.get("type") != "text" or str(block.get("text") or "").strip():
                 content.append(block)
         return content
 
     @property
-    def overflowed(self) -> bool:
+    def is_window_full(self) -> bool:
         """The window was full before the answer was whole."""
         return self._stop == "model_context_window_exceeded"
 
-    def end(self) -> End:
+    def build_end(self) -> End:
         """Return how it ended, once complete."""
         stop = _STOPS.get(self._stop or "", "end")
-        if stop == "tools" and not self.calls():
+        if stop == "tools" and not self.tool_calls():
             stop = "end"
-        return End(stop=stop, usage=self._usage, model=self._model, cleared=self._cleared)
+        return End(stop_reason=stop, usage=self._usage, model=self._model, cleared_tokens=self._cleared)
 
-    def _written(self, index: int, block: Json) -> str:
+    def _arguments_json(self, index: int, block: Json) -> str:
         written = self._arguments.get(index, "")
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
 

@@ -28,15 +28,15 @@ class Clearing:
 
     trigger_tokens: int
     """Of the whole prompt, from which on results are left out."""
-    keep: int
+    keep_results: int
     """So many of the newest stay."""
 
 
 def clearing(model: str, context_tokens: int, output_tokens: int, keep: int) -> Clearing | None:
     """Return what to ask `model` for, with this window and this much of it for answers. None: it does not do that."""
-    if not rules(model).clears:
+    if not rules(model).takes_context_editing:
         return None
-    return Clearing(trigger_tokens=int(usable_tokens(context_tokens, output_tokens) * _EARLIER), keep=keep)
+    return Clearing(trigger_tokens=int(usable_tokens(context_tokens, output_tokens) * _EARLIER), keep_results=keep)
 
 
 def editing(wanted: Clearing, conversation: Sequence[Said]) -> Json:
@@ -52,7 +52,7 @@ def editing(wanted: Clearing, conversation: Sequence[Said]) -> Json:
             {
                 "type": "clear_tool_uses_20250919",
                 "trigger": {"type": "input_tokens", "value": wanted.trigger_tokens},
-                "keep": {"type": "tool_uses", "value": max(1, wanted.keep + fresh)},  # 0 is not documented
+                "keep": {"type": "tool_uses", "value": max(1, wanted.keep_results + fresh)},  # 0 is not documented
                 "clear_at_least": {"type": "input_tokens", "value": int(wanted.trigger_tokens * _LEAST)},
             }
         ]

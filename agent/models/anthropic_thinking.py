@@ -32,11 +32,11 @@ class Told(NamedTuple):
 class Thought:
     """One such answer."""
 
-    came_after: str
+    prefix_digest: str
     """`Prefix.digest` of all that was in front of it."""
-    told: Told
+    suffix: Told
     """What was told right in front of it for that request only: the thinking is bound to it, too."""
-    words: str
+    text: str
     calls: tuple[ToolCall, ...]
     """At least one."""
     content: Sequence[Json] = field(repr=False)
@@ -53,19 +53,21 @@ class Prefix:
     def __init__(self, head: object) -> None:
         self._head = head
         self._hash = hashlib.sha256()
-        self._hashed = -1
+        self._hashed_count = -1
         """Messages that are in it. -1: not even the head."""
 
     def digest(self, messages: Sequence[Json]) -> str:
         """Hash the head and `messages`, which begin with those of the call before, all but its last two."""
-        if self._hashed < 0:
+        if self._hashed_count < 0:
             self._hash.update(_canonical(self._head))
-            self._hashed = 0
-        for message in messages[self._hashed : -2]:  # what is told stands in one of the last, and is the other one
+            self._hashed_count = 0
+        for message in messages[
+            self._hashed_count : -2
+        ]:  # what is told stands in one of the last, and is the other one
             self._hash.update(_canonical(message))
-            self._hashed += 1
+            self._hashed_count += 1
         whole = self._hash.copy()
-        for message in messages[self._hashed :]:
+        for message in messages[self._hashed_count :]:
             whole.update(_canonical(message))
         return whole.hexdigest()
 
@@ -74,28 +76,28 @@ class Thoughts:
     """Those of one model. What is not remembered any more goes back without thinking, which the API allows."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Thought | None] = OrderedDict()
+        self._answers: OrderedDict[str, Thought | None] = OrderedDict()
         """By the first call's id. None: it goes back without, and so does what comes later in its loop."""
 
     def recall(self, said: Said) -> Thought | None:
         """Return the answer that `said` repeats, word for word and call for call."""
         calls = tuple(part for part in said.parts if isinstance(part, ToolCall))
-        thought = self._kept.get(calls[0].id) if calls else None
+        thought = self._answers.get(calls[0].id) if calls else None
         if thought is None:
             return None
         words = "".join(part.text for part in said.parts if isinstance(part, Text)).strip()
-        return thought if (thought.words, thought.calls) == (words, calls) else None
+        return thought if (thought.text, thought.calls) == (words, calls) else None
 
-    def keep(self, thought: Thought, conversation: Sequence[Said]) -> None:
+    def remember(self, thought: Thought, conversation: Sequence[Said]) -> None:
         """Remember an answer to `conversation`."""
-        given_up = any(self._kept.get(ident, thought) is None for ident in _loop(conversation))
-        self._kept[thought.calls[0].id] = None if given_up else thought
-        while len(self._kept) > _REMEMBERED:
-            self._kept.popitem(last=False)
+        given_up = any(self._answers.get(ident, thought) is None for ident in _loop(conversation))
+        self._answers[thought.calls[0].id] = None if given_up else thought
+        while len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)
 
-    def give_up(self, idents: Sequence[str]) -> None:
+    def disable(self, idents: Sequence[str]) -> None:
         """Never again send the thinking of these, nor of what comes later in their loops."""
-        self._kept.update(dict.fromkeys(idents))
+        self._answers.update(dict.fromkeys(idents))
 
 
 def _loop(conversation: Sequence[Said]) -> Iterator[str]:

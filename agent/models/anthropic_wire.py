@@ -29,14 +29,14 @@ class Wire:
     """One request in the API's dialect."""
 
     body: Json
-    told: Told
-    systems: bool
+    suffix: Told
+    has_system_messages: bool
     """There are system messages among the messages."""
-    marks: bool
+    has_breakpoints: bool
     """Something is marked for the cache."""
-    recalled: tuple[str, ...]
+    recalled_call_ids: tuple[str, ...]
     """Answers that are sent with their thinking, by the ids of their first calls."""
-    fleeting: int | None
+    ephemeral_from: int | None
     """Which `Said` the first of them is; None: there is none."""
     _prefix: Prefix
     _messages: Sequence[Json]
@@ -65,15 +65,15 @@ def translate(
     laid = _Laid(Prefix([model, tools, system]), systems=systems)
     loop = loop_begins(request.conversation)
     for role, parts in _merged(request.conversation):
-        laid.add(role, parts, recall if parts[0][0] >= loop else lambda _: None)
-    told = laid.tell_last(Told(request.aside, request.now))
+        laid.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None)
+    told = laid.add_suffix(Told(request.aside, request.now))
     messages = laid.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
         messages = _telling(messages, Told(now=_WARM_UP), systems=False)
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
-    marks = request.marks
+    marks = request.breakpoints
     if request.answer_only and tools:  # with another `tool_choice` messages are read from no cache, and by nobody later
         body["tool_choice"] = {"type": "none"}
         marks = tuple([mark for mark in marks if mark.behind != "said"])
@@ -81,11 +81,11 @@ def translate(
     body |= {key: value for key, value in with_marks.items() if value}
     return Wire(
         body=body,
-        told=told,
-        systems=any(message["role"] == "system" for message in messages),
-        marks=bool(marks),
-        recalled=tuple(laid.recalled),
-        fleeting=laid.fleeting,
+        suffix=told,
+        has_system_messages=any(message["role"] == "system" for message in messages),
+        has_breakpoints=bool(marks),
+        recalled_call_ids=tuple(laid.recalled_call_ids),
+        ephemeral_from=laid.ephemeral_from,
         _prefix=laid.prefix,
         _messages=messages,
     )
@@ -110,37 +110,37 @@ class _Laid:
         self.messages: list[Json] = []
         self.places: dict[int, list[tuple[int, int]]] = {}
         """Of each `Said`: message and block of all that it became."""
-        self.recalled: list[str] = []
-        self.fleeting: int | None = None
-        self._systems = systems
-        self._told = Told()
+        self.recalled_call_ids: list[str] = []
+        self.ephemeral_from: int | None = None
+        self._takes_system_messages = systems
+        self._suffix = Told()
 
-    def add(self, role: str, parts: _Placed, recall: Recall) -> None:
-        content = self._recalled(parts, recall) if role == "assistant" else None
+    def add_message(self, role: str, parts: _Placed, recall: Recall) -> None:
+        content = self._recall_content(parts, recall) if role == "assistant" else None
         if content is None:
             content = _content(parts)
         for index, (number, _) in enumerate(content):
             self.places.setdefault(number, []).append((len(self.messages), index))
         self.messages.append({"role": role, "content": [block for _, block in content]})
 
-    def _recalled(self, parts: _Placed, recall: Recall) -> list[tuple[int, Json]] | None:
+    def _recall_content(self, parts: _Placed, recall: Recall) -> list[tuple[int, Json]] | None:
         """Return an answer as it came, what was told in front of it told again; None: that is not to be had."""
         thought = recall(Said(role="assistant", parts=tuple(part for _, part in parts)))
         if thought is None:
             return None
-        before = _telling(self.messages, thought.told, systems=self._systems)
-        if self.prefix.digest(before) != thought.came_after:
+        before = _telling(self.messages, thought.suffix, systems=self._takes_system_messages)
+        if self.prefix.digest(before) != thought.prefix_digest:
             return None
         self.messages = before
-        self.recalled.append(thought.calls[0].id)
-        self.fleeting = parts[0][0] if self.fleeting is None else self.fleeting
-        self._told = Told(*[f"{old}\n{new}".strip() for old, new in zip(self._told, thought.told, strict=True)])
+        self.recalled_call_ids.append(thought.calls[0].id)
+        self.ephemeral_from = parts[0][0] if self.ephemeral_from is None else self.ephemeral_from
+        self._suffix = Told(*[f"{old}\n{new}".strip() for old, new in zip(self._suffix, thought.suffix, strict=True)])
         return [(parts[-1][0], block) for block in thought.content]
 
-    def tell_last(self, told: Told) -> Told:
+    def add_suffix(self, told: Told) -> Told:
         """Tell, at the end, what of it has not been told in front of an answer. Returns that."""
-        told = Told(*[_untold(new.strip(), old) for new, old in zip(told, self._told, strict=True)])
-        self.messages = _telling(self.messages, told, systems=self._systems)
+        told = Told(*[_untold(new.strip(), old) for new, old in zip(told, self._suffix, strict=True)])
+        self.messages = _telling(self.messages, told, systems=self._takes_system_messages)
         return told
 
 
@@ -201,7 +201,7 @@ def _block(part: Piece) -> Json:
             return {"type": "tool_use", "id": _plain(part.id), "name": _plain(part.name), "input": written}
         case ToolResult():
             result: Json = {"type": "tool_result", "tool_use_id": _plain(part.id), "content": part.text}
-            return result | {"is_error": True} if part.error else result
+            return result | {"is_error": True} if part.is_error else result
 
 
 def _plain(name: str) -> str:

@@ -19,16 +19,16 @@ class ToolSpec:
     description: str
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
-    task: bool = True
+    is_task: bool = True
     """Using it is work on a task, with which the agent may go on. False: it only ends the turn, looks something up in
     its own memory or writes something down. Not told to the model."""
-    ephemeral: bool = False
+    is_ephemeral: bool = False
     """What it does is kept elsewhere, so its calls leave the view at the next fold. Not told to the model."""
-    line: str = ""
+    summary: str = ""
     """The description in one line, for a catalogue. Empty: its first sentence. Not told to the model by itself."""
-    parallel: bool = False
+    is_parallel: bool = False
     """May run beside others of the same answer: it changes nothing that these look at. Not told to the model."""
-    polls: bool = False
+    is_polling: bool = False
     """The same call may bring something else each time, so each is carried out. Not told to the model."""
 
 
@@ -67,7 +67,7 @@ class Image:
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
     data: bytes = field(repr=False)
     """At most `MAX_IMAGE_BYTES`."""
-    about: str
+    description: str
     """One line, not blank: what stands in its place for a model that does not see."""
 
 
@@ -79,7 +79,7 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
-    recovered: bool = False
+    is_recovered: bool = False
     """It was found in the text of an answer: whose words it is nobody knows. Not told to the model."""
 
 
@@ -89,14 +89,14 @@ class ToolResult:
 
     id: str
     text: str
-    error: bool = False
+    is_error: bool = False
     kind: str = "text"
     """As `gateway.events.Source.kind`. Not told to the model, as all that follows."""
     origin: str = ""
     """As `gateway.events.Source.origin`. Untrusted."""
-    part: "Excerpt | None" = None
+    excerpt: "Excerpt | None" = None
     """It is a part of what stands whole somewhere already. None: it is all there is."""
-    untrusted: bool = False
+    is_untrusted: bool = False
     """Somebody else's words: told behind a fence that they cannot forge."""
     images: "tuple[tuple[Shown, Image], ...]" = ()
     """Shown behind all results of the same answer, to a model that sees."""
@@ -107,7 +107,7 @@ class Excerpt:
     """Of what a result is a part, and of which."""
 
     source: Source
-    shift: int
+    offset: int
     """What stands at a place of the result's text, behind its first line, stands so much further on in the source."""
 
 
@@ -151,13 +151,13 @@ class Request:
     tools: tuple[ToolSpec, ...] = ()
     answer_only: bool = False
     """No tool may be called, whatever there is: the answer is wanted. The tools stay, for what is cached."""
-    marks: tuple[Mark, ...] = ()
+    breakpoints: tuple[Mark, ...] = ()
     """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
     max_output_tokens: int
     """0: nothing is to be answered, only the prompt read into the provider's cache."""
     shared_key: str
     """Names whose stable prefix this is (the agent), for providers that route by such a key."""
-    place: str = ""
+    conversation_id: str = ""
     """Whose conversation it is, for providers that keep one apart from others. Empty: nobody's."""
 
 
@@ -176,19 +176,19 @@ def with_now(request: Request) -> tuple[Said, ...]:
 class End:
     """The last chunk of every stream that did not raise."""
 
-    stop: Literal["end", "tools", "length", "refused"]
+    stop_reason: Literal["end", "tools", "length", "refused"]
     usage: Usage
     model: str
     """As the provider names what answered."""
-    leaks: bool = False
+    may_leak_calls: bool = False
     """The model is known to write tool calls as text: an answer that is calls and nothing else is no answer."""
-    fleeting: int | None = None
+    ephemeral_from: int | None = None
     """From this `Said` on the request was sent as only the rest of its tool loop will send it again. None: nowhere."""
-    cleared: int = 0
+    cleared_tokens: int = 0
     """Tokens of the request that the provider left out by itself, as it was asked to: they are not in `usage`."""
     account: Account | None = None
     """What became of the cache. None: nobody kept account."""
-    lost: tuple[Account, ...] = ()
+    lost_accounts: tuple[Account, ...] = ()
     """Of attempts before it that broke off, and are billed all the same."""
 
 
@@ -218,7 +218,7 @@ class Began:
 
     usage: Usage | None = None
     """What is billed even if nothing more comes. None: it does not say yet."""
-    billed: Callable[[], tuple[Account, ...]] | None = field(default=None, compare=False)
+    billed_accounts: Callable[[], tuple[Account, ...]] | None = field(default=None, compare=False)
     """The same as accounts, with those of attempts before it: to be asked if the answer is cut off, and only then.
     None: nobody keeps account."""
 
@@ -257,7 +257,7 @@ class Model(Protocol):
         """False: requests must come without tools."""
 
     @property
-    def sees(self) -> bool:
+    def takes_images(self) -> bool:
         """False: requests must come without images."""
 
     def stream(self, request: Request) -> AsyncGenerator[Chunk]:
@@ -295,7 +295,9 @@ class ModelError(Exception):
         self.reason = reason
         self.accounts: tuple[Account, ...] = ()  # of what is billed all the same
         self.status: int | None = None  # of the HTTP answer that said so; None: there was none
-        self.told = ""  # all that it said, for programs: message, codes and the field that it names. Untrusted
+        self.provider_message = (
+            ""  # all that it said, for programs: message, codes and the field that it names. Untrusted
+        )
 
     @property
     def cause(self) -> Cause:
@@ -336,10 +338,12 @@ class TooLong(ModelError):
 class Malformed(ModelError):
     """The provider refuses the request as it is."""
 
-    def __init__(self, reason: str, *, by_prompt: bool = False) -> None:
+    def __init__(self, reason: str, *, caused_by_prompt: bool = False) -> None:
         super().__init__(reason)
-        self.by_prompt = by_prompt  # because of what is said in it, not of how it is asked: others would not take it
+        self.caused_by_prompt = (
+            caused_by_prompt  # because of what is said in it, not of how it is asked: others would not take it
+        )
 
     @property
     def cause(self) -> Cause:
-        return "refused" if self.by_prompt else "misconfigured"
+        return "refused" if self.caused_by_prompt else "misconfigured"

@@ -84,7 +84,7 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             name=key,
             context_tokens=window,
             max_output_tokens=output,
-            sees=sees(config, provider),
+            takes_images=sees(config, provider),
             leaks=leaks(config, provider),
         )
     return _remote(key, config, provider, clear_keeping)
@@ -108,7 +108,7 @@ def _remote(
             context_tokens=window,
             max_output_tokens=output,
             timeout_s=provider.timeout,
-            sees=seeing,
+            takes_images=seeing,
             effort=config.effort,
             thinking=config.thinking,
             leaks=leaks(config, provider),
@@ -123,7 +123,7 @@ def _remote(
         context_tokens=window,
         max_output_tokens=output,
         timeout_s=provider.timeout,
-        sees=seeing,
+        takes_images=seeing,
         identity_in=provider.identity_in,
         leaks=leaks(config, provider),
     )

@@ -23,28 +23,36 @@ _NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:
 class Rules:
     """One model."""
 
-    types: frozenset[str]
+    thinking_types: frozenset[str]
     """What `thinking.type` may be."""
-    thinks: bool
+    thinks_by_default: bool
     """Unless told otherwise."""
-    mild: bool = False
+    limits_off_at_high_effort: bool = False
     """`disabled` and `between_tools` are refused at the efforts `xhigh` and `max`."""
     efforts: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
     """Empty: it has no such setting."""
-    systems: bool = True
+    takes_system_messages: bool = True
     """`messages` may hold the role `system`."""
-    clears: bool = True
+    takes_context_editing: bool = True
     """Leaves old tool results out by itself (`context_management`), if it is asked to."""
 
 
-_NEW = Rules(types=frozenset({"adaptive"}), thinks=True)
-_EITHER = Rules(types=frozenset({"adaptive", "disabled"}), thinks=True)
-_QUIET = Rules(types=frozenset({"adaptive"}), thinks=False)
+_NEW = Rules(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
+_EITHER = Rules(thinking_types=frozenset({"adaptive", "disabled"}), thinks_by_default=True)
+_QUIET = Rules(thinking_types=frozenset({"adaptive"}), thinks_by_default=False)
 _MIDDLE = Rules(
-    types=frozenset({"adaptive", "enabled"}), thinks=False, efforts=("low", "medium", "high", "max"), systems=False
+    thinking_types=frozenset({"adaptive", "enabled"}),
+    thinks_by_default=False,
+    efforts=("low", "medium", "high", "max"),
+    takes_system_messages=False,
 )
-_OLD = Rules(types=frozenset({"enabled"}), thinks=False, efforts=(), systems=False)
-_UNKNOWN = Rules(types=frozenset({"disabled", "between_tools"}), thinks=True, systems=False, clears=False)
+_OLD = Rules(thinking_types=frozenset({"enabled"}), thinks_by_default=False, efforts=(), takes_system_messages=False)
+_UNKNOWN = Rules(
+    thinking_types=frozenset({"disabled", "between_tools"}),
+    thinks_by_default=True,
+    takes_system_messages=False,
+    takes_context_editing=False,
+)
 
 _RULES: dict[str, Rules] = {
     "fable-5-2": _NEW,
@@ -52,15 +60,17 @@ _RULES: dict[str, Rules] = {
     "fable-5-1": _NEW,
     "mythos-5-1": _NEW,
     "opus-5-5": _NEW,
-    "sonnet-5-5": Rules(types=frozenset({"adaptive", "between_tools"}), thinks=True, mild=True),
-    "haiku-5-5": replace(_EITHER, mild=True),
+    "sonnet-5-5": Rules(
+        thinking_types=frozenset({"adaptive", "between_tools"}), thinks_by_default=True, limits_off_at_high_effort=True
+    ),
+    "haiku-5-5": replace(_EITHER, limits_off_at_high_effort=True),
     "fable-5": _NEW,
     "mythos-5": _NEW,
-    "opus-5": replace(_EITHER, mild=True),
-    "sonnet-5": replace(_EITHER, systems=False),
+    "opus-5": replace(_EITHER, limits_off_at_high_effort=True),
+    "sonnet-5": replace(_EITHER, takes_system_messages=False),
     "opus-4-8": _QUIET,
-    "opus-4-7": replace(_QUIET, systems=False),
-    "mythos-preview": replace(_NEW, efforts=("low", "medium", "high", "max"), systems=False),
+    "opus-4-7": replace(_QUIET, takes_system_messages=False),
+    "mythos-preview": replace(_NEW, efforts=("low", "medium", "high", "max"), takes_system_messages=False),
     "opus-4-6": _MIDDLE,
     "sonnet-4-6": _MIDDLE,
     "opus-4-5": replace(_OLD, efforts=("low", "medium", "high")),
@@ -84,11 +94,13 @@ def wrong(model: str, effort: Effort | None, thinking: Thinking) -> tuple[Litera
     kind = _kind(known, thinking)
     if kind is None:
         return None
-    if kind not in known.types:
-        least = " or write between_tools for the least of it" if "between_tools" in known.types else ""
-        told = "always thinks" if thinking == "off" and known.thinks else f"does not know thinking: {thinking}"
+    if kind not in known.thinking_types:
+        least = " or write between_tools for the least of it" if "between_tools" in known.thinking_types else ""
+        told = (
+            "always thinks" if thinking == "off" and known.thinks_by_default else f"does not know thinking: {thinking}"
+        )
         return "thinking", f"{model} {told}; leave thinking out{least}"
-    if known.mild and effort in {"xhigh", "max"}:
+    if known.limits_off_at_high_effort and effort in {"xhigh", "max"}:
         return "thinking", f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave it out"
     return None
 
@@ -111,6 +123,6 @@ def options(model: str, effort: Effort | None, thinking: Thinking) -> dict[str, 
 
 def _kind(known: Rules, thinking: Thinking) -> str | None:
     """Return `thinking.type`. None: need not be said."""
-    if thinking == "default" or (thinking == "off" and not known.thinks):
+    if thinking == "default" or (thinking == "off" and not known.thinks_by_default):
         return None
     return "disabled" if thinking == "off" else thinking

@@ -230,7 +230,7 @@ def leaks(model: ModelConfig, provider: ProviderConfig) -> bool:
 def takes_marks(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Whether it caches what it is told to (`Request.marks`), and nothing else."""
     if isinstance(provider, OpenAIConfig):
-        return dialect_of(where(provider.base_url), model.name or "").breakpoints
+        return dialect_of(where(provider.base_url), model.name or "").takes_breakpoints
     return provider.kind == "anthropic"
 
 

@@ -78,8 +78,8 @@ class Failover:
         self._clock = clock
         self._random = random
         self._attempts = attempts
-        self._longest_hint_s = longest_hint_s
-        self._told: set[int] = set()
+        self._max_retry_after_s = longest_hint_s
+        self._warned: set[int] = set()
         self._breakers = [Breaker() for _ in self._models]
         first = self._models[0]
         self.name = first.name
@@ -88,47 +88,49 @@ class Failover:
         self.max_output_tokens = first.max_output_tokens
         self.family = first.family
         self.takes_tools = first.takes_tools
-        self.sees = first.sees
+        self.takes_images = first.takes_images
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        source = self._first(request) if request.max_output_tokens else self._models[0].stream(request)
+        source = self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _first(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def _stream_first(self, request: Request) -> AsyncGenerator[Chunk]:
         """Answer with the first that can."""
         failed: ModelError | None = None
         lost: list[Account] = []
-        for place in self._order():
+        for place in self._candidate_order():
             model, whole = self._models[place], list[Chunk]()
-            self._breakers[place] = self._breakers[place].asked(self._clock.monotonic())
+            self._breakers[place] = self._breakers[place].record_attempt(self._clock.monotonic())
             try:
                 attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
-                async with aclosing(self._answer(model, adapted(request, model), whole, attempts, lost)) as growing:
+                async with aclosing(
+                    self._answer_with_retries(model, adapted(request, model), whole, attempts, lost)
+                ) as growing:
                     async for shown in growing:
                         yield shown
             except Unusable as error:
-                self._tell(place, error)
+                self._warn_once(place, error)
                 failed = failed if isinstance(failed, Busy) else error
                 continue
             except Busy as error:
-                self._failed(place, error)
+                self._record_failure(place, error)
                 failed = error
                 continue
             except (Malformed, TooLong) as error:
-                self._answered(place)
-                if error.by_prompt if isinstance(error, Malformed) else place == 0:
+                self._record_success(place)
+                if error.caused_by_prompt if isinstance(error, Malformed) else place == 0:
                     error.accounts = tuple(lost)
                     raise
-                self._tell(place, error)  # a fallback's window is not what the conversation is folded for
+                self._warn_once(place, error)  # a fallback's window is not what the conversation is folded for
                 if isinstance(error, Malformed):
                     failed = failed if isinstance(failed, Busy) else error
                 continue
-            self._answered(place)
-            self._told.discard(place)
+            self._record_success(place)
+            self._warned.discard(place)
             for chunk in whole:
-                yield replace(chunk, lost=tuple(lost)) if isinstance(chunk, End) else chunk
+                yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, End) else chunk
             return
         assert failed is not None
         failed.accounts = tuple(lost)
@@ -141,7 +143,7 @@ class Failover:
             try:
                 return await model.start()
             except ModelError as error:
-                self._tell(place, error)
+                self._warn_once(place, error)
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -150,25 +152,25 @@ class Failover:
         for model in self._models:
             await model.aclose()
 
-    def _order(self) -> list[int]:
+    def _candidate_order(self) -> list[int]:
         """Whom to ask in turn: who is passed over comes last."""
         now_s = self._clock.monotonic()
         return sorted(range(len(self._models)), key=lambda place: not self._breakers[place].admits(now_s))
 
-    def _failed(self, place: int, error: Busy) -> None:
+    def _record_failure(self, place: int, error: Busy) -> None:
         before = self._breakers[place]
-        after = before.failed(self._clock.monotonic(), hint_s=error.retry_after_s)
+        after = before.record_failure(self._clock.monotonic(), hint_s=error.retry_after_s)
         self._breakers[place] = after
         if after.is_open and not before.is_open and len(self._models) > 1:
             label = self._models[place].label
             _log.warning("%s is passed over for %.0f s: %s", label, after.wait_s, error.reason)
 
-    def _answered(self, place: int) -> None:
+    def _record_success(self, place: int) -> None:
         if self._breakers[place].is_open:
             _log.warning("%s answers again", self._models[place].label)
-        self._breakers[place] = self._breakers[place].succeeded()
+        self._breakers[place] = self._breakers[place].record_success()
 
-    async def _answer(
+    async def _answer_with_retries(
         self, model: Model, request: Request, whole: list[Chunk], attempts: int, lost: list[Account]
     ) -> AsyncGenerator[Partial | Reasoned | Began]:
         """Fill `whole` with one complete answer, and `lost` with what others cost.
@@ -186,21 +188,21 @@ class Failover:
             except ModelError as error:
                 lost.extend(error.accounts)
                 if lost:
-                    yield Began(billed=partial(tuple, lost))
+                    yield Began(billed_accounts=partial(tuple, lost))
                 if not isinstance(error, Busy):
                     raise
                 hint_s = error.retry_after_s
                 attempt += 1
-                if attempt >= attempts or (hint_s is not None and hint_s > self._longest_hint_s):
+                if attempt >= attempts or (hint_s is not None and hint_s > self._max_retry_after_s):
                     raise
                 wait_s = delay_s(attempt - 1, hint_s, self._random())
                 _log.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
                 await self._clock.sleep(wait_s)
 
-    def _tell(self, place: int, error: ModelError) -> None:
+    def _warn_once(self, place: int, error: ModelError) -> None:
         """Warn once; a model that has answered since is worth a new warning."""
-        if place not in self._told:
-            self._told.add(place)
+        if place not in self._warned:
+            self._warned.add(place)
             _log.warning("%s cannot be used: %s", self._models[place].label, error.reason)
 
 
@@ -211,8 +213,8 @@ async def _collect(
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
             if isinstance(chunk, Began):  # another attempt may be the one that counts; but this one costs by now
-                if chunk.billed is not None:
-                    yield Began(billed=partial(_all, tuple(lost), chunk.billed))
+                if chunk.billed_accounts is not None:
+                    yield Began(billed_accounts=partial(_all, tuple(lost), chunk.billed_accounts))
                 continue
             if isinstance(chunk, Reasoned):
                 yield chunk

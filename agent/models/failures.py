@@ -115,7 +115,7 @@ def window_full(end: End, *, said: bool, asked: int, window: int) -> bool:
     """
     usage = end.usage
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-    if end.stop != "length" or not prompt or usage.output_tokens >= asked:
+    if end.stop_reason != "length" or not prompt or usage.output_tokens >= asked:
         return False  # an answer that has all that was asked for ended there, however full the window is by now
     return prompt + usage.output_tokens >= window * _FULL or (not said and usage.output_tokens < asked * _SCARCE)
 
@@ -153,11 +153,11 @@ def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float |
     error.status = status
     searched = " ".join((told.message, *told.codes, told.param))
     hidden = len(secret) >= _SECRET_CHARS  # what is shorter is none, and stands in any word
-    error.told = (searched.replace(secret, "***") if hidden else searched)[:_TOLD_CHARS]
+    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_TOLD_CHARS]
     if isinstance(error, Unusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
     if isinstance(error, Malformed):
-        error.by_prompt = _BY_PROMPT.search(searched) is not None and _OWN_FORM.search(searched) is None
+        error.caused_by_prompt = _BY_PROMPT.search(searched) is not None and _OWN_FORM.search(searched) is None
     return error
 
 

@@ -52,16 +52,16 @@ class Api:
         self._headers = {**headers, "content-type": "application/json", "accept": "text/event-stream"}
         self._secret = secret
         self._timeout_s = timeout_s
-        self._keep = 8 if reuse else 0
+        self._max_keepalive = 8 if reuse else 0
         self._client: httpx.AsyncClient | None = None
         self._closed = False
-        self.where = where(url)
+        self.host = where(url)
         """For people: host and port."""
 
     def open(self) -> "httpx.AsyncClient":
         """Return the connection pool. Raises Unusable after `aclose`."""
         if self._closed:
-            raise Unusable(f"the client of {self.where} is closed")
+            raise Unusable(f"the client of {self.host} is closed")
         if self._client is None:
             import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
@@ -70,12 +70,12 @@ class Api:
             self._client = httpx.AsyncClient(
                 verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._keep),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
                 trust_env=not is_loopback(self._url),
             )
         return self._client
 
-    async def events(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> AsyncGenerator[Event]:
+    async def stream_events(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> AsyncGenerator[Event]:
         """Post `body`, with `more` headers, and yield what comes.
 
         Raises a ModelError; a stream that just stops, just stops here too. Closing the generator or
@@ -87,34 +87,34 @@ class Api:
         parser, headers = Parser(), {**self._headers, **more}
         try:
             async with client.stream("POST", self._url, content=_written(body), headers=headers) as response:
-                await self._check(response, "text/event-stream")
+                await self._check_response(response, "text/event-stream")
                 async for data in response.aiter_bytes():
                     for event in parser.feed(data):
                         yield event
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, TooLarge) as error:
-            raise self._named(error) from None  # the cause may hold request headers
+            raise self._to_model_error(error) from None  # the cause may hold request headers
 
     async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> bytes:
         """Post `body`, with `more` headers, and return the answer, which calls itself JSON. Raises a ModelError."""
-        return await self._exchange("POST", _written(body), more)
+        return await self._request("POST", _written(body), more)
 
     async def get(self) -> bytes:
         """Return what is there, which calls itself JSON. Raises a ModelError."""
-        return await self._exchange("GET", None, NO_HEADERS)
+        return await self._request("GET", None, NO_HEADERS)
 
-    async def _exchange(self, method: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
+    async def _request(self, method: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
         headers = {**self._headers, **more, "accept": "application/json"}
         try:
             async with client.stream(method, self._url, content=content, headers=headers) as response:
-                await self._check(response, "application/json")
+                await self._check_response(response, "application/json")
                 answer = await _read(response, _JSON_BYTES)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
-            raise self._named(error) from None  # the cause may hold request headers
+            raise self._to_model_error(error) from None  # the cause may hold request headers
         if len(answer) > _JSON_BYTES:
-            raise Busy(f"{self.where} sent more than an answer may hold")
+            raise Busy(f"{self.host} sent more than an answer may hold")
         return answer
 
     async def aclose(self) -> None:
@@ -123,34 +123,34 @@ class Api:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _check(self, response: "httpx.Response", wanted: str) -> None:
+    async def _check_response(self, response: "httpx.Response", wanted: str) -> None:
         kind = response.headers.get("content-type", wanted).partition(";")[0].strip()
         if response.status_code == 200 and kind == wanted:  # noqa: PLR2004 - HTTP's own number
             return
         body = await _read(response, _ERROR_BODY_BYTES)
         if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
-            raise Unusable(f"{self.where} answered {short(kind, self._secret)}, not {wanted}: check base_url")
+            raise Unusable(f"{self.host} answered {short(kind, self._secret)}, not {wanted}: check base_url")
         now = datetime.now(UTC)
-        raise failure(response.status_code, response.headers, body, where=self.where, secret=self._secret, now=now)
+        raise failure(response.status_code, response.headers, body, where=self.host, secret=self._secret, now=now)
 
-    def _named(self, error: Exception) -> ModelError:
+    def _to_model_error(self, error: Exception) -> ModelError:
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
         if self._closed:
-            return Unusable(f"the client of {self.where} is closed")
+            return Unusable(f"the client of {self.host} is closed")
         if isinstance(error, httpx.ConnectTimeout):
-            return Busy(f"{self.where} does not answer the connection")
+            return Busy(f"{self.host} does not answer the connection")
         if isinstance(error, httpx.TimeoutException):
-            return Busy(f"{self.where} was silent for {self._timeout_s:g} s")
+            return Busy(f"{self.host} was silent for {self._timeout_s:g} s")
         if isinstance(error, httpx.ConnectError | httpx.ProxyError):
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                return Unusable(f"the certificate of {self.where} is not valid")
-            return Busy(f"cannot connect to {self.where}")
+                return Unusable(f"the certificate of {self.host} is not valid")
+            return Busy(f"cannot connect to {self.host}")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-            return Unusable(f"the request to {self.where} cannot be sent: check base_url and api_key")
+            return Unusable(f"the request to {self.host} cannot be sent: check base_url and api_key")
         if isinstance(error, TooLarge):
-            return Busy(f"{self.where} sent more than one event may hold")
-        return Busy(f"{self.where} cut the connection")
+            return Busy(f"{self.host} sent more than one event may hold")
+        return Busy(f"{self.host} cut the connection")
 
 
 def endpoint(base_url: str, path: str) -> str:

@@ -52,7 +52,7 @@ def recover(text: str, specs: Iterable[ToolSpec]) -> tuple[Call | BadCall, ...]:
     Raises nothing, whatever the text.
     """
     source = Input()
-    source.text, source.ended = text, True
+    source.text, source.is_complete = text, True
     try:
         next(reading := _read(source, Calls(source, Declared(specs))))
     except StopIteration as read:
@@ -67,20 +67,20 @@ def recover(text: str, specs: Iterable[ToolSpec]) -> tuple[Call | BadCall, ...]:
 def _read(source: Input, calls: Calls) -> Scan[tuple[Call | BadCall, ...]]:
     """Raises NotACall if there is anything else."""
     found = list[Call | BadCall]()
-    at = yield from source.space(0)
-    for first in (calls.whole, calls.addressed):
+    at = yield from source.skip_space(0)
+    for first in (calls.read_whole, calls.read_addressed):
         try:
             region: Region = yield from first(at)
         except NotACall:
             continue
-        found, at = [*found, *region.found], region.end
+        found, at = [*found, *region.calls], region.end
         break
-    while one := (yield from source.char(at := (yield from source.space(at)))):
-        mistral = one == "[" and (yield from source.starts(at, "[T"))
+    while one := (yield from source.read_char(at := (yield from source.skip_space(at)))):
+        mistral = one == "[" and (yield from source.starts_with(at, "[T"))
         if one not in "<[":
             raise NotACall(at)
-        region = yield from (calls.region(at) if one == "<" or mistral else calls.python(at))
-        found, at = [*found, *region.found], region.end
+        region = yield from (calls.read_region(at) if one == "<" or mistral else calls.read_python(at))
+        found, at = [*found, *region.calls], region.end
     return tuple(found)
 
 

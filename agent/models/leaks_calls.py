@@ -42,7 +42,7 @@ class Region:
     """A stretch of the text that is calls and nothing else."""
 
     end: int
-    found: tuple[Call | BadCall, ...]
+    calls: tuple[Call | BadCall, ...]
     """Not empty."""
 
 
@@ -50,21 +50,21 @@ class Calls:
     """Reads calls of declared tools. Positions are those of the input's text."""
 
     def __init__(self, text: Input, declared: Declared) -> None:
-        self._in = text
+        self._scanner = text
         self._declared = declared
         self._json = Json(text, declared)
         self._elements = Elements(text, declared, self._json)
         self._tokens = Tokens(text, declared, self._json)
 
-    def region(self, start: int) -> Scan[Region]:
+    def read_region(self, start: int) -> Scan[Region]:
         """All calls that follow each other from there on, with what is around them. Raises NotACall."""
         at = end = start
         form, found = "", list[Call | BadCall]()
         while True:
-            at = yield from self._in.space(at)
-            one = yield from self._in.char(at)
+            at = yield from self._scanner.skip_space(at)
+            one = yield from self._scanner.read_char(at)
             try:
-                form, calls, at = yield from self._step(at, one, form)
+                form, calls, at = yield from self._read_step(at, one, form)
             except NotACall as no:
                 if found:
                     return Region(end, tuple(found))
@@ -72,138 +72,140 @@ class Calls:
             found += calls
             end = at if calls or (found and not form) else end
 
-    def whole(self, start: int) -> Scan[Region]:
+    def read_whole(self, start: int) -> Scan[Region]:
         """An answer that is JSON and nothing else, which names tools and their arguments. Raises NotACall."""
         at, form, found = start, "JSON", list[Call | BadCall]()
-        while (yield from self._in.char(at)) in ("{", "["):
-            if not (yield from self._begins(at)):
+        while (yield from self._scanner.read_char(at)) in ("{", "["):
+            if not (yield from self._is_json_start(at)):
                 raise NotACall(start)
-            end, why = yield from self._in.extent(at)
+            end, why = yield from self._scanner.find_extent(at)
             calls = list[Call | BadCall]()
             try:
-                calls = self._declared.objects(read(self._in.text[at:end]), form, strict=True) if not why else []
+                calls = (
+                    self._declared.build_calls(read(self._scanner.text[at:end]), form, strict=True) if not why else []
+                )
             except Wrong as wrong:
                 why = str(wrong)
             if why:
-                yield from self._in.all()
-                meant = self._declared.meant(self._in.text[at:], strict=True)
-                calls, end = [self._declared.bad(meant, form, why)] if meant else [], len(self._in.text)
+                yield from self._scanner.wait_for_end()
+                meant = self._declared.find_named_tool(self._scanner.text[at:], strict=True)
+                calls, end = [self._declared.build_bad_call(meant, form, why)] if meant else [], len(self._scanner.text)
             if not calls:
                 raise NotACall(start)
             found += calls
-            at = yield from self._ended(end)
-            if (yield from self._in.char(at)) in (";", ","):
-                at = yield from self._in.space(at + 1)
-        if (yield from self._in.char(at)) or not found:
+            at = yield from self._skip_end_tokens(end)
+            if (yield from self._scanner.read_char(at)) in (";", ","):
+                at = yield from self._scanner.skip_space(at + 1)
+        if (yield from self._scanner.read_char(at)) or not found:
             raise NotACall(start)
-        return Region(len(self._in.text), tuple(found))
+        return Region(len(self._scanner.text), tuple(found))
 
-    def addressed(self, at: int) -> Scan[Region]:
+    def read_addressed(self, at: int) -> Scan[Region]:
         """`to=functions.f<|channel|>...`, as gpt-oss begins an answer. Raises NotACall."""
-        if not (yield from self._in.starts(at, "to=functions.")):
+        if not (yield from self._scanner.starts_with(at, "to=functions.")):
             raise NotACall(at)
-        found, end = yield from self._tokens.harmony(at)
-        return Region((yield from self._ended(end, blank=end)), tuple(found))
+        found, end = yield from self._tokens.read_harmony(at)
+        return Region((yield from self._skip_end_tokens(end, blank=end)), tuple(found))
 
-    def python(self, at: int) -> Scan[Region]:
+    def read_python(self, at: int) -> Scan[Region]:
         """`[f(a=1)]`, behind which nothing stands in its line. Raises NotACall."""
-        name = yield from self._in.name((yield from self._in.space(at + 1)))
-        if not name or not self._declared.name(name):
+        name = yield from self._scanner.read_name((yield from self._scanner.skip_space(at + 1)))
+        if not name or not self._declared.resolve_name(name):
             raise NotACall(at + 1)
-        found, end = yield from self._json.python(at, name, "Python")
+        found, end = yield from self._json.read_python(at, name, "Python")
         behind = end
-        while (yield from self._in.char(behind)) in (" ", "\t"):
+        while (yield from self._scanner.read_char(behind)) in (" ", "\t"):
             behind += 1
-        if (yield from self._in.char(behind)) not in ("", "\n", "\r", "<"):
+        if (yield from self._scanner.read_char(behind)) not in ("", "\n", "\r", "<"):
             raise NotACall(end)
-        return Region((yield from self._ended(end, blank=end)), tuple(found))
+        return Region((yield from self._skip_end_tokens(end, blank=end)), tuple(found))
 
-    def _step(self, at: int, one: str, form: str) -> Scan[Step]:
+    def _read_step(self, at: int, one: str, form: str) -> Scan[Step]:
         """What stands there, beginning with that character. Raises NotACall."""
-        if one == "<" and (tag := (yield from self._in.tag(at))) is not None:
-            return (yield from self._token(tag, at, form) if tag.special else self._tag(tag, at, form))
-        if one == "[" and (yield from self._in.starts(at, MISTRAL)):
+        if one == "<" and (tag := (yield from self._scanner.read_tag(at))) is not None:
+            return (yield from self._read_token(tag, at, form) if tag.is_special else self._read_tag(tag, at, form))
+        if one == "[" and (yield from self._scanner.starts_with(at, MISTRAL)):
             return MISTRAL, [], at + len(MISTRAL)
         if not form or not one:
             raise NotACall(at)
         if one in (",", ";", "}", "]"):  # between two; or one too many, in front of the end
             return form, [], at + 1
-        found, end = yield from self._inside(at, one, form)
+        found, end = yield from self._read_enclosed(at, one, form)
         return form, found, end
 
-    def _tag(self, tag: Tag, at: int, form: str) -> Scan[Step]:
-        if tag.name in CALLS and not tag.closing:
-            found, end = yield from self._elements.call(tag, f"<{tag.name}>")
+    def _read_tag(self, tag: Tag, at: int, form: str) -> Scan[Step]:
+        if tag.name in CALLS and not tag.is_closing:
+            found, end = yield from self._elements.read_call(tag, f"<{tag.name}>")
             return form, found, end
-        if tag.name in ENVELOPES or (tag.closing and tag.name in {*CALLS, "s"}):
-            return "" if tag.closing else f"<{tag.name}>", [], tag.end
+        if tag.name in ENVELOPES or (tag.is_closing and tag.name in {*CALLS, "s"}):
+            return "" if tag.is_closing else f"<{tag.name}>", [], tag.end
         raise NotACall(at + 1)
 
-    def _token(self, tag: Tag, at: int, form: str) -> Scan[Step]:
+    def _read_token(self, tag: Tag, at: int, form: str) -> Scan[Step]:
         if tag.name in _CLOSING:
             return "", [], tag.end
         if tag.name == "tool_call_begin":
-            found, end = yield from self._tokens.headed(tag)
+            found, end = yield from self._tokens.read_headed(tag)
             return f"<|{tag.name}|>", found, end
         if tag.name in _OPENING:
             return f"<|{tag.name}|>", [], tag.end
         if tag.name in ("channel", "start"):
-            found, end = yield from self._tokens.harmony(tag.end)
+            found, end = yield from self._tokens.read_harmony(tag.end)
             return "", found, end
         if tag.name in ("open", "close"):
-            said, end = yield from self._tokens.header(tag)
+            said, end = yield from self._tokens.read_header(tag)
             if tag.name == "open" and said.startswith("call"):
-                found, end = yield from self._tokens.kimi(tag)
+                found, end = yield from self._tokens.read_kimi(tag)
                 return form, found, end
             if said.startswith("tools") or (tag.name == "close" and said.startswith("message")):
                 return "<|open|>tools" if tag.name == "open" else "", [], end
         raise NotACall(at + 1)
 
-    def _inside(self, at: int, one: str, form: str) -> Scan[Found]:
+    def _read_enclosed(self, at: int, one: str, form: str) -> Scan[Found]:
         """A call that is told by what is around it."""
         if one in "{[":
-            return (yield from self._json.calls(at, form))
-        name = yield from self._in.name(at)
-        tool = self._declared.name(name.removesuffix(".call"))
+            return (yield from self._json.read_calls(at, form))
+        name = yield from self._scanner.read_name(at)
+        tool = self._declared.resolve_name(name.removesuffix(".call"))
         if not tool:
             raise NotACall(at + max(len(name), 1))
-        end = yield from self._in.space(at + len(name))
+        end = yield from self._scanner.skip_space(at + len(name))
         if form == MISTRAL:
-            end = yield from self._labels(end)
-        one = yield from self._in.char(end)
+            end = yield from self._skip_labels(end)
+        one = yield from self._scanner.read_char(end)
         if one == "{":
-            return (yield from self._json.arguments(end, tool, form))
+            return (yield from self._json.read_arguments(end, tool, form))
         if one == "(" and end == at + len(name):
-            return (yield from self._json.python(at, name, form))
-        tag = (yield from self._in.tag(end)) if one == "<" else None
-        if tag is None or tag.special or not (tag.name == "arg_key" or (tag.closing and tag.name in ENVELOPES)):
+            return (yield from self._json.read_python(at, name, form))
+        tag = (yield from self._scanner.read_tag(end)) if one == "<" else None
+        if tag is None or tag.is_special or not (tag.name == "arg_key" or (tag.is_closing and tag.name in ENVELOPES)):
             raise NotACall(at + len(name))
-        return (yield from self._elements.pairs(tool, end, form))
+        return (yield from self._elements.read_pairs(tool, end, form))
 
-    def _labels(self, at: int) -> Scan[int]:
+    def _skip_labels(self, at: int) -> Scan[int]:
         """Behind Mistral's `[CALL_ID]...[ARGS]`, which may be missing."""
-        if (yield from self._in.starts(at, "[CALL_ID]")):
+        if (yield from self._scanner.starts_with(at, "[CALL_ID]")):
             at += 9
-            at += len((yield from self._in.name(at)))
-        if (yield from self._in.starts(at, "[ARGS]")):
-            at = yield from self._in.space(at + 6)
+            at += len((yield from self._scanner.read_name(at)))
+        if (yield from self._scanner.starts_with(at, "[ARGS]")):
+            at = yield from self._scanner.skip_space(at + 6)
         return at
 
-    def _begins(self, at: int) -> Scan[bool]:
+    def _is_json_start(self, at: int) -> Scan[bool]:
         """Whether an object, or a list of objects, may begin there."""
-        if self._in.text[at] == "[":
-            at = yield from self._in.space(at + 1)
-            if (yield from self._in.char(at)) != "{":
+        if self._scanner.text[at] == "[":
+            at = yield from self._scanner.skip_space(at + 1)
+            if (yield from self._scanner.read_char(at)) != "{":
                 return False
-        at = yield from self._in.space(at + 1)
-        return (yield from self._in.char(at)) in ("'", '"')
+        at = yield from self._scanner.skip_space(at + 1)
+        return (yield from self._scanner.read_char(at)) in ("'", '"')
 
-    def _ended(self, at: int, *, blank: int | None = None) -> Scan[int]:
+    def _skip_end_tokens(self, at: int, *, blank: int | None = None) -> Scan[int]:
         """Behind the tokens that end an answer. `blank`: what to give if there are none. None: behind white space."""
         while True:
-            at = yield from self._in.space(at)
-            tag = (yield from self._in.tag(at)) if (yield from self._in.char(at)) == "<" else None
-            if tag is None or not (tag.name in _CLOSING if tag.special else tag.name == "s" and tag.closing):
+            at = yield from self._scanner.skip_space(at)
+            tag = (yield from self._scanner.read_tag(at)) if (yield from self._scanner.read_char(at)) == "<" else None
+            if tag is None or not (tag.name in _CLOSING if tag.is_special else tag.name == "s" and tag.is_closing):
                 return at if blank is None else blank
             at = tag.end
             blank = at if blank is not None else None

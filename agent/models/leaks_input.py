@@ -63,14 +63,14 @@ class Tag:
     """Without prefix, slash and lines: `invoke`, `tool_sep`."""
     end: int
     """Behind it."""
-    special: bool = False
-    closing: bool = False
+    is_special: bool = False
+    is_closing: bool = False
     value: str = ""
     """Behind a `=`: `f` in `<function=f>`."""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def called(self) -> str:
+    def target(self) -> str:
         """What it names: `<function=f>` and `<invoke name="f">`."""
         return self.value or self.attributes.get("name", "")
 
@@ -80,33 +80,33 @@ class Input:
 
     def __init__(self) -> None:
         self.text = ""
-        self.ended = False
+        self.is_complete = False
 
-    def all(self) -> Scan[None]:
+    def wait_for_end(self) -> Scan[None]:
         """Wait for its end."""
-        while not self.ended:
+        while not self.is_complete:
             yield
 
-    def char(self, at: int) -> Scan[str]:
+    def read_char(self, at: int) -> Scan[str]:
         """The character there; empty behind the end."""
         while at >= len(self.text):
-            if self.ended:
+            if self.is_complete:
                 return ""
             yield
         return self.text[at]
 
-    def space(self, at: int) -> Scan[int]:
+    def skip_space(self, at: int) -> Scan[int]:
         """Where the white space ends."""
         while True:
             while at < len(self.text) and self.text[at].isspace():
                 at += 1
-            if at < len(self.text) or self.ended:
+            if at < len(self.text) or self.is_complete:
                 return at
             yield
 
-    def starts(self, at: int, literal: str) -> Scan[bool]:
+    def starts_with(self, at: int, literal: str) -> Scan[bool]:
         """Whether this stands there."""
-        while not self.ended and len(self.text) - at < len(literal) and literal.startswith(self.text[at:]):
+        while not self.is_complete and len(self.text) - at < len(literal) and literal.startswith(self.text[at:]):
             yield
         return self.text.startswith(literal, at)
 
@@ -117,25 +117,25 @@ class Input:
             found = one.search(self.text, start) if end is None else one.search(self.text, start, end)
             if found:
                 return found.start()
-            if self.ended or (end is not None and len(self.text) >= end):
+            if self.is_complete or (end is not None and len(self.text) >= end):
                 return -1
             start = max(start, len(self.text))
             yield
 
-    def name(self, at: int) -> Scan[str]:
+    def read_name(self, at: int) -> Scan[str]:
         """What could be a tool's name there; empty: nothing could."""
         end = yield from self.find(_NAME_END, at, MAX_NAME_CHARS)
         if end < 0:
-            return self.text[at:] if self.ended and len(self.text) - at < MAX_NAME_CHARS else ""
+            return self.text[at:] if self.is_complete and len(self.text) - at < MAX_NAME_CHARS else ""
         return self.text[at:end]
 
-    def tag(self, at: int) -> Scan[Tag | None]:
+    def read_tag(self, at: int) -> Scan[Tag | None]:
         """What stands there, beginning with `<`. None: nothing that is known here."""
         end = at + 1
         while True:
             found = _HEAD_END.search(self.text, end)
             head = self.text[at + 1 : found.start() if found else len(self.text)].translate(_ALIKE)
-            if head not in (_HEADS if found else _BEGINNINGS) or (found is None and self.ended):
+            if head not in (_HEADS if found else _BEGINNINGS) or (found is None and self.is_complete):
                 return None
             if found:
                 break
@@ -150,7 +150,7 @@ class Input:
             return None
         return _tag(head, special, self.text[end:close], close + 1)
 
-    def extent(self, at: int) -> Scan[tuple[int, str]]:  # noqa: C901 - one small machine
+    def find_extent(self, at: int) -> Scan[tuple[int, str]]:  # noqa: C901 - one small machine
         """The end of the list, object or parenthesis that begins there, and what is wrong with it; empty: nothing.
 
         What is within quotes of either kind counts as a string.
@@ -159,7 +159,7 @@ class Input:
         while True:
             found = (_STRINGS[quote] if quote else _STRUCTURE).search(self.text, pos)
             if found is None:
-                if self.ended:
+                if self.is_complete:
                     return len(self.text), "it is cut off"
                 pos = max(pos, len(self.text))
                 yield
@@ -183,7 +183,7 @@ class Input:
 
 def _tag(head: str, special: bool, rest: str, end: int) -> Tag:
     if special:
-        return Tag(name=head[1:-1], end=end, special=True)
+        return Tag(name=head[1:-1], end=end, is_special=True)
     closing, name = head.startswith("/"), head.removeprefix("/")
     for prefix in _PREFIXES[1:]:
         name = name.removeprefix(prefix)
@@ -193,4 +193,4 @@ def _tag(head: str, special: bool, rest: str, end: int) -> Tag:
     else:
         for key, double, single in _ATTRIBUTE.findall(rest):
             attributes[key] = html.unescape(double or single)
-    return Tag(name=name, end=end, closing=closing, value=value, attributes=attributes)
+    return Tag(name=name, end=end, is_closing=closing, value=value, attributes=attributes)

@@ -33,8 +33,8 @@ def read(text: str) -> object:
     except (ValueError, RecursionError):
         pass
     reader = Reader(text)
-    value = reader.value(0)
-    reader.finish()
+    value = reader.read_value(0)
+    reader.expect_end()
     return value
 
 
@@ -57,84 +57,84 @@ class Reader:
         self._text = text
         self._at = 0
 
-    def calls(self) -> list[tuple[str, dict[str, object]]]:
+    def read_calls(self) -> list[tuple[str, dict[str, object]]]:
         """`[f(a=1), g()]`, or `f(a=1)` alone. Raises Wrong."""
         calls = []
-        if not self._takes("["):
-            calls.append(self._call())
+        if not self._accept("["):
+            calls.append(self._read_call())
         else:
-            while not self._takes("]"):
-                calls.append(self._call())
-                if not self._takes(","):
-                    self._need("]")
+            while not self._accept("]"):
+                calls.append(self._read_call())
+                if not self._accept(","):
+                    self._expect("]")
                     break
-        self.finish()
+        self.expect_end()
         return calls
 
-    def _call(self) -> tuple[str, dict[str, object]]:
-        name, given = self._word().removesuffix(".call"), dict[str, object]()
-        self._need("(")
-        while not self._takes(")"):
-            key = self._word()
-            if not self._takes("="):
+    def _read_call(self) -> tuple[str, dict[str, object]]:
+        name, given = self._read_word().removesuffix(".call"), dict[str, object]()
+        self._expect("(")
+        while not self._accept(")"):
+            key = self._read_word()
+            if not self._accept("="):
                 raise Wrong("each argument must be named: key=value")
-            given[key] = self.value(0)
-            if not self._takes(","):
-                self._need(")")
+            given[key] = self.read_value(0)
+            if not self._accept(","):
+                self._expect(")")
                 break
         return name, given
 
-    def value(self, depth: int) -> object:
+    def read_value(self, depth: int) -> object:
         """The next value. Raises Wrong."""
         if depth > MAX_DEPTH:
             raise Wrong(f"its arguments are nested deeper than {MAX_DEPTH}")
-        self._space()
+        self._skip_space()
         one = self._text[self._at : self._at + 1]
         if one == "{":
-            return self._object(depth)
+            return self._read_object(depth)
         if one == "[":
-            return self._list(depth)
+            return self._read_list(depth)
         if one and one in "\"'":
-            return self._string()
+            return self._read_string()
         if found := _NUMBER.match(self._text, self._at):
             self._at = found.end()
             return json.loads(found.group())
-        word = self._word()
+        word = self._read_word()
         if word not in _WORDS:
             raise Wrong(f"a value at character {self._at} is neither a number nor in quotes")
         return _WORDS[word]
 
-    def finish(self) -> None:
+    def expect_end(self) -> None:
         """Raises Wrong if there is more."""
-        self._space()
+        self._skip_space()
         if self._at < len(self._text):
             raise Wrong(f"something follows at character {self._at}")
 
-    def _object(self, depth: int) -> dict[str, object]:
+    def _read_object(self, depth: int) -> dict[str, object]:
         made = dict[str, object]()
-        self._need("{")
-        while not self._takes("}"):
+        self._expect("{")
+        while not self._accept("}"):
             if self._text[self._at : self._at + 1] not in ("'", '"'):
                 raise Wrong(f"a key at character {self._at} is not in quotes")
-            key = self._string()
-            self._need(":")
-            made[key] = self.value(depth + 1)
-            if not self._takes(","):
-                self._need("}")
+            key = self._read_string()
+            self._expect(":")
+            made[key] = self.read_value(depth + 1)
+            if not self._accept(","):
+                self._expect("}")
                 break
         return made
 
-    def _list(self, depth: int) -> list[object]:
+    def _read_list(self, depth: int) -> list[object]:
         made = list[object]()
-        self._need("[")
-        while not self._takes("]"):
-            made.append(self.value(depth + 1))
-            if not self._takes(","):
-                self._need("]")
+        self._expect("[")
+        while not self._accept("]"):
+            made.append(self.read_value(depth + 1))
+            if not self._accept(","):
+                self._expect("]")
                 break
         return made
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         quote = self._text[self._at]
         plain, parts, at = _STRINGS[quote], list[str](), self._at + 1
         while True:
@@ -155,29 +155,29 @@ class Reader:
             parts.append(_ESCAPES.get(escaped, escaped if escaped in "\"'\\/" else f"\\{escaped}"))
             at += 2
 
-    def _word(self) -> str:
-        self._space()
+    def _read_word(self) -> str:
+        self._skip_space()
         found = _WORD.match(self._text, self._at)
         if found is None:
             raise Wrong(f"a word is missing at character {self._at}")
         self._at = found.end()
         return found.group()
 
-    def _space(self) -> None:
+    def _skip_space(self) -> None:
         found = _SPACE.match(self._text, self._at)
         assert found is not None
         self._at = found.end()
 
-    def _takes(self, one: str) -> bool:
-        self._space()
+    def _accept(self, one: str) -> bool:
+        self._skip_space()
         if not self._text.startswith(one, self._at):
             return False
         self._at += 1
-        self._space()
+        self._skip_space()
         return True
 
-    def _need(self, one: str) -> None:
-        if not self._takes(one):
+    def _expect(self, one: str) -> None:
+        if not self._accept(one):
             raise Wrong(f"{one!r} is missing at character {self._at}")
 
 

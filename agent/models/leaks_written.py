@@ -29,7 +29,7 @@ class BadCall:
     """What was meant as a call of a declared tool, and cannot be carried out."""
 
     name: str
-    said: str
+    message: str
     """For the model: what is wrong, and what would do. Nothing of what it wrote is in it."""
 
 
@@ -46,26 +46,26 @@ class Declared:
 
     def __init__(self, specs: Iterable[ToolSpec]) -> None:
         self._schemas = {spec.name: spec.schema for spec in specs}
-        self._read = dict[str, Mapping[str, object]]()
+        self._parsed_schemas = dict[str, Mapping[str, object]]()
 
-    def name(self, written: str) -> str:
+    def resolve_name(self, written: str) -> str:
         """The tool that is meant. Empty: there is none."""
         name = written.strip()
-        return name if name in self._schemas else self._plain(name.removeprefix("functions."))
+        return name if name in self._schemas else self._strip_prefix(name.removeprefix("functions."))
 
-    def _plain(self, name: str) -> str:
+    def _strip_prefix(self, name: str) -> str:
         return name if name in self._schemas else ""
 
-    def has(self, given: Mapping[str, object], name: str) -> bool:
+    def has_required(self, given: Mapping[str, object], name: str) -> bool:
         """Whether nothing is missing that the tool needs."""
-        required = self._schema(name).get("required")
+        required = self._load_schema(name).get("required")
         return not isinstance(required, list) or all(one in given for one in required)
 
-    def value(self, raw: str, key: str, name: str) -> object:
+    def coerce(self, raw: str, key: str, name: str) -> object:
         """An argument that was written as plain text."""
-        return coerced(raw, key, self._schema(name))
+        return coerced(raw, key, self._load_schema(name))
 
-    def called(self, name: str, given: object, form: str) -> Call | BadCall:
+    def build_call(self, name: str, given: object, form: str) -> Call | BadCall:
         """A call with these arguments."""
         try:
             if isinstance(given, str):
@@ -73,18 +73,18 @@ class Declared:
             if isinstance(given, dict):
                 return Call(name=name, arguments=written(given))
         except Wrong as wrong:
-            return self.bad(name, form, str(wrong))
-        return self.bad(name, form, "its arguments are not one JSON object")
+            return self.build_bad_call(name, form, str(wrong))
+        return self.build_bad_call(name, form, "its arguments are not one JSON object")
 
-    def bad(self, name: str, form: str, why: str) -> BadCall:
+    def build_bad_call(self, name: str, form: str, why: str) -> BadCall:
         """A call that cannot be carried out."""
         return BadCall(
             name=name,
-            said=f"You wrote a call of {name} into your text ({form}), and it cannot be carried out: {why}. "
+            message=f"You wrote a call of {name} into your text ({form}), and it cannot be carried out: {why}. "
             f"Nothing was done. Call {name} as the tool that it is, with its arguments as one JSON object.",
         )
 
-    def objects(self, value: object, form: str, *, strict: bool = False) -> list[Call | BadCall]:
+    def build_calls(self, value: object, form: str, *, strict: bool = False) -> list[Call | BadCall]:
         """The calls that a value of JSON holds. Empty: it holds none, or not only calls.
 
         `strict`: each must bring its arguments.
@@ -95,23 +95,23 @@ class Declared:
                 one = one["function"]  # noqa: PLW2901 - as OpenAI writes it
             if not isinstance(one, dict):
                 return []
-            name = next((self.name(one[key]) for key in _NAMES if isinstance(one.get(key), str)), "")
+            name = next((self.resolve_name(one[key]) for key in _NAMES if isinstance(one.get(key), str)), "")
             given = [one[key] for key in _GIVEN if key in one]
             if not name or (strict and not given):
                 return []
-            calls.append(self.called(name, {} if not given or given[0] is None else given[0], form))
+            calls.append(self.build_call(name, {} if not given or given[0] is None else given[0], form))
         return calls
 
-    def meant(self, text: str, *, strict: bool = False) -> str:
+    def find_named_tool(self, text: str, *, strict: bool = False) -> str:
         """The tool that a broken object names. Empty: none, or `strict` and it names no arguments."""
-        found = (self.name(match[1]) for match in _NAMED.finditer(text))
+        found = (self.resolve_name(match[1]) for match in _NAMED.finditer(text))
         return next((name for name in found if name), "") if not strict or _GIVES.search(text) else ""
 
-    def _schema(self, name: str) -> Mapping[str, object]:
-        if name not in self._read:
+    def _load_schema(self, name: str) -> Mapping[str, object]:
+        if name not in self._parsed_schemas:
             try:
                 schema = json.loads(self._schemas[name])
             except (ValueError, RecursionError):  # of a foreign server
                 schema = {}
-            self._read[name] = schema if isinstance(schema, dict) else {}
-        return self._read[name]
+            self._parsed_schemas[name] = schema if isinstance(schema, dict) else {}
+        return self._parsed_schemas[name]

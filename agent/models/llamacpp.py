@@ -48,7 +48,7 @@ class LlamaCppModel:
         max_output_tokens: int = 4096,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         sampling: Mapping[str, float] | None = None,
-        sees: bool = False,
+        takes_images: bool = False,
         identity_in: Literal["system", "user"] = "system",
         leaks: bool = True,
         slot_files: Path | None = None,
@@ -68,7 +68,7 @@ class LlamaCppModel:
             family="llamacpp",
             sampling=sampling,
             reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
-            sees=sees,
+            takes_images=takes_images,
             identity_in=identity_in,
             leaks=leaks,
         )
@@ -76,10 +76,10 @@ class LlamaCppModel:
         self._slot_files = slot_files
         self._slots: Slots | None = None
         self._asks_for_slots = True
-        self._lost = 0
-        self._before: dict[int, Request] = {}
+        self._loss_count = 0
+        self._slot_requests: dict[int, Request] = {}
         """What each slot was last asked."""
-        self._warmer = Warmer(self._read_in, self._spread)
+        self._preloader = Warmer(self._preload, self._copy_prefixes)
         self._model = model
         self.name = name
         self.label = self._chat.label
@@ -87,21 +87,21 @@ class LlamaCppModel:
         self.max_output_tokens = max_output_tokens
         self.family = "llamacpp"
         self.takes_tools = True
-        self.sees = sees
+        self.takes_images = takes_images
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         if not request.max_output_tokens:
-            yield End(stop="end", usage=await self._warmer.read_in(request), model=self._model)
+            yield End(stop_reason="end", usage=await self._preloader.preload(request), model=self._model)
             return
-        async with self._warmer.quiet(request.place):
+        async with self._preloader.pause(request.conversation_id):
             await self._find_slots()
-            slot = self._slots.take(request) if self._slots is not None else None
-            held = self._slots.held(slot) if self._slots is not None and slot is not None else 0
+            slot = self._slots.acquire(request) if self._slots is not None else None
+            held = self._slots.held_tokens(slot) if self._slots is not None and slot is not None else 0
             words: list[str] = []
             end: End | None = None
             try:
-                body = self._body(request, slot)
-                async with aclosing(self._chat.answer(body, earlier_calls=count_calls(request))) as chunks:
+                body = self._build_body(request, slot)
+                async with aclosing(self._chat.stream_body(body, earlier_calls=count_calls(request))) as chunks:
                     async for chunk in chunks:
                         if isinstance(chunk, End):
                             end = chunk
@@ -110,41 +110,41 @@ class LlamaCppModel:
                         yield chunk
             finally:
                 if slot is not None:
-                    self._slots_done(slot, end.usage if end is not None else None)
+                    self._release_slot(slot, end.usage if end is not None else None)
         assert end is not None
         if slot is not None:
-            self._watch(slot, request, held, end.usage)
-        self._warmer.know(request)
+            self._detect_slot_loss(slot, request, held, end.usage)
+        self._preloader.learn_prefix(request)
         said = "".join(words)
-        called = end.stop == "tools" or (end.leaks and bool(said.strip()) and not presentable(said))
+        called = end.stop_reason == "tools" or (end.may_leak_calls and bool(said.strip()) and not presentable(said))
         if not called:  # else the next request is on its way, with other words behind this one
-            self._warmer.after(_with_answer(request, said))
+            self._preloader.schedule(_with_answer(request, said))
         yield end
 
-    async def count(self, request: Request) -> int:
+    async def count_tokens(self, request: Request) -> int:
         """Tokens of the request's prompt, by the server's own template and tokenizer.
 
         Raises a ModelError; `Unusable` if the server is too old to count.
         """
-        return await self._service.count(self._chat.body(request))
+        return await self._service.count_tokens(self._chat.build_body(request))
 
     async def start(self) -> None:
         await self._chat.start()
 
     async def aclose(self) -> None:
-        await self._warmer.aclose()
+        await self._preloader.aclose()
         await self._chat.aclose()
         await self._service.aclose()
 
-    def _body(self, request: Request, slot: int | None) -> dict[str, object]:
-        body: dict[str, object] = self._chat.body(request) | {"cache_prompt": True}
+    def _build_body(self, request: Request, slot: int | None) -> dict[str, object]:
+        body: dict[str, object] = self._chat.build_body(request) | {"cache_prompt": True}
         return body if slot is None else body | {"id_slot": slot}
 
     async def _find_slots(self) -> None:
         if not self._asks_for_slots:
             return
         try:
-            total = await self._service.slots()
+            total = await self._service.count_slots()
         except Unusable:
             total = 0  # it is no llama.cpp after all, or hides them: everything else works without
         except ModelError as error:
@@ -154,18 +154,18 @@ class LlamaCppModel:
         if total > 1:
             self._slots = Slots(total)
 
-    def _slots_done(self, slot: int, usage: Usage | None) -> None:
+    def _release_slot(self, slot: int, usage: Usage | None) -> None:
         if self._slots is not None:
             total = None if usage is None else usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
-            self._slots.done(slot, tokens=total)
+            self._slots.release(slot, tokens=total)
 
-    def _watch(self, slot: int, request: Request, held: int, usage: Usage) -> None:
+    def _detect_slot_loss(self, slot: int, request: Request, held: int, usage: Usage) -> None:
         """Find out whether the server forgets what slots held."""
-        before, self._before[slot] = self._before.get(slot), request
+        before, self._slot_requests[slot] = self._slot_requests.get(slot), request
         if before is None or not held or not _extends(request, before):
             return
-        self._lost = self._lost + 1 if usage.cache_read_tokens < held * _LOST else 0
-        if self._lost >= _LOST_TIMES:
+        self._loss_count = self._loss_count + 1 if usage.cache_read_tokens < held * _LOST else 0
+        if self._loss_count >= _LOST_TIMES:
             self._slots = None
             _log.warning(
                 "%s empties idle slots (llama.cpp#28139), so conversations are not pinned to them; "
@@ -173,30 +173,30 @@ class LlamaCppModel:
                 self.label,
             )
 
-    async def _read_in(self, request: Request, begins: list[Request]) -> Usage:
+    async def _preload(self, request: Request, begins: list[Request]) -> Usage:
         """Have a prompt evaluated and nothing answered. One that is nobody's goes to a slot that is nobody's."""
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
-        if not request.place:
-            return await self._prepare(request, begins, wanted=prefix_of(request)) or Usage()
-        slot, usage = self._slots.take(request), None
+        if not request.conversation_id:
+            return await self._prepare_slot(request, begins, wanted=prefix_of(request)) or Usage()
+        slot, usage = self._slots.acquire(request), None
         try:
             usage = await self._evaluate(request, slot)
             return usage
         finally:
             if slot is not None:
-                self._slots_done(slot, usage)
+                self._release_slot(slot, usage)
 
-    async def _spread(self, begins: list[Request]) -> bool:
+    async def _copy_prefixes(self, begins: list[Request]) -> bool:
         if self._slots is None:
             return False
-        return await self._prepare(begins[-1], begins) is not None
+        return await self._prepare_slot(begins[-1], begins) is not None
 
-    async def _prepare(self, request: Request, begins: list[Request], *, wanted: str = "") -> Usage | None:
+    async def _prepare_slot(self, request: Request, begins: list[Request], *, wanted: str = "") -> Usage | None:
         assert self._slots is not None
         slots, known = self._slots, frozenset(map(prefix_of, begins))
-        slot = slots.prepare(known, wanted=wanted) if prefix_of(request) else None
+        slot = slots.acquire_spare(known, wanted=wanted) if prefix_of(request) else None
         if slot is None:
             return None
         reached = ""
@@ -204,34 +204,34 @@ class LlamaCppModel:
             usage = await self._evaluate(request, slot)
             reached = prefix_of(request)
         finally:
-            slots.prepared(slot, reached)
+            slots.release_prepared(slot, reached)
         if self._slot_files is not None:
             try:
-                await self._copy(slot, reached, known | {reached}, self._slot_files / f"reverie-{reached}")
+                await self._copy_slot(slot, reached, known | {reached}, self._slot_files / f"reverie-{reached}")
             except ModelError as error:
                 self._slot_files = None
                 _log.debug("%s does not copy slots: %s", self.label, error)
         return usage
 
-    async def _copy(self, source: int, prefix: str, known: frozenset[str], file: Path) -> None:
+    async def _copy_slot(self, source: int, prefix: str, known: frozenset[str], file: Path) -> None:
         """Put what a slot holds into all others that need it: 2 ms each, where evaluating takes seconds."""
         assert self._slots is not None
         try:
-            await self._service.slot_file(source, "save", file.name)
-            while (slot := self._slots.prepare(known)) is not None:
+            await self._service.transfer_slot_file(source, "save", file.name)
+            while (slot := self._slots.acquire_spare(known)) is not None:
                 reached = ""
                 try:
-                    await self._service.slot_file(slot, "restore", file.name)
+                    await self._service.transfer_slot_file(slot, "restore", file.name)
                     reached = prefix
                 finally:
-                    self._slots.prepared(slot, reached)
+                    self._slots.release_prepared(slot, reached)
         finally:
             file.unlink(missing_ok=True)  # noqa: ASYNC240 - as quick as any other look-up
 
     async def _evaluate(self, request: Request, slot: int | None) -> Usage:
-        body = self._body(request, slot) | {"n_predict": 0}
+        body = self._build_body(request, slot) | {"n_predict": 0}
         usage = Usage()
-        async with aclosing(self._chat.answer(body, earlier_calls=0)) as chunks:
+        async with aclosing(self._chat.stream_body(body, earlier_calls=0)) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage if isinstance(chunk, End) else usage
         return replace(usage, output_tokens=0)

@@ -37,39 +37,39 @@ class Service:
         self._secret = "" if api_key.lower() == "none" else api_key
         self._timeout_s = timeout_s
         self._root = root(base_url)
-        self._props = self._api("/props")
-        self._input_tokens = self._api("/v1/chat/completions/input_tokens")
-        self._template = self._api("/apply-template")
-        self._tokenize = self._api("/tokenize")
+        self._props = self._open_api("/props")
+        self._input_tokens = self._open_api("/v1/chat/completions/input_tokens")
+        self._template = self._open_api("/apply-template")
+        self._tokenize = self._open_api("/tokenize")
 
-    def _api(self, path: str) -> Api:
+    def _open_api(self, path: str) -> Api:
         headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
         url = self._root + path
         return Api(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
 
-    async def slots(self) -> int:
+    async def count_slots(self) -> int:
         """Return how many prompts are kept at the same time. 0: it does not say. Raises a ModelError."""
-        return self._read(_Props, await self._props.get()).total_slots
+        return self._parse_answer(_Props, await self._props.get()).total_slots
 
-    async def count(self, body: Mapping[str, object]) -> int:
+    async def count_tokens(self, body: Mapping[str, object]) -> int:
         """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
 
         Raises a ModelError; `Unusable` if the server is too old to count.
         """
         asked = {key: value for key, value in body.items() if not key.startswith("stream")}
         try:
-            return self._read(_Counted, await self._input_tokens.post(asked)).input_tokens
+            return self._parse_answer(_Counted, await self._input_tokens.post(asked)).input_tokens
         except Unusable:  # builds without it answer 404
-            prompt = self._read(_Prompt, await self._template.post(asked)).prompt
+            prompt = self._parse_answer(_Prompt, await self._template.post(asked)).prompt
         written = {"content": prompt, "add_special": True, "parse_special": True}
-        return len(self._read(_Tokens, await self._tokenize.post(written)).tokens)
+        return len(self._parse_answer(_Tokens, await self._tokenize.post(written)).tokens)
 
-    async def slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
+    async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
         """Write what a slot holds to a file of the server's `--slot-save-path`, or read it from there.
 
         Raises a ModelError; `Busy` (501) if it has no such path.
         """
-        api = self._api(f"/slots/{slot}?action={action}")
+        api = self._open_api(f"/slots/{slot}?action={action}")
         try:
             await api.post({"filename": name})
         finally:
@@ -80,8 +80,8 @@ class Service:
         for api in (self._props, self._input_tokens, self._template, self._tokenize):
             await api.aclose()
 
-    def _read(self, kind: type[M], answer: bytes) -> M:
+    def _parse_answer(self, kind: type[M], answer: bytes) -> M:
         try:
             return kind.model_validate_json(answer)
         except ValidationError:
-            raise Unusable(f"{self._props.where} does not answer as llama.cpp does") from None
+            raise Unusable(f"{self._props.host} does not answer as llama.cpp does") from None

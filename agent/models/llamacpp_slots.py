@@ -25,13 +25,13 @@ _CHARS_PER_TOKEN = 4
 class _Slot:
     prefix: str = ""
     """What its prompt begins with, as `prefix_of` names it. Empty: it holds nothing."""
-    place: str = ""
+    conversation_id: str = ""
     """Whose conversation it keeps. Empty: nobody's."""
     tokens: int = 0
     """Of the prompt and the answer."""
-    used: int = 0
+    last_used: int = 0
     """When it was last taken, by counting. 0: never."""
-    busy: bool = False
+    is_busy: bool = False
 
 
 def prefix_of(request: Request) -> str:
@@ -50,59 +50,63 @@ class Slots:
         self._slots = [_Slot() for _ in range(total)]
         self._count = 0
 
-    def take(self, request: Request) -> int | None:
+    def acquire(self, request: Request) -> int | None:
         """Choose a slot for a request and keep it busy. None: all that could be taken are busy."""
         prefix = prefix_of(request)
-        free = [number for number, slot in enumerate(self._slots) if not slot.busy]
+        free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
         if not free:
             return None
         worth = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
-        number = min(free, key=lambda number: self._rank(self._slots[number], request.place, prefix, worth))
+        number = min(free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, worth))
         slot = self._slots[number]
-        if slot.place != request.place or not slot.place:
+        if slot.conversation_id != request.conversation_id or not slot.conversation_id:
             slot.tokens = 0
-        slot.place, slot.prefix, slot.busy = request.place, prefix, True
+        slot.conversation_id, slot.prefix, slot.is_busy = request.conversation_id, prefix, True
         self._count += 1
-        slot.used = self._count
+        slot.last_used = self._count
         return number
 
     def _rank(self, slot: _Slot, place: str, prefix: str, worth: float) -> tuple[int, int]:
-        if place and slot.place == place:
+        if place and slot.conversation_id == place:
             return (0, 0)
-        if slot.prefix == prefix and not slot.place:
-            return (1, slot.used)
+        if slot.prefix == prefix and not slot.conversation_id:
+            return (1, slot.last_used)
         if slot.prefix == prefix and slot.tokens <= 2 * worth:
-            return (2, slot.used)
-        if not slot.place:
-            return (3, slot.used)
-        return (4, slot.used)
+            return (2, slot.last_used)
+        if not slot.conversation_id:
+            return (3, slot.last_used)
+        return (4, slot.last_used)
 
-    def held(self, number: int) -> int:
+    def held_tokens(self, number: int) -> int:
         """How many tokens of its conversation the slot holds. 0: it is new there."""
         return self._slots[number].tokens
 
-    def done(self, number: int, *, tokens: int | None) -> None:
+    def release(self, number: int, *, tokens: int | None) -> None:
         """A slot is free again, and holds so many tokens. None: nobody knows how far it came."""
         slot = self._slots[number]
-        slot.busy = False
+        slot.is_busy = False
         slot.tokens = slot.tokens if tokens is None else tokens
 
-    def prepare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
+    def acquire_spare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
         """Choose a slot, and keep it busy, that keeps nobody's conversation and begins with nothing of `known`.
 
         With `wanted`, a prefix: rather one that begins with it already, and if there is none and none is left, one of
         those that begin alike. Another agent's last one is never taken.
         """
-        free = {number: slot.prefix for number, slot in enumerate(self._slots) if not slot.busy and not slot.place}
+        free = {
+            number: slot.prefix
+            for number, slot in enumerate(self._slots)
+            if not slot.is_busy and not slot.conversation_id
+        }
         alike = Counter(free.values())
         for number in sorted(free, key=lambda number: (free[number] != wanted, free[number] in known)):
             prefix = free[number]
             if not prefix or prefix not in known or (wanted and (prefix == wanted or alike[prefix] > 1)):
-                self._slots[number].busy = True
+                self._slots[number].is_busy = True
                 return number
         return None
 
-    def prepared(self, number: int, prefix: str) -> None:
+    def release_prepared(self, number: int, prefix: str) -> None:
         """A slot begins with this now, and is free. Empty: it did not come that far."""
-        self._slots[number].busy = False
+        self._slots[number].is_busy = False
         self._slots[number].prefix = prefix

@@ -26,7 +26,7 @@ _AGENTS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Due:
     request: Request
-    told: asyncio.Future[Usage] | None
+    done: asyncio.Future[Usage] | None
     """Somebody waits to hear of it."""
 
 
@@ -42,122 +42,129 @@ class Warmer:
 
         `spread`: prepares an empty slot with the last of the agents' beginnings. False: there is none.
         """
-        self._read_in = read_in
-        self._spread = spread
-        self._due: OrderedDict[tuple[str, str], _Due] = OrderedDict()
-        self._begins: OrderedDict[str, Request] = OrderedDict()
-        self._asked = 0
+        self._preload = read_in
+        self._copy_prefixes = spread
+        self._jobs: OrderedDict[tuple[str, str], _Due] = OrderedDict()
+        self._prefixes: OrderedDict[str, Request] = OrderedDict()
+        self._waiting_answers = 0
         self._closed = False
         self._task: asyncio.Task[None] | None = None
 
-    async def read_in(self, request: Request) -> Usage:
+    async def preload(self, request: Request) -> Usage:
         """Have it read in when nobody waits for an answer. No tokens at all: that moment did not come in time.
 
         Raises a ModelError.
         """
-        self.know(request)
+        self.learn_prefix(request)
         told: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
-        self._put(request, told)
+        self._enqueue(request, told)
         try:
             return await told
         finally:
-            if (due := self._due.get(_whose(request))) is not None and due.told is told:
-                del self._due[_whose(request)]  # cancelled: nobody waits any more
+            if (due := self._jobs.get(_whose(request))) is not None and due.done is told:
+                del self._jobs[_whose(request)]  # cancelled: nobody waits any more
 
-    def after(self, request: Request) -> None:
+    def schedule(self, request: Request) -> None:
         """Have it read in, and nobody waits to hear of it."""
-        self._put(request, None)
+        self._enqueue(request, None)
 
-    def know(self, request: Request) -> None:
+    def learn_prefix(self, request: Request) -> None:
         """Learn what the conversations of an agent have in common: the leading blocks that all of them had so far."""
-        before = self._begins.pop(request.shared_key, None)
+        before = self._prefixes.pop(request.shared_key, None)
         blocks = tuple(block for block in request.blocks if block.ttl == "long")
         if before is not None and before.tools == request.tools:
             pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False))
             blocks = tuple(one for one, _ in pairs) or blocks
-        self._begins[request.shared_key] = replace(
-            request, blocks=blocks, conversation=(), aside="", now="", marks=(), place="", max_output_tokens=0
+        self._prefixes[request.shared_key] = replace(
+            request,
+            blocks=blocks,
+            conversation=(),
+            aside="",
+            now="",
+            breakpoints=(),
+            conversation_id="",
+            max_output_tokens=0,
         )
-        if len(self._begins) > _AGENTS:
-            self._begins.popitem(last=False)
+        if len(self._prefixes) > _AGENTS:
+            self._prefixes.popitem(last=False)
 
     @asynccontextmanager
-    async def quiet(self, place: str) -> AsyncGenerator[None]:
+    async def pause(self, place: str) -> AsyncGenerator[None]:
         """Nothing is read in meanwhile; what was to be for this conversation is not wanted any more."""
-        self._asked += 1
+        self._waiting_answers += 1
         self._drop((place, ""))
         try:
-            await self._stop()
+            await self._cancel_task()
             yield
         finally:
-            self._asked -= 1
-            self._begin()
+            self._waiting_answers -= 1
+            self._start_task()
 
     async def aclose(self) -> None:
         """Break off what is under way and forget the rest."""
         self._closed = True
-        await self._stop()
-        for whose in list(self._due):
+        await self._cancel_task()
+        for whose in list(self._jobs):
             self._drop(whose)
 
-    def _put(self, request: Request, told: asyncio.Future[Usage] | None) -> None:
+    def _enqueue(self, request: Request, told: asyncio.Future[Usage] | None) -> None:
         self._drop(_whose(request))
-        self._due[_whose(request)] = _Due(request=request, told=told)
-        if len(self._due) > _MOST:
-            self._drop(next(iter(self._due)))
-        self._begin()
+        self._jobs[_whose(request)] = _Due(request=request, done=told)
+        if len(self._jobs) > _MOST:
+            self._drop(next(iter(self._jobs)))
+        self._start_task()
 
     def _drop(self, whose: tuple[str, str]) -> None:
-        due = self._due.pop(whose, None)
-        if due is not None and due.told is not None and not due.told.done():
-            due.told.set_result(Usage())
+        due = self._jobs.pop(whose, None)
+        if due is not None and due.done is not None and not due.done.done():
+            due.done.set_result(Usage())
 
-    def _begin(self) -> None:
+    def _start_task(self) -> None:
         if self._closed:
-            for whose in list(self._due):
+            for whose in list(self._jobs):
                 self._drop(whose)
-        elif not self._asked and self._task is None and self._begins:
-            self._task = asyncio.create_task(self._work())
-            self._task.add_done_callback(self._ended)
+        elif not self._waiting_answers and self._task is None and self._prefixes:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if self._task is task:
             self._task = None
-        if self._due and not task.cancelled():
-            self._begin()
+        if self._jobs and not task.cancelled():
+            self._start_task()
 
-    async def _stop(self) -> None:
+    async def _cancel_task(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])  # not `await task`: whether it or we are cancelled must stay apart
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self._due:
-                whose, due = next(reversed(self._due.items()))
-                await self._one(due)
-                if self._due.get(whose) is due:
-                    del self._due[whose]
-            while not self._due and await self._spread(list(self._begins.values())):
+            while self._jobs:
+                whose, due = next(reversed(self._jobs.items()))
+                await self._preload_one(due)
+                if self._jobs.get(whose) is due:
+                    del self._jobs[whose]
+            while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
                 pass
         except ModelError as error:
             _log.debug("nothing is read in ahead of time: %s", error)
-            for whose in list(self._due):
+            for whose in list(self._jobs):
                 self._drop(whose)
 
-    async def _one(self, due: _Due) -> None:
+    async def _preload_one(self, due: _Due) -> None:
         try:
-            usage = await self._read_in(due.request, list(self._begins.values()))
+            usage = await self._preload(due.request, list(self._prefixes.values()))
         except ModelError as error:
-            if due.told is None or due.told.done():
+            if due.done is None or due.done.done():
                 raise
-            due.told.set_exception(error)
+            due.done.set_exception(error)
         else:
-            if due.told is not None and not due.told.done():
-                due.told.set_result(usage)
+            if due.done is not None and not due.done.done():
+                due.done.set_result(usage)
 
 
 def _whose(request: Request) -> tuple[str, str]:
     """Name what there is at most one prompt of: a conversation, or an agent's beginning that is nobody's."""
-    return request.place, "" if request.place else request.shared_key
+    return request.conversation_id, "" if request.conversation_id else request.shared_key

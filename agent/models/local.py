@@ -60,7 +60,7 @@ class LocalModel:
         """`weights`: another GGUF file; None: the installed ones."""
         self._weights = weights
         self._timeout_s = timeout_s
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._client: LlamaCppModel | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -71,7 +71,7 @@ class LocalModel:
         self.max_output_tokens = max_output_tokens
         self.family = "local"
         self.takes_tools = False
-        self.sees = False
+        self.takes_images = False
 
     @property
     def pid(self) -> int | None:
@@ -80,23 +80,23 @@ class LocalModel:
         return self._process.pid if self._process is not None and alive else None
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        client = await self._ready()
+        client = await self._ensure_client()
         async with aclosing(client.stream(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def start(self) -> None:
-        await self._ready()
+        await self._ensure_client()
 
     async def aclose(self) -> None:
         self._closed = True
         if self._process is not None and self._client is None:
             self._process.kill()  # still loading: do not wait for that
-        async with self._starting:
+        async with self._start_lock:
             await self._stop()
 
-    async def _ready(self) -> LlamaCppModel:
-        async with self._starting:
+    async def _ensure_client(self) -> LlamaCppModel:
+        async with self._start_lock:
             if self._closed:
                 raise Unusable("the embedded model is closed")
             if self._client is None or self.pid is None:
@@ -120,7 +120,7 @@ class LocalModel:
             start_new_session=True,
         )
         try:
-            told = await self._greeting(self._process)
+            told = await self._read_hello(self._process)
         except BaseException:  # cancelled, too: whoever asked is gone
             await self._stop()
             raise
@@ -136,7 +136,7 @@ class LocalModel:
             slot_files=Path(folder.name),
         )
 
-    async def _greeting(self, process: asyncio.subprocess.Process) -> _Line:
+    async def _read_hello(self, process: asyncio.subprocess.Process) -> _Line:
         assert process.stdout is not None
         line = b""
         try:

@@ -50,7 +50,7 @@ class OpenAIModel:
         family: str = "openai",
         sampling: Mapping[str, float] | None = None,
         reuse: bool = True,
-        sees: bool = False,
+        takes_images: bool = False,
         identity_in: Literal["system", "user"] = "system",
         leaks: bool = False,
     ) -> None:
@@ -64,35 +64,39 @@ class OpenAIModel:
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = endpoint(base_url, "/chat/completions")
         self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
-        self._dialect = dialect_of(self._api.where, model, identity_in=identity_in)
+        self._dialect = dialect_of(self._api.host, model, identity_in=identity_in)
         self._secret = secret
         self._model = model
         self._leaks = leaks
         self._sampling = dict(sampling or {})
-        self._held = not self._dialect.openai and _UNOPENED.search(model) is not None
-        self._thought: OrderedDict[str, tuple[Said, Json]] = OrderedDict()
+        self._holds_text = not self._dialect.is_openai and _UNOPENED.search(model) is not None
+        self._thinking: OrderedDict[str, tuple[Said, Json]] = OrderedDict()
         self.name = name
-        self.label = f"{model} at {self._api.where}"
+        self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
         self.max_output_tokens = max_output_tokens
         self.family = family
         self.takes_tools = True
-        self.sees = sees
+        self.takes_images = takes_images
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         if not request.max_output_tokens:
-            yield End(stop="end", usage=Usage(), model=self._model)
+            yield End(stop_reason="end", usage=Usage(), model=self._model)
             return
         tried, begun = {self._dialect}, False
         while True:
-            body = self.body(request)
+            body = self.build_body(request)
             try:
-                async with aclosing(self.answer(body, earlier_calls=count_calls(request))) as chunks:
+                async with aclosing(self.stream_body(body, earlier_calls=count_calls(request))) as chunks:
                     async for chunk in chunks:
                         begun = begun or isinstance(chunk, Text)
-                        yield replace(chunk, fleeting=self._fleeting(request)) if isinstance(chunk, End) else chunk
+                        yield (
+                            replace(chunk, ephemeral_from=self._find_ephemeral_from(request))
+                            if isinstance(chunk, End)
+                            else chunk
+                        )
             except Malformed as error:
-                other = without_field(self._dialect, body, error.told)
+                other = without_field(self._dialect, body, error.provider_message)
                 if begun or other is None or other in tried:
                     raise
                 _log.warning("%s: asked in another way from now on: %s", self.label, error.reason)
@@ -101,53 +105,57 @@ class OpenAIModel:
             else:
                 return
 
-    def _fleeting(self, request: Request) -> int | None:
+    def _find_ephemeral_from(self, request: Request) -> int | None:
         """Which answer is the first that is handed back with its thinking, as only its loop does."""
         said = request.conversation
-        return next((place for place in range(loop_begins(said), len(said)) if self._recall(said[place])), None)
+        return next(
+            (place for place in range(loop_begins(said), len(said)) if self._recall_thinking(said[place])), None
+        )
 
-    def body(self, request: Request) -> Json:
+    def build_body(self, request: Request) -> Json:
         """Return what `request` is on the wire."""
-        body = translate(request, model=self._model, dialect=self._dialect, recall=self._recall) | self._sampling
-        return {field: value for field, value in body.items() if field not in self._dialect.without}
+        body = (
+            translate(request, model=self._model, dialect=self._dialect, recall=self._recall_thinking) | self._sampling
+        )
+        return {field: value for field, value in body.items() if field not in self._dialect.dropped_fields}
 
-    async def answer(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:  # noqa: C901 - in their order
+    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:  # noqa: C901 - in their order
         """As `stream`, for a request that is written already."""
         answer = Answer(earlier_calls=earlier_calls, model=self._model)
-        aloud = Unthought(held=self._held)
-        done, raw = False, self._dialect.openai
+        aloud = Unthought(held=self._holds_text)
+        done, raw = False, self._dialect.is_openai
         words: list[str] = []
-        async with aclosing(self._api.events(body)) as events:
+        async with aclosing(self._api.stream_events(body)) as events:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
                 done = done or event.data.strip() == "[DONE]"
                 if done:
                     continue
-                text = answer.take(self._parse(event.data))
-                if answer.newly_thought:
-                    yield Reasoned(text=answer.newly_thought)
+                text = answer.add_chunk(self._parse_chunk(event.data))
+                if answer.new_thinking:
+                    yield Reasoned(text=answer.new_thinking)
                 if not text:
                     continue
-                if text := text if raw or answer.thought else self._heard(aloud, text):
+                if text := text if raw or answer.has_thinking else self._filter_thinking(aloud, text):
                     words.append(text)
                     yield Text(text=text)
-        if answer.stop is None:
-            raise Busy(f"{self._api.where} cut the answer off")
-        if text := self._heard(aloud, None):
+        if answer.stop_reason is None:
+            raise Busy(f"{self._api.host} cut the answer off")
+        if text := self._filter_thinking(aloud, None):
             words.append(text)
             yield Text(text=text)
-        end = answer.end()
+        end = answer.build_end()
         asked = body.get("max_tokens") or body.get("max_completion_tokens")
-        said = bool(words or answer.calls())
+        said = bool(words or answer.tool_calls())
         full = window_full(end, said=said, asked=asked if isinstance(asked, int) else 0, window=self.context_tokens)
-        if answer.overflowed or full:
+        if answer.is_window_full or full:
             yield Began(usage=end.usage)
-            raise TooLong(f"{self._api.where} filled its window before the answer was whole")
-        if end.stop == "tools":
-            self._remember("".join(words), answer)
-            for call in answer.calls():
+            raise TooLong(f"{self._api.host} filled its window before the answer was whole")
+        if end.stop_reason == "tools":
+            self._remember_thinking("".join(words), answer)
+            for call in answer.tool_calls():
                 yield call
-        yield replace(end, leaks=self._leaks)
+        yield replace(end, may_leak_calls=self._leaks)
 
     async def start(self) -> None:
         self._api.open()
@@ -155,34 +163,34 @@ class OpenAIModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    def _heard(self, aloud: Unthought, text: str | None) -> str:
+    def _filter_thinking(self, aloud: Unthought, text: str | None) -> str:
         """Return what of `text` (None: the end) is no thinking."""
         try:
             return aloud.finish() if text is None else aloud.feed(text)
         except ThinksAloud:
-            self._held = True
+            self._holds_text = True
             raise Busy(f"{self.label} was thinking aloud") from None
 
-    def _remember(self, words: str, answer: Answer) -> None:
-        calls, thinking = answer.calls(), answer.thinking()
+    def _remember_thinking(self, words: str, answer: Answer) -> None:
+        calls, thinking = answer.tool_calls(), answer.thinking_fields()
         if thinking:
-            self._thought[calls[0].id] = (_essence(words, *calls), thinking)
-        while len(self._thought) > _REMEMBERED:
-            self._thought.popitem(last=False)
+            self._thinking[calls[0].id] = (_essence(words, *calls), thinking)
+        while len(self._thinking) > _REMEMBERED:
+            self._thinking.popitem(last=False)
 
-    def _recall(self, said: Said) -> Json | None:
+    def _recall_thinking(self, said: Said) -> Json | None:
         calls = [part for part in said.parts if isinstance(part, ToolCall)]
         words = "".join(part.text for part in said.parts if isinstance(part, Text))
-        known, thinking = self._thought.get(calls[0].id, (None, {})) if calls else (None, {})
+        known, thinking = self._thinking.get(calls[0].id, (None, {})) if calls else (None, {})
         return thinking if known == _essence(words, *calls) else None
 
-    def _parse(self, data: str) -> "ChunkIn":
+    def _parse_chunk(self, data: str) -> "ChunkIn":
         try:
             chunk = ChunkIn.model_validate_json(data)
         except ValidationError:
-            raise Busy(f"{self._api.where} sent a garbled stream") from None
+            raise Busy(f"{self._api.host} sent a garbled stream") from None
         if chunk.error is not None:
-            raise stream_failure(data, where=self._api.where, secret=self._secret)
+            raise stream_failure(data, where=self._api.host, secret=self._secret)
         return chunk
 
 

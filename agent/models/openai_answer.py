@@ -94,24 +94,24 @@ class Answer:
         self._earlier_calls = earlier_calls
         self._model = model
         self._calls: dict[int, _Call] = {}
-        self._moved: dict[int, int] = {}
+        self._index_map: dict[int, int] = {}
         """Where calls are kept whose index another one has already."""
         self._usage = Usage()
         self._timings: _TimingsIn | None = None
         self._reasoning: list[str] = []
-        self.newly_thought = ""
+        self.new_thinking = ""
         """What of the newest chunk is thinking."""
         self._hands_back = False
         self._details: list[object] = []
         self._refused = False
-        self.stop: Stop | None = None
+        self.stop_reason: Stop | None = None
         """None: not said yet."""
-        self.overflowed = False
+        self.is_window_full = False
         """The server says that its window was full before the answer was whole."""
 
-    def take(self, chunk: ChunkIn) -> str:
+    def add_chunk(self, chunk: ChunkIn) -> str:
         """Return the new text."""
-        self.newly_thought = ""
+        self.new_thinking = ""
         self._model = chunk.model or self._model
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
@@ -120,29 +120,29 @@ class Answer:
         for choice in chunk.choices or []:
             delta = choice.delta or _DeltaIn()
             text += (delta.content or "") + (delta.refusal or "")
-            self._think(delta)
+            self._add_thinking(delta)
             for call in delta.tool_calls or []:
-                self._add(call)
+                self._add_call(call)
             if choice.finish_reason:
-                self.stop = _STOPS.get(choice.finish_reason, "end")
-                self.overflowed = choice.finish_reason == "model_context_window_exceeded"
+                self.stop_reason = _STOPS.get(choice.finish_reason, "end")
+                self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
         return text
 
-    def _think(self, delta: _DeltaIn) -> None:
+    def _add_thinking(self, delta: _DeltaIn) -> None:
         told = (delta.reasoning_content, delta.reasoning)
         self._reasoning.append(next((text for text in told if isinstance(text, str) and text), ""))
-        self.newly_thought += self._reasoning[-1]
+        self.new_thinking += self._reasoning[-1]
         self._hands_back = self._hands_back or bool(delta.reasoning_content)
         if isinstance(delta.reasoning_details, list):
             self._details.extend(delta.reasoning_details)
 
     @property
-    def thought(self) -> bool:
+    def has_thinking(self) -> bool:
         """Thinking came in a field of its own."""
         return any(self._reasoning) or bool(self._details)
 
-    def thinking(self) -> dict[str, object]:
+    def thinking_fields(self) -> dict[str, object]:
         """Return the fields that hand the thinking back, as the server that told it wants it; empty: none.
 
         OpenRouter wants its `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens); who tells
@@ -153,22 +153,22 @@ class Answer:
         text = "".join(self._reasoning)
         return {"reasoning_content": text} if text and self._hands_back else {}
 
-    def _add(self, piece: _CallIn) -> None:
+    def _add_call(self, piece: _CallIn) -> None:
         # Some servers leave the index out: then an id begins a call, and all else continues the last one.
         index = piece.index
         if index is None:
             index = len(self._calls) if piece.id or not self._calls else max(self._calls)
-        call = self._calls.setdefault(self._moved.get(index, index), _Call(id="", name=""))
+        call = self._calls.setdefault(self._index_map.get(index, index), _Call(id="", name=""))
         # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin another call.
         if call.id and piece.id and piece.id != call.id and piece.function and piece.function.name:
-            self._moved[index] = max(self._calls) + 1
-            call = self._calls[self._moved[index]] = _Call(id="", name="")
+            self._index_map[index] = max(self._calls) + 1
+            call = self._calls[self._index_map[index]] = _Call(id="", name="")
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
             call.arguments.append(piece.function.arguments or "")
 
-    def calls(self) -> list[ToolCall]:
+    def tool_calls(self) -> list[ToolCall]:
         """Return the calls in their order. A call without an id gets one that the conversation does not have."""
         return [
             ToolCall(
@@ -179,14 +179,16 @@ class Answer:
             for place, (_, call) in enumerate(sorted(self._calls.items()))
         ]
 
-    def end(self) -> End:
+    def build_end(self) -> End:
         """Return how it ended, once `stop` is known."""
-        stop = "refused" if self._refused else self.stop or "end"
+        stop = "refused" if self._refused else self.stop_reason or "end"
         if stop == "end" and self._calls:
             stop = "tools"  # Ollama and older vLLM say `stop` after tool calls
         if stop == "tools" and not self._calls:
             stop = "end"
-        return End(stop=stop, usage=self._usage if self._timings is None else _timed(self._timings), model=self._model)
+        return End(
+            stop_reason=stop, usage=self._usage if self._timings is None else _timed(self._timings), model=self._model
+        )
 
 
 def _timed(told: _TimingsIn) -> Usage:

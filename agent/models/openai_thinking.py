@@ -27,31 +27,31 @@ class Unthought:
     """
 
     def __init__(self, *, held: bool) -> None:
-        self._held = held
+        self._holds_text = held
         self._text = ""
         """Not given out yet."""
         self._close = ""
         """What ends the thought that we are in; empty: in none."""
-        self._speaking = False
+        self._is_answering = False
         """The first words have come."""
-        self._near = ""
+        self._tail = ""
         """The end of what was given out."""
 
     def feed(self, text: str) -> str:
         """Return what can be said now."""
         self._text += text
-        return "" if self._held else self._take(final=False)
+        return "" if self._holds_text else self._release(final=False)
 
     def finish(self) -> str:
         """Return the rest. A thought that never ended is none of it."""
-        if not self._held:
-            return self._take(final=True)
-        rest = self._take(final=True, closing=False)
+        if not self._holds_text:
+            return self._release(final=True)
+        rest = self._release(final=True, closing=False)
         closed = _CLOSES.search(rest)
         return rest[closed.end() :].lstrip() if closed else rest
 
-    def _take(self, *, final: bool, closing: bool = True) -> str:
-        while not self._speaking:
+    def _release(self, *, final: bool, closing: bool = True) -> str:
+        while not self._is_answering:
             if self._close:
                 found = self._text.find(self._close)
                 if found < 0:
@@ -65,12 +65,12 @@ class Unthought:
             elif not self._text or (not final and any(mark.startswith(self._text) for mark in _PAIRS)):
                 return ""
             else:
-                self._speaking = True
+                self._is_answering = True
         out, self._text = self._text, ""
         if closing:
-            whole = self._near + out
+            whole = self._tail + out
             closed = _CLOSES.search(whole)
             if closed and (final or closed.end() < len(whole)):
                 raise ThinksAloud
-            self._near = whole[-_NEAR:]
+            self._tail = whole[-_NEAR:]
         return out

@@ -42,13 +42,13 @@ _NOBODY = "(nothing yet)"
 class Dialect:
     """What one server takes beyond what all do."""
 
-    openai: bool = False
+    is_openai: bool = False
     """It is OpenAI itself."""
-    breakpoints: bool = False
+    takes_breakpoints: bool = False
     """It caches what it is told to."""
-    newer: bool = False
+    takes_max_completion_tokens: bool = False
     """It wants `max_completion_tokens`, not `max_tokens`."""
-    without: frozenset[str] = frozenset()
+    dropped_fields: frozenset[str] = frozenset()
     """Fields that it does not take."""
     identity_in: Literal["system", "user"] = "system"
     """Where the blocks go: a system message, or the beginning of the first user message."""
@@ -58,7 +58,9 @@ def dialect_of(where: str, model: str, *, identity_in: Literal["system", "user"]
     """The dialect spoken at `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
     marked = openai and bool(_MARKED.match(model))
-    return Dialect(openai=openai, newer=openai, breakpoints=marked, identity_in=identity_in)
+    return Dialect(
+        is_openai=openai, takes_max_completion_tokens=openai, takes_breakpoints=marked, identity_in=identity_in
+    )
 
 
 def without_field(dialect: Dialect, body: Json, told: str) -> Dialect | None:
@@ -70,13 +72,13 @@ def without_field(dialect: Dialect, body: Json, told: str) -> Dialect | None:
         return None
     named = [field for field in body if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", told)]
     if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in told):
-        return replace(dialect, newer=True)
+        return replace(dialect, takes_max_completion_tokens=True)
     if "max_completion_tokens" in named:
-        return replace(dialect, newer=False)
-    if dialect.breakpoints and "prompt_cache_" in told:
-        return replace(dialect, breakpoints=False, without=dialect.without | {*named})
+        return replace(dialect, takes_max_completion_tokens=False)
+    if dialect.takes_breakpoints and "prompt_cache_" in told:
+        return replace(dialect, takes_breakpoints=False, dropped_fields=dialect.dropped_fields | {*named})
     dropped = {field for field in named if field not in _NEEDED}
-    return replace(dialect, without=dialect.without | dropped) if dropped else None
+    return replace(dialect, dropped_fields=dialect.dropped_fields | dropped) if dropped else None
 
 
 def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall = lambda _: None) -> Json:
@@ -102,16 +104,18 @@ def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall 
         ]
         if request.answer_only:
             body["tool_choice"] = "none"
-    body["max_completion_tokens" if dialect.newer else "max_tokens"] = request.max_output_tokens
-    if dialect.openai:
+    body["max_completion_tokens" if dialect.takes_max_completion_tokens else "max_tokens"] = request.max_output_tokens
+    if dialect.is_openai:
         body["prompt_cache_key"] = request.shared_key
-    if dialect.breakpoints and request.marks:
+    if dialect.takes_breakpoints and request.breakpoints:
         body["prompt_cache_options"] = {"mode": "explicit"}  # nothing that was not planned is written
     return body
 
 
 def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
-    marks = {(mark.behind, mark.index): mark.lifetime for mark in request.marks} if dialect.breakpoints else {}
+    marks = (
+        {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints} if dialect.takes_breakpoints else {}
+    )
     head = [
         _text(text if not place else f"\n\n{text}", marks.get(("block", place)))
         for place, text in enumerate(block.text for block in request.blocks)
@@ -123,7 +127,12 @@ def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
     conversation = with_now(request)
     loop = loop_begins(conversation)
     for place, said in enumerate(conversation):
-        if not head and not dialect.breakpoints and len(said.parts) == 1 and isinstance(only := said.parts[0], Text):
+        if (
+            not head
+            and not dialect.takes_breakpoints
+            and len(said.parts) == 1
+            and isinstance(only := said.parts[0], Text)
+        ):
             messages.append({"role": said.role, "content": only.text})  # nearly all of them, so this is kept short
         elif said.role == "assistant":
             messages.append(_assistant(said, recall if place >= loop else lambda _: None))
@@ -194,7 +203,7 @@ def _breakpoint(lifetime: str) -> Json:
 
 def _content(pieces: list[Json], dialect: Dialect) -> str | list[Json]:
     """A string, which everybody takes, where it can be one."""
-    if dialect.breakpoints or any(piece["type"] != "text" for piece in pieces):
+    if dialect.takes_breakpoints or any(piece["type"] != "text" for piece in pieces):
         return [piece for piece in pieces if piece.get("text") != ""] or ""  # parts without text are refused
     return "".join(str(piece["text"]) for piece in pieces)
 

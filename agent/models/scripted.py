@@ -57,7 +57,7 @@ class ScriptedModel:
         context_tokens: int = 128_000,
         max_output_tokens: int = 4096,
         takes_tools: bool = True,
-        sees: bool = False,
+        takes_images: bool = False,
         leaks: bool = False,
     ) -> None:
         """Raises ValueError for a rule that is no regular expression."""
@@ -75,7 +75,7 @@ class ScriptedModel:
         self.max_output_tokens = max_output_tokens
         self.family = "scripted"
         self.takes_tools = takes_tools
-        self.sees = sees
+        self.takes_images = takes_images
         self._leaks = leaks
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
@@ -85,9 +85,9 @@ class ScriptedModel:
         if self._errors:
             raise self._errors.popleft()
         if not request.max_output_tokens:
-            yield End(stop="end", usage=Usage(input_tokens=_tokens(_everything(request))), model="scripted")
+            yield End(stop_reason="end", usage=Usage(input_tokens=_tokens(_everything(request))), model="scripted")
             return
-        text, calls = self._answer(request)
+        text, calls = self._choose_answer(request)
         limit = request.max_output_tokens * 4
         stop: Literal["length", "tools", "end"] = "length" if len(text) > limit else "tools" if calls else "end"
         text = text[:limit]
@@ -100,7 +100,7 @@ class ScriptedModel:
                 yield call
         written = text + "".join(call.name + call.arguments for call in calls)
         usage = self._script.usage or Usage(input_tokens=_tokens(_everything(request)), output_tokens=_tokens(written))
-        yield End(stop=stop, usage=usage, model="scripted", leaks=self._leaks)
+        yield End(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -108,7 +108,7 @@ class ScriptedModel:
     async def aclose(self) -> None:
         """Nothing is held here."""
 
-    def _answer(self, request: Request) -> tuple[str, list[ToolCall]]:
+    def _choose_answer(self, request: Request) -> tuple[str, list[ToolCall]]:
         said = with_now(request)
         parts = said[-1].parts if said else ()
         heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))

@@ -54,7 +54,7 @@ class Parser:
         events = []
         for piece in ended:
             self._line.append(piece)
-            event = self._take(b"".join(self._line))
+            event = self._process_line(b"".join(self._line))
             self._line.clear()
             if event is not None:
                 events.append(event)
@@ -66,7 +66,7 @@ class Parser:
             raise TooLarge
         return events
 
-    def _take(self, line: bytes) -> Event | None:
+    def _process_line(self, line: bytes) -> Event | None:
         if self._first:
             self._first = False
             line = line.removeprefix(_BOM)

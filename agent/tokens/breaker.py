@@ -34,7 +34,7 @@ class Breaker:
     """How long it stays open. 0: it is closed."""
     retry_at_s: float = 0.0
     """While open: nobody may ask before."""
-    trying: bool = False
+    is_trying: bool = False
     """While open: somebody was let through and has not said how it went."""
     has_opened: bool = False
     """Ever; stays true."""
@@ -48,17 +48,17 @@ class Breaker:
         """Whether one may ask now. Who then does says so with `asked`."""
         return not self.is_open or now_s >= self.retry_at_s
 
-    def asked(self, now_s: float) -> Self:
+    def record_attempt(self, now_s: float) -> Self:
         """Somebody asks, as `admits` allowed."""
-        return replace(self, trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
+        return replace(self, is_trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
 
-    def succeeded(self) -> Self:
+    def record_success(self) -> Self:
         """The service answered. That counts whoever asked, also from before it opened."""
-        return replace(self, failures=0, wait_s=0.0, retry_at_s=0.0, trying=False)
+        return replace(self, failures=0, wait_s=0.0, retry_at_s=0.0, is_trying=False)
 
-    def failed(self, now_s: float, *, hint_s: float | None = None) -> Self:
+    def record_failure(self, now_s: float, *, hint_s: float | None = None) -> Self:
         """The service failed. `hint_s`: when it asks to be left alone, in seconds; the longest wait bounds it."""
-        if self.is_open and not self.trying:
+        if self.is_open and not self.is_trying:
             return self  # asked before it opened: nothing new
         failures = self.failures + 1
         if not self.is_open and failures < self.failures_to_open:
@@ -66,5 +66,5 @@ class Breaker:
         wait_s = min(self.wait_s * 2 if self.is_open else self.first_wait_s, self.longest_wait_s)
         pause_s = min(max(wait_s, hint_s or 0.0), self.longest_wait_s)
         return replace(
-            self, failures=0, wait_s=wait_s, retry_at_s=now_s + pause_s, trying=False, has_opened=True
+            self, failures=0, wait_s=wait_s, retry_at_s=now_s + pause_s, is_trying=False, has_opened=True
         )  # fmt: skip

@@ -40,25 +40,25 @@ class Calibration:
     """Remembers how estimates and bills of each model compare. Made for one way of estimating: do not mix."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, deque[float]] = OrderedDict()
-        self._ratio: dict[str, float] = {}
+        self._ratios: OrderedDict[str, deque[float]] = OrderedDict()
+        self._median_ratio: dict[str, float] = {}
 
     def observe(self, model: str, estimated: int, billed: int) -> None:
         """A request estimated at `estimated` (uncorrected) had `billed` input tokens, cached ones included."""
         if min(estimated, billed) < LEAST_TOKENS:
             return
-        seen = self._seen.setdefault(model, deque(maxlen=REMEMBERED))
-        self._seen.move_to_end(model)
+        seen = self._ratios.setdefault(model, deque(maxlen=REMEMBERED))
+        self._ratios.move_to_end(model)
         seen.append(min(max(billed / estimated, BOUNDS[0]), BOUNDS[1]))
-        self._ratio[model] = median(seen)
-        while len(self._seen) > _MODELS:
-            forgotten, _ = self._seen.popitem(last=False)
-            del self._ratio[forgotten]
+        self._median_ratio[model] = median(seen)
+        while len(self._ratios) > _MODELS:
+            forgotten, _ = self._ratios.popitem(last=False)
+            del self._median_ratio[forgotten]
 
-    def calibrated(self, model: str, estimated: int) -> int:
+    def calibrate(self, model: str, estimated: int) -> int:
         """What `estimated` tokens are likely to be billed as; never less than 1 for at least 1."""
         return math.ceil(estimated * self.ratio(model))
 
     def ratio(self, model: str) -> float:
         """Billed over estimated, within `BOUNDS`."""
-        return self._ratio[model] if model in self._ratio else prior(model)
+        return self._median_ratio[model] if model in self._median_ratio else prior(model)

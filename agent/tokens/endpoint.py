@@ -64,8 +64,8 @@ class EndpointCounter:
         self._offline = offline
         self._clock = clock
         self._capacity = capacity
-        self._answers: OrderedDict[bytes, int] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[None]] = {}
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._pending: dict[bytes, asyncio.Task[None]] = {}
         self.breaker = Breaker()
         """For people and metrics."""
         self.last_failure = ""
@@ -78,7 +78,7 @@ class EndpointCounter:
     def count(self, text: str) -> int:
         return self._offline.count(text)
 
-    def known(self, body: Body) -> int | None:
+    def get_count(self, body: Body) -> int | None:
         """What the provider counted for this request; None: it has not been asked, or it is forgotten.
 
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
@@ -86,7 +86,7 @@ class EndpointCounter:
         asked = countable(body)
         return None if _image_chars(asked) > _MOST_IMAGE_CHARS else self._look_up(_key(asked))
 
-    def want(self, body: Body, on_count: OnCount = lambda _: None) -> None:
+    def request_count(self, body: Body, on_count: OnCount = lambda _: None) -> None:
         """Ask beside what goes on, unless it is known, being asked, full of images, or the provider is left alone.
 
         `body` is a request as it goes to `/v1/messages`, marks and all; it is read before this returns. `on_count`
@@ -101,58 +101,58 @@ class EndpointCounter:
             on_count(known)
             return
         now_s = self._clock.monotonic()
-        if key in self._asking or len(self._asking) >= _AT_ONCE or not self.breaker.admits(now_s):
+        if key in self._pending or len(self._pending) >= _AT_ONCE or not self.breaker.admits(now_s):
             return
-        self.breaker = self.breaker.asked(now_s)
+        self.breaker = self.breaker.record_attempt(now_s)
         task = asyncio.create_task(self._ask(key, asked, on_count), name="count_tokens")
-        self._asking[key] = task
-        task.add_done_callback(lambda _: self._asking.pop(key, None))
+        self._pending[key] = task
+        task.add_done_callback(lambda _: self._pending.pop(key, None))
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until nothing is being asked."""
-        while self._asking:
-            await asyncio.wait(self._asking.values())
+        while self._pending:
+            await asyncio.wait(self._pending.values())
 
     async def aclose(self) -> None:
         """End what is being asked and close the connections. Safe to call twice."""
-        for task in self._asking.values():
+        for task in self._pending.values():
             task.cancel()
-        await self.settled()
+        await self.wait_settled()
         await self._api.aclose()
 
     def _look_up(self, key: bytes) -> int | None:
-        if key in self._answers:
-            self._answers.move_to_end(key)
-        return self._answers.get(key)
+        if key in self._counts:
+            self._counts.move_to_end(key)
+        return self._counts.get(key)
 
     async def _ask(self, key: bytes, asked: Body, on_count: OnCount) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                tokens = self._read(await self._api.post(asked))
+                tokens = self._parse_count(await self._api.post(asked))
         except TooLong as error:
             self.last_failure = error.reason  # the provider is well, and the request is past counting
-            self.breaker = self.breaker.succeeded()
+            self.breaker = self.breaker.record_success()
         except TimeoutError:
-            self._failed(Busy(f"{self._api.where} did not count within {self._timeout_s:g} s"))
+            self._record_failure(Busy(f"{self._api.host} did not count within {self._timeout_s:g} s"))
         except ModelError as error:
-            self._failed(error)
+            self._record_failure(error)
         else:
-            self.breaker = self.breaker.succeeded()
-            self._answers[key] = tokens
-            while len(self._answers) > self._capacity:
-                self._answers.popitem(last=False)
+            self.breaker = self.breaker.record_success()
+            self._counts[key] = tokens
+            while len(self._counts) > self._capacity:
+                self._counts.popitem(last=False)
             on_count(tokens)
 
-    def _read(self, answer: bytes) -> int:
+    def _parse_count(self, answer: bytes) -> int:
         try:
             return _Counted.model_validate_json(answer).input_tokens
         except ValidationError:
-            raise Busy(f"{self._api.where} did not answer with a number of tokens") from None
+            raise Busy(f"{self._api.host} did not answer with a number of tokens") from None
 
-    def _failed(self, error: ModelError) -> None:
+    def _record_failure(self, error: ModelError) -> None:
         self.last_failure = error.reason
         hint_s = error.retry_after_s if isinstance(error, Busy) else None
-        self.breaker = self.breaker.failed(self._clock.monotonic(), hint_s=hint_s)
+        self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
 
 
 def countable(body: Body) -> Body:

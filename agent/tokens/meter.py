@@ -23,13 +23,13 @@ class Estimate:
     method: Method
 
     @property
-    def words(self) -> int:
+    def text_tokens(self) -> int:
         """Uncorrected, without images."""
         return self.size.total - self.size.images
 
-    def corrected(self, tokens: int) -> int:
+    def correct(self, tokens: int) -> int:
         """A part's tokens, corrected as the whole is; the part holds no images."""
-        return round(tokens * (self.tokens - self.size.images) / self.words) if self.words else 0
+        return round(tokens * (self.tokens - self.size.images) / self.text_tokens) if self.text_tokens else 0
 
 
 class Meter:
@@ -38,25 +38,25 @@ class Meter:
     def __init__(self, counter: OfflineCounter, *, look: Look = lambda _: None) -> None:
         """`look` reads an image's size from its bytes; without it all count as large ones."""
         self._counter = counter
-        self._look = look
+        self._read_image_size = look
         self._calibrations: dict[Method, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
 
     def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None = None) -> Estimate:
         """Costs O(new text): see `prompt_size`. `before`: an earlier request, and what this meter said of it."""
         method = self._counter.method
         known = (before[0], before[1].size) if before is not None and before[1].method == method else None
-        size = prompt_size(request, self._counter, look=self._look, before=known)
+        size = prompt_size(request, self._counter, look=self._read_image_size, before=known)
         if method != self._counter.method:  # in between: half of it was counted the other way
             method = self._counter.method
-            size = prompt_size(request, self._counter, look=self._look)
-        tokens = self._calibrations[method].calibrated(model, size.total - size.images) + size.images
+            size = prompt_size(request, self._counter, look=self._read_image_size)
+        tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
         return Estimate(model=model, tokens=tokens, size=size, method=method)
 
-    def counted(self, estimate: Estimate, tokens: int) -> None:
+    def record_count(self, estimate: Estimate, tokens: int) -> None:
         """The provider's own counter says that the request has `tokens`."""
-        self._calibrations[estimate.method].observe(estimate.model, estimate.words, tokens - estimate.size.images)
+        self._calibrations[estimate.method].observe(estimate.model, estimate.text_tokens, tokens - estimate.size.images)
 
-    def billed(self, estimate: Estimate, usage: Usage) -> float | None:
+    def record_bill(self, estimate: Estimate, usage: Usage) -> float | None:
         """The request was answered. Returns the drift of the estimate in percent; None: nothing was billed.
 
         `usage` must be that of one request: a sum over a turn's requests teaches a wrong ratio.
@@ -64,7 +64,7 @@ class Meter:
         tokens = prompt_tokens(usage)
         if tokens <= 0:
             return None
-        self.counted(estimate, tokens)
+        self.record_count(estimate, tokens)
         return drift_percent(estimate.tokens, tokens)
 
 
@@ -77,7 +77,7 @@ class Gauge(Protocol):
         `before`: the last request of the same conversation, so that only what is new need be counted.
         """
 
-    def exact(self, request: Request) -> bool:
+    def is_exact(self, request: Request) -> bool:
         """Whether the model's own counter has counted exactly this request by now."""
 
 

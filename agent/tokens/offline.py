@@ -63,7 +63,7 @@ class OfflineCounter:
     def __init__(self, *, file: Path = ranks.FILE, load_after_s: float = LOAD_AFTER_S) -> None:
         self._file = file
         self._load_after_s = load_after_s
-        self._loaded: Encoding | None = None
+        self._encoding: Encoding | None = None
         self._count = Remembered(heuristic)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -74,11 +74,11 @@ class OfflineCounter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._load, name="tokens", daemon=True)
             self._thread.start()
-        elif self.method == "heuristic" and self._loaded is not None:
-            self._count, self.method = Remembered(self._encoded), "tiktoken"
+        elif self.method == "heuristic" and self._encoding is not None:
+            self._count, self.method = Remembered(self._count_encoded), "tiktoken"
         return self._count(text)
 
-    def ready(self, timeout_s: float | None = None) -> None:
+    def wait_loaded(self, timeout_s: float | None = None) -> None:
         """Wait until loading has ended, if it has begun; for tools and tests that want the better numbers."""
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -86,22 +86,22 @@ class OfflineCounter:
     def close(self) -> None:
         """Give up loading if it has not begun. What was counted can be counted still. Safe to call twice."""
         self._closing.set()
-        self.ready()
+        self.wait_loaded()
 
     def _load(self) -> None:
         if self._closing.wait(self._load_after_s):
             return
         try:
-            self._loaded = ranks.load(self._file)
+            self._encoding = ranks.load(self._file)
         except ranks.Broken as broken:
             _log.warning("tokens are estimated from bytes: %s", broken)
 
-    def _encoded(self, text: str) -> int:
-        assert self._loaded is not None
+    def _count_encoded(self, text: str) -> int:
+        assert self._encoding is not None
         if len(text) <= WHOLE_CHARS:
-            return len(self._loaded.encode_ordinary(text))
+            return len(self._encoding.encode_ordinary(text))
         # A megabyte of one letter takes 0.35 s, all on the event loop: slices from all over it stand for the rest.
         size = WHOLE_CHARS // _SLICES
         step = (len(text) - size) // (_SLICES - 1)
-        counted = sum(len(self._loaded.encode_ordinary(text[at * step : at * step + size])) for at in range(_SLICES))
+        counted = sum(len(self._encoding.encode_ordinary(text[at * step : at * step + size])) for at in range(_SLICES))
         return -(-counted * len(text) // WHOLE_CHARS)

@@ -26,7 +26,7 @@ class PromptSize:
     """Of what holds for this request only: `aside` and `now`."""
     images: int
     """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
-    pictured: tuple[int, ...] = ()
+    message_images: tuple[int, ...] = ()
     """The same for each `Said`."""
     total: int = field(init=False)
     """Of the whole prompt."""
@@ -66,8 +66,8 @@ def prompt_size(
         blocks=tuple(block_size(block, counter) for block in request.blocks),
         conversation=(*(old.conversation[:known] if old else ()), *[words + images for words, images in sizes]),
         now=sum([count(words) + FRAME_TOKENS for words in (request.aside, request.now) if words]),
-        images=sum([images for _, images in sizes]) + (sum(old.pictured[:known]) if old else 0),
-        pictured=(*(old.pictured[:known] if old else ()), *[images for _, images in sizes]),
+        images=sum([images for _, images in sizes]) + (sum(old.message_images[:known]) if old else 0),
+        message_images=(*(old.message_images[:known] if old else ()), *[images for _, images in sizes]),
     )
 
 

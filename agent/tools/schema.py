@@ -23,7 +23,7 @@ class Arguments(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _said(cls, written: object) -> object:
+    def _drop_nulls(cls, written: object) -> object:
         """What is null was left out: models write both."""
         return {key: one for key, one in written.items() if one is not None} if isinstance(written, dict) else written
 
@@ -51,11 +51,11 @@ def spec(
         name=name,
         description=description,
         schema=canonical(schema),
-        line=line,
-        task=task,
-        ephemeral=ephemeral,
-        parallel=parallel,
-        polls=polls,
+        summary=line,
+        is_task=task,
+        is_ephemeral=ephemeral,
+        is_parallel=parallel,
+        is_polling=polls,
     )
 
 

@@ -91,7 +91,7 @@ def _wrapped(call: ToolCall) -> ToolCall:
 
 
 def _line(one: ToolSpec) -> str:
-    said = one.line or one.description.split(". ")[0]
+    said = one.summary or one.description.split(". ")[0]
     return flat(said[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
 
 

@@ -46,10 +46,10 @@ class Counts:
 class _Entry:
     bundle: Bundle
     marks: Marks
-    linked: bool
+    is_linked: bool
     read_at: float
     """By the clock's `monotonic`."""
-    changes: int
+    change_count: int
     session: int
     """The workspace's, from before this was read or compared."""
 
@@ -60,10 +60,10 @@ class _Workspace:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     watcher: Watcher | None = None
-    watchers: int = 0
+    watcher_count: int = 0
     """So many there were, with this one."""
-    watching: bool = False
-    changes: int = 0
+    is_watching: bool = False
+    change_count: int = 0
     """That the watcher reported."""
     session: int = 0
     """Goes up when the watcher begins to listen: what happened before it may have missed."""
@@ -80,12 +80,12 @@ class WorkspaceCache:
         self._max_age_s = max_age_seconds
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._workspaces: dict[Path, _Workspace] = {}
-        self._told: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
+        self._logged_notes: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
         self._ending: list[Watcher] = []
         """Those that were told to stop."""
         self._closed = False
 
-    def become(self, *, watch_debounce_ms: int, max_age_seconds: float) -> None:
+    def reconfigure(self, *, watch_debounce_ms: int, max_age_seconds: float) -> None:
         """Go by these from now on. Returns at once."""
         self._max_age_s = max_age_seconds
         if watch_debounce_ms == self._debounce_ms:
@@ -93,8 +93,8 @@ class WorkspaceCache:
         self._debounce_ms = watch_debounce_ms
         for workspace in self._workspaces.values():  # until another one listens the files are compared
             if workspace.watcher is not None:
-                self._end(workspace.watcher)
-            workspace.watcher, workspace.watching = None, False
+                self._end_watcher(workspace.watcher)
+            workspace.watcher, workspace.is_watching = None, False
 
     async def get(
         self, root: Path, *, scope: Scope, family: str, own: Path | None = None, cached: bool = True
@@ -108,18 +108,18 @@ class WorkspaceCache:
         key = (root, scope, family, own if scope == "private" and own != root else None)
         if not cached:
             reading = await asyncio.to_thread(read, *key)
-            self._tell(key, reading.notes)
+            self._log_notes(key, reading.notes)
             return reading.bundle
         workspace = self._workspaces.setdefault(root, _Workspace())
-        if self._fresh(key, workspace):
-            return self._hit(key)
+        if self._is_fresh(key, workspace):
+            return self._count_hit(key)
         async with workspace.lock:  # whoever waited here finds what the one before has read
-            if self._fresh(key, workspace):
-                return self._hit(key)
+            if self._is_fresh(key, workspace):
+                return self._count_hit(key)
             if workspace.watcher is None and not self._closed:
                 workspace.watcher = self._watch(root, workspace)
-            if await self._unchanged(key, workspace):
-                return self._hit(key)
+            if await self._is_unchanged(key, workspace):
+                return self._count_hit(key)
             return await self._read(key, workspace)
 
     async def aclose(self) -> None:
@@ -127,121 +127,121 @@ class WorkspaceCache:
         self._closed = True
         for workspace in self._workspaces.values():
             if workspace.watcher is not None:
-                self._end(workspace.watcher)
-            workspace.watching = False
+                self._end_watcher(workspace.watcher)
+            workspace.is_watching = False
             workspace.watcher = None
         while self._ending:
             await asyncio.to_thread(self._ending.pop().join)
 
-    def _end(self, watcher: Watcher) -> None:
+    def _end_watcher(self, watcher: Watcher) -> None:
         watcher.stop()
         self._ending.append(watcher)
 
-    def _fresh(self, key: Key, workspace: _Workspace) -> bool:
+    def _is_fresh(self, key: Key, workspace: _Workspace) -> bool:
         """Whether memory is known to be what the files say, without a look at the disk."""
         entry = self._entries.get(key)
         return (
             entry is not None
-            and workspace.watching
-            and not entry.linked
+            and workspace.is_watching
+            and not entry.is_linked
             and entry.session == workspace.session
-            and entry.changes == workspace.changes
-            and not self._old(entry)
+            and entry.change_count == workspace.change_count
+            and not self._is_expired(entry)
         )
 
-    def _old(self, entry: _Entry) -> bool:
+    def _is_expired(self, entry: _Entry) -> bool:
         return 0 < self._max_age_s <= self._clock.monotonic() - entry.read_at
 
-    def _hit(self, key: Key) -> Bundle:
+    def _count_hit(self, key: Key) -> Bundle:
         self.counts.hits[str(key[0])] += 1
         self._entries.move_to_end(key)
         return self._entries[key].bundle
 
-    async def _unchanged(self, key: Key, workspace: _Workspace) -> bool:
+    async def _is_unchanged(self, key: Key, workspace: _Workspace) -> bool:
         """Whether a look at the disk finds the files as they were when they were read."""
         entry = self._entries.get(key)
-        if entry is None or entry.changes != workspace.changes or self._old(entry):
+        if entry is None or entry.change_count != workspace.change_count or self._is_expired(entry):
             return False
         session = workspace.session
         if await asyncio.to_thread(marks, *key) != entry.marks:
             self._invalidate(key[0], workspace)
             return False
         entry.session = session
-        return key in self._entries and entry.changes == workspace.changes
+        return key in self._entries and entry.change_count == workspace.change_count
 
     async def _read(self, key: Key, workspace: _Workspace) -> Bundle:
         root = key[0]
         entry = self._entries.get(key)
-        changes, session = workspace.changes, workspace.session
+        changes, session = workspace.change_count, workspace.session
         self.counts.misses[str(root)] += 1
         try:
             reading = await asyncio.to_thread(read, *key)
         except OSError as error:
             if entry is None:
                 raise
-            self._tell(key, (f"{root} cannot be read now, what was read before goes on: {error}",))
+            self._log_notes(key, (f"{root} cannot be read now, what was read before goes on: {error}",))
             return entry.bundle
-        if reading.missing and entry is not None:
-            self._tell(key, (f"{root} is not there now, what was read before goes on",))
+        if reading.is_missing and entry is not None:
+            self._log_notes(key, (f"{root} is not there now, what was read before goes on",))
             return entry.bundle
-        self._tell(key, reading.notes)
+        self._log_notes(key, reading.notes)
         if entry is not None and entry.bundle != reading.bundle:
             logger.info("%s has changed and was read again", root)
         self._entries[key] = _Entry(
             bundle=reading.bundle,
             marks=reading.marks,
-            linked=reading.linked,
+            is_linked=reading.is_linked,
             read_at=self._clock.monotonic(),
-            changes=changes,
+            change_count=changes,
             session=session,
         )
         self._entries.move_to_end(key)
-        self._forget()
+        self._evict()
         return reading.bundle
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         """What was used least lately, and the watchers of directories that nobody asks about any more."""
         while len(self._entries) > MAX_ENTRIES:
             (root, *_), _ = self._entries.popitem(last=False)
             if not any(root == other for other, *_ in self._entries):
                 watcher = self._workspaces.pop(root).watcher
                 if watcher is not None:
-                    self._end(watcher)
+                    self._end_watcher(watcher)
 
     def _watch(self, root: Path, workspace: _Workspace) -> Watcher:
-        loop, number = asyncio.get_running_loop(), workspace.watchers + 1
-        workspace.watchers = number
+        loop, number = asyncio.get_running_loop(), workspace.watcher_count + 1
+        workspace.watcher_count = number
 
         def report(heard: Heard) -> bool:
             try:
-                loop.call_soon_threadsafe(self._heard, root, workspace, number, heard)
+                loop.call_soon_threadsafe(self._on_report, root, workspace, number, heard)
             except RuntimeError:  # the loop is closed
                 return False
             return True
 
         return Watcher(root, self._debounce_ms, report)
 
-    def _heard(self, root: Path, workspace: _Workspace, number: int, heard: Heard) -> None:
-        if workspace.watcher is None or number != workspace.watchers:
+    def _on_report(self, root: Path, workspace: _Workspace, number: int, heard: Heard) -> None:
+        if workspace.watcher is None or number != workspace.watcher_count:
             return  # its last words
         if heard is Heard.CHANGED:
             self._invalidate(root, workspace)
             return
-        workspace.watching = heard is Heard.WATCHING
-        if workspace.watching:
+        workspace.is_watching = heard is Heard.WATCHING
+        if workspace.is_watching:
             workspace.session += 1
 
     def _invalidate(self, root: Path, workspace: _Workspace) -> None:
-        if any(key[0] == root and entry.changes == workspace.changes for key, entry in self._entries.items()):
+        if any(key[0] == root and entry.change_count == workspace.change_count for key, entry in self._entries.items()):
             self.counts.invalidations[str(root)] += 1
-        workspace.changes += 1
+        workspace.change_count += 1
 
-    def _tell(self, key: Key, notes: tuple[str, ...]) -> None:
+    def _log_notes(self, key: Key, notes: tuple[str, ...]) -> None:
         """Log what is new; the same at every turn would be noise."""
         for note in notes:
-            if note not in self._told.get(key, ()):
+            if note not in self._logged_notes.get(key, ()):
                 logger.warning("%s", note)
-        self._told[key] = notes
-        self._told.move_to_end(key)
-        while len(self._told) > MAX_ENTRIES:
-            self._told.popitem(last=False)
+        self._logged_notes[key] = notes
+        self._logged_notes.move_to_end(key)
+        while len(self._logged_notes) > MAX_ENTRIES:
+            self._logged_notes.popitem(last=False)

@@ -20,9 +20,9 @@ class Reading:
     """What the operator should be told, with paths."""
     marks: Marks
     """As they were before the files were read: a change during the reading shows as a difference afterwards."""
-    linked: bool
+    is_linked: bool
     """A file is a symbolic link, or in the agent's own directory: it may change without a sound from this one."""
-    missing: bool
+    is_missing: bool
     """There is no such directory; the bundle is empty."""
 
 
@@ -58,7 +58,7 @@ def read(root: Path, scope: Scope, family: str, own: Path | None = None) -> Read
         notes.append(f"there is no directory {root}: going on without a persona")
     elif not bundle.identity:
         notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
-    return Reading(bundle=bundle, notes=tuple(notes), marks=before, linked=linked, missing=missing)
+    return Reading(bundle=bundle, notes=tuple(notes), marks=before, is_linked=linked, is_missing=missing)
 
 
 def marks(root: Path, scope: Scope, family: str, own: Path | None = None) -> Marks:

@@ -45,29 +45,29 @@ class Skills:
 
     def __init__(self, workspace: Path) -> None:
         self._root = workspace / FOLDER
-        self._known = Known()
+        self._catalogue = Known()
         self._marks: Marks | None = None
 
-    def look(self) -> Known:
+    def refresh(self) -> Known:
         """What is known of them now. Of what cannot be read at present, what was read before goes on."""
-        before = self._mark()
+        before = self._read_marks()
         if before != self._marks:
             self._marks = before
-            self._known = self._read([name for name, mark in before if mark is not None])
-        return self._known
+            self._catalogue = self._read_skills([name for name, mark in before if mark is not None])
+        return self._catalogue
 
     def paths(self) -> tuple[Path, ...]:
         """The folders of those that can be used, each named as its skill."""
-        return tuple(self._root / name for name in self.look().skills)
+        return tuple(self._root / name for name in self.refresh().skills)
 
-    def text(self, name: str, file: str = FILE) -> str:
+    def read_text(self, name: str, file: str = FILE) -> str:
         """A file of a known skill, `SKILL.md` without its front matter; of a folder, what is in it.
 
         Raises NoFile, also for a path that leads out of the skill.
         """
-        if name not in self.look().skills:
+        if name not in self.refresh().skills:
             raise NoFile("is no skill")
-        real = self._inside(name, file)
+        real = self._resolve_path(name, file)
         if real.is_dir():
             return _listing(real, real.relative_to((self._root / name).resolve()).as_posix())
         content = _content(real, MAX_SKILL_BYTES if file == FILE else MAX_FILE_BYTES)
@@ -78,7 +78,7 @@ class Skills:
         except BadSkill as bad:
             raise NoFile(f"cannot be used now: {bad}") from None
 
-    def _inside(self, name: str, file: str) -> Path:
+    def _resolve_path(self, name: str, file: str) -> Path:
         parts = file.split("/")
         if "\0" in file or file.startswith("/") or ".." in parts:
             raise NoFile("is no path within the skill")
@@ -92,7 +92,7 @@ class Skills:
             raise NoFile("leads out of the skill")
         return real
 
-    def _mark(self) -> Marks:
+    def _read_marks(self) -> Marks:
         def of(folder: Path) -> tuple[int, ...] | None:
             try:
                 seen = (folder / FILE).stat()
@@ -108,18 +108,18 @@ class Skills:
             return self._marks or ()
         return tuple((folder.name, of(folder)) for folder in folders if not folder.name.startswith("."))
 
-    def _read(self, names: list[str]) -> Known:
+    def _read_skills(self, names: list[str]) -> Known:
         found, notes = dict[str, Skill](), list[str]()
         for name in names[:MAX_SKILLS]:
             path = self._root / name / FILE
             try:
-                content = _content(self._inside(name, FILE), MAX_SKILL_BYTES)
+                content = _content(self._resolve_path(name, FILE), MAX_SKILL_BYTES)
                 found[name] = read_skill(name, content)[0]
             except (NoFile, BadSkill) as bad:
                 notes.append(f"{path} is left out: it {bad}" if isinstance(bad, NoFile) else f"{path}: {bad}; left out")
             except OSError as error:
-                if name in self._known.skills:
-                    found[name] = self._known.skills[name]
+                if name in self._catalogue.skills:
+                    found[name] = self._catalogue.skills[name]
                 notes.append(f"{path} cannot be read now: {error.strerror}")
                 self._marks = None  # so the next look tries again
         if len(names) > MAX_SKILLS:

@@ -55,7 +55,7 @@ class Watcher:
         self._path = str(root.absolute())
         self._debounce_ms = max(debounce_ms, 1)
         self._report = report
-        self._counts = counts or is_persona
+        self._is_relevant = counts or is_persona
         self._meanwhile = meanwhile
         self._stopping = threading.Event()
         # A daemon, as a crash elsewhere must not leave the process hanging; `join` is the orderly end.
@@ -70,7 +70,7 @@ class Watcher:
         """Wait until it has ended. Blocks: after `stop` for a quarter of a second, or while the disk is silent."""
         self._thread.join()
 
-    def _say(self, heard: Heard) -> None:
+    def _send_report(self, heard: Heard) -> None:
         if not self._report(heard):
             self._stopping.set()
 
@@ -80,7 +80,7 @@ class Watcher:
             try:
                 self._watch()
             except (OSError, RuntimeError) as error:  # RuntimeError: watchfiles' own failures
-                self._say(Heard.DEAF)
+                self._send_report(Heard.DEAF)
                 if str(error) != told:
                     told = str(error)
                     logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, told)
@@ -91,21 +91,21 @@ class Watcher:
         # In this thread and not at the top: 9 ms and 1.3 MB, for nothing where the cache is off.
         from watchfiles._rust_notify import RustNotify  # noqa: PLC0415
 
-        which = self._which()
+        which = self._directory_id()
         step_ms = min(max(self._debounce_ms // 2, 1), MAX_STEP_MS)
         # Not its `watch`, which does not tell when it has begun: https://watchfiles.helpmanual.io/api/rust_backend/
         with RustNotify([self._path], False, False, 0, False, False) as notify:
-            self._say(Heard.WATCHING)
-            while not self._stopping.is_set() and self._which() == which:
+            self._send_report(Heard.WATCHING)
+            while not self._stopping.is_set() and self._directory_id() == which:
                 news = notify.watch(self._debounce_ms, step_ms, CHECK_MS, self._stopping)
                 if not isinstance(news, set):  # stopped, or nothing new
                     continue
-                if any(self._counts(path) for _, path in news):
-                    self._say(Heard.CHANGED)
+                if any(self._is_relevant(path) for _, path in news):
+                    self._send_report(Heard.CHANGED)
                 if (DELETED, self._path) in news:  # one in its place may have its inode
                     return
 
-    def _which(self) -> tuple[int, int]:
+    def _directory_id(self) -> tuple[int, int]:
         seen = self._root.stat()
         return seen.st_dev, seen.st_ino
 

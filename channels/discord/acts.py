@@ -47,16 +47,16 @@ class Acts:
 
     def __init__(self, life: "Life", directory: Directory, flags: int) -> None:
         """`flags`: of our messages."""
-        self._life, self._directory, self._flags = life, directory, flags
+        self._session, self._directory, self._flags = life, directory, flags
 
     @property
     def _api(self) -> "Api":
-        return self._life.api
+        return self._session.api
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         """As `CanReact`."""
         channel, number = channel_of(at), message_of(message)
-        emoji = await self._emoji(channel, line(reaction, len(reaction)))
+        emoji = await self._resolve_emoji(channel, line(reaction, len(reaction)))
         path, method = MESSAGE + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
         other = emoji.removesuffix(_PICTURE) if emoji.endswith(_PICTURE) else emoji + _PICTURE
         spellings = [emoji] if ":" in emoji else [emoji, other]
@@ -72,12 +72,12 @@ class Acts:
         if add:
             raise Rejected("Discord does not know this emoji here: write one character, or `:name:` of one that it has")
 
-    async def _emoji(self, channel: str, asked: str) -> str:
+    async def _resolve_emoji(self, channel: str, asked: str) -> str:
         """As requests name it."""
         if custom := _CUSTOM.fullmatch(asked):
             return f"{custom[1]}:{custom[2]}"
         named = _BY_NAME.fullmatch(asked)
-        if named and (guild := self._directory.guild(channel)):
+        if named and (guild := self._directory.guild_of(channel)):
             told = {"told": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)}
             for one in objs(told, "told"):
                 if string(one, "name") == named[1] and (number := snowflake(one, "id")):
@@ -100,16 +100,16 @@ class Acts:
         channel, number = channel_of(at), message_of(message)
         try:
             told = await self._api.call("GET", MESSAGE, channel_id=channel, message_id=number)
-            if snowflake(obj({"told": told}, "told").get("author"), "id") != self._directory.me:
+            if snowflake(obj({"told": told}, "told").get("author"), "id") != self._directory.own_id:
                 raise Rejected("that is not a message of ours")
-            await self.take_away(channel, number)
+            await self.delete_own(channel, number)
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    async def take_away(self, channel: str, message: str) -> None:
+    async def delete_own(self, channel: str, message: str) -> None:
         """Delete it, and hear nothing of that. Raises `SendError`."""
-        gone = self._life.inflow.gone
+        gone = self._session.pipeline.deleted_ids
         gone.add(message)
         try:
             await self._api.call("DELETE", MESSAGE, channel_id=channel, message_id=message)
@@ -135,59 +135,59 @@ class Acts:
     async def leave(self, at: Address) -> None:
         """As `CanLeave`; https://discord.com/developers/docs/resources/channel#leave-thread is all that there is."""
         if at.thread is None:
-            raise Rejected(_STAYS if self._directory.guild(at.room) else "bots leave nothing but threads")
+            raise Rejected(_STAYS if self._directory.guild_of(at.room) else "bots leave nothing but threads")
         try:
             await self._api.call("DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=channel_of(at))
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    async def people(self, at: Address, most: int) -> People:
+    async def list_members(self, at: Address, most: int) -> People:
         """As `CanList`."""
         channel, most = channel_of(at), max(0, min(most, _MOST_MEMBERS - 1))
         try:
-            if guild := self._directory.guild(channel):
-                return await self._of_guild(guild, at, most)
-            return await self._of_chat(channel, at, most)
+            if guild := self._directory.guild_of(channel):
+                return await self._guild_members(guild, at, most)
+            return await self._chat_members(channel, at, most)
         except (Rejected, RateLimited):
             raise
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
-    async def _of_chat(self, channel: str, at: Address, most: int) -> People:
+    async def _chat_members(self, channel: str, at: Address, most: int) -> People:
         told = await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)
         if guild := snowflake(told, "guild_id"):  # we have just come in, and were not told of it yet
-            return await self._of_guild(guild, at, most)
+            return await self._guild_members(guild, at, most)
         others = objs(told, "recipients")
-        return People(people=self._named([(user, {}) for user in others], most), total=len(others) + 1)
+        return People(members=self._to_senders([(user, {}) for user in others], most), total=len(others) + 1)
 
-    async def _of_guild(self, guild: str, at: Address, most: int) -> People:
-        total = await self._count(guild) if at.thread is None else None
+    async def _guild_members(self, guild: str, at: Address, most: int) -> People:
+        total = await self._member_count(guild) if at.thread is None else None
         try:
-            told = {"told": await self._members(guild, at, most + 1)}
+            told = {"told": await self._fetch_members(guild, at, most + 1)}
         except Refused as refused:
             if refused.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
                 raise
-            spoke = self._named(await self._speakers(channel_of(at)), most)
-            return People(people=spoke, total=total, note=_SPOKE)
+            spoke = self._to_senders(await self._recent_speakers(channel_of(at)), most)
+            return People(members=spoke, total=total, note=_SPOKE)
         members = [obj(one, "member") or one for one in objs(told, "told")]
-        found = self._named([(obj(one, "user"), one) for one in members], most)
-        return People(people=found, total=total, note=_MEMBERS if at.thread is None else "")
+        found = self._to_senders([(obj(one, "user"), one) for one in members], most)
+        return People(members=found, total=total, note=_MEMBERS if at.thread is None else "")
 
-    async def _members(self, guild: str, at: Address, most: int) -> object:
+    async def _fetch_members(self, guild: str, at: Address, most: int) -> object:
         if at.thread is None:
             return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": most}, guild_id=guild)
         path, query = "/channels/{channel_id}/thread-members", {"limit": min(most, _MOST_IN_THREAD)}
         return await self._api.call("GET", path, params=query | {"with_member": "true"}, channel_id=channel_of(at))
 
-    async def _count(self, guild: str) -> int | None:
+    async def _member_count(self, guild: str) -> int | None:
         try:
             told = await self._api.call("GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild)
         except Refused:
             return None
         return whole(told, "approximate_member_count")
 
-    async def _speakers(self, channel: str) -> list[tuple[Json, Json]]:
+    async def _recent_speakers(self, channel: str) -> list[tuple[Json, Json]]:
         try:
             told = await self._api.call("GET", MESSAGES, params={"limit": _MOST_MESSAGES}, channel_id=channel)
         except Refused:
@@ -195,12 +195,12 @@ class Acts:
         said = objs({"told": told}, "told")
         return [(obj(one, "author"), obj(one, "member")) for one in said if not snowflake(one, "webhook_id")]
 
-    def _named(self, found: list[tuple[Json, Json]], most: int) -> tuple[Sender, ...]:
+    def _to_senders(self, found: list[tuple[Json, Json]], most: int) -> tuple[Sender, ...]:
         """Users, each with what they are as a member; each once, and not us."""
         known: dict[str, Sender] = {}
         for user, member in found:
             who = snowflake(user, "id")
-            if who and who != self._directory.me and who not in known:
+            if who and who != self._directory.own_id and who not in known:
                 known[who] = Sender(
                     id=SenderId(who), name=display_name(user, member) or who, is_bot=flag(user, "bot"), verified=True
                 )

@@ -49,40 +49,42 @@ class Backlog:
     ) -> None:
         """`new` takes away what went out already; `later` puts something into the inbox after so many seconds."""
         self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
-        self._api, self._new, self._later = api, new, later
+        self._api, self._unseen, self._put_delayed = api, new, later
 
     async def fill(self, item: Raw, data: Json, emit: Emit) -> None:
         """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
         if item.event == LATE:
-            await self._fill_untold(item.shard, emit, data)
+            await self._fill_unannounced(item.shard, emit, data)
             return
         shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
-        if not self._progress.missing(shard, guild):
+        if not self._progress.has_gap(shard, guild):
             return
         if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
             return  # it comes again once the outage is over
         now = self._clock.now()
         if guild:
-            asked = gaps.plan(self._directory.in_guild(guild), self._progress.since(shard, now), self._rooms)
+            asked = gaps.plan(
+                self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
+            )
         else:  # all of them: nobody tells again which message is their newest
-            asked = [place for direct in self._progress.directs if (place := self._direct(direct))]
-        if asked and self._progress.too_old(shard, now):
+            asked = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
+        if asked and self._progress.exceeds_history_age(shard, now):
             _LOG.warning("what was said before the last `history_age` while we were away is not answered")
-        if await self._histories(asked, self._progress.since(shard, now), emit):
-            self._progress.closed(shard, guild)
+        if await self._fetch_histories(asked, self._progress.history_after(shard, now), emit):
+            self._progress.close_gap(shard, guild)
         else:
-            self._again(shard, REFILL, data, guild)
+            self._retry_later(shard, REFILL, data, guild)
 
-    def _again(self, shard: int, event: str, before: Json, guild: str = "") -> None:
+    def _retry_later(self, shard: int, event: str, before: Json, guild: str = "") -> None:
         tries = min(max(whole(before, _TRIES) or 0, 0), 9)
-        self._later(min(_AGAIN_S * 2.0**tries, _MOST_S), Raw(shard, event, {"id": guild, _TRIES: tries + 1}))
+        self._put_delayed(min(_AGAIN_S * 2.0**tries, _MOST_S), Raw(shard, event, {"id": guild, _TRIES: tries + 1}))
 
-    async def _fill_untold(self, shard: int, emit: Emit, data: Json) -> None:
+    async def _fill_unannounced(self, shard: int, emit: Emit, data: Json) -> None:
         """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
 
         Their gaps stay open, for what is said until it comes. Where Discord names no guilds, none need come.
         """
-        if not self._progress.some_missing(shard):
+        if not self._progress.has_guild_gap(shard):
             return
         complete = True
         for room in self._rooms - {gaps.ANY} - set(self._directory.places):
@@ -94,30 +96,33 @@ class Backlog:
                 _LOG.warning("room %s is not known: %s", room, error.reason)
                 complete = False
                 continue
-            self._directory.add(told, snowflake(told, "guild_id"))
+            self._directory.add_channel(told, snowflake(told, "guild_id"))
         places = [
             place
             for place in self._directory.places.values()
-            if not place.direct
-            and (not place.guild or self._progress.missing(shard, place.guild))
+            if not place.is_direct
+            and (not place.guild or self._progress.has_gap(shard, place.guild))
             and gaps.acts(place, self._rooms)
         ]
-        if await self._histories(places, self._progress.since(shard, self._clock.now()), emit) and complete:
-            self._progress.closed(shard, gaps.ANY)
+        if (
+            await self._fetch_histories(places, self._progress.history_after(shard, self._clock.now()), emit)
+            and complete
+        ):
+            self._progress.close_gap(shard, gaps.ANY)
         else:
-            self._again(shard, LATE, data)
+            self._retry_later(shard, LATE, data)
 
-    def _direct(self, channel: str) -> Place | None:
-        return self._directory.places.get(channel) or self._directory.add({"id": channel, "type": 1}, "")
+    def _direct_place(self, channel: str) -> Place | None:
+        return self._directory.places.get(channel) or self._directory.add_channel({"id": channel, "type": 1}, "")
 
-    async def _histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
+    async def _fetch_histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
         """Whether all of them could be had."""
         free, complete, done = asyncio.Semaphore(_AT_ONCE), True, 0
 
         async def one(place: Place) -> None:
             nonlocal complete, done
             async with free:
-                complete = await self._history(place, since, emit) and complete
+                complete = await self._fetch_history(place, since, emit) and complete
                 done += 1
                 if done % _TOLD == 0:
                     _LOG.info("asked %d of %d histories for what was said while we were away", done, len(places))
@@ -130,7 +135,7 @@ class Backlog:
             raise group.exceptions[0] from None
         return complete
 
-    async def _history(self, place: Place, since: int, emit: Emit) -> bool:
+    async def _fetch_history(self, place: Place, since: int, emit: Emit) -> bool:
         """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
         while True:
             try:
@@ -149,7 +154,7 @@ class Backlog:
                 return False
             page = [data for data in messages(answer) if int(snowflake(data, "id") or 0) > since]
             told = [event for data in page if (event := wire.message(data, self._directory)) is not None]
-            if new := self._new(told):
+            if new := self._unseen(told):
                 _LOG.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
             if len(page) < _PAGE:

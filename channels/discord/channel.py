@@ -50,7 +50,7 @@ _SHOWN_TRIES = 3
 class DiscordChannel:
     """One bot account on Discord; a `channels.base.Channel`. Made with `preview: all`, use `PreviewingChannel`."""
 
-    typing_every_s = 8.0
+    typing_interval_s = 8.0
     """Discord shows it for ten seconds."""
 
     def __init__(
@@ -67,11 +67,11 @@ class DiscordChannel:
         self._commands, self._cursor = tuple(commands), cursor
         self._directory = Directory(name)
         self._outgoing = Outgoing(link_previews=config.link_previews)
-        self._life: Life | None = None
+        self._session: Life | None = None
         """Set while `run` runs."""
-        self._kept: Kept | None = None
+        self._state: Kept | None = None
         """Set since it ran first."""
-        self._suggest: Suggest | None = None
+        self._completer: Suggest | None = None
 
     @property
     def name(self) -> ChannelName:
@@ -83,57 +83,57 @@ class DiscordChannel:
             platform="Discord",
             formatting=_FORMATTING,
             replies=True,
-            resend_s=_RESEND_S,
-            file_bytes=FILE_BYTES,
-            awaits=True,
+            resend_window_s=_RESEND_S,
+            max_file_bytes=FILE_BYTES,
+            defers_commands=True,
         )
 
     def space(self, room: RoomId) -> RoomId | None:
         """The guild that a room is in; None: none, or not known (then it is opened by its own id only)."""
-        guild = self._directory.guild(room)
+        guild = self._directory.guild_of(room)
         return RoomId(guild) if guild else None
 
-    def names(self, at: Address) -> PlaceNames | None:
-        return self._directory.names(at)
+    def place_names(self, at: Address) -> PlaceNames | None:
+        return self._directory.place_names(at)
 
     def audience(self, at: Address) -> Audience | None:
         return self._directory.audience(at)
 
-    def completing(self, suggest: Suggest) -> None:
-        self._suggest = suggest
-        if self._life is not None:
-            self._life.completions.suggest = suggest
+    def set_completer(self, suggest: Suggest) -> None:
+        self._completer = suggest
+        if self._session is not None:
+            self._session.autocomplete.completer = suggest
 
-    def follow(self, before: "DiscordChannel") -> None:
+    def take_over(self, before: "DiscordChannel") -> None:
         """Go on where that one has ended, if it was the same bot: with what it heard and nobody took. Before `run`.
 
         Also with its pace: https://discord.com/developers/docs/events/gateway#rate-limiting counts all its sessions.
         """
         mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
         if (mine.token, mine.api_url, mine.gateway_url) == (theirs.token, theirs.api_url, theirs.gateway_url):
-            self._kept = before._kept  # noqa: SLF001 - the same
+            self._state = before._state  # noqa: SLF001 - the same
 
     async def run(self, emit: Emit) -> None:
-        self._life = self.life()
-        self._life.completions.suggest = self._suggest
+        self._session = self.create_session()
+        self._session.autocomplete.completer = self._completer
         try:
-            await self._life.run(emit)
+            await self._session.run(emit)
         finally:
-            self._life = None
+            self._session = None
 
-    def life(self) -> "Life":
+    def create_session(self) -> "Life":
         """Everything that lives as long as `run`."""
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
         from channels.discord.life import Kept, Life  # noqa: PLC0415
 
-        self._kept = self._kept or Kept(self._clock, self._commands, self._cursor)
+        self._state = self._state or Kept(self._clock, self._commands, self._cursor)
         return Life(
             self._name,
             self._config,
             self._clock,
             random=self._random,
             directory=self._directory,
-            kept=self._kept,
+            kept=self._state,
         )
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -142,68 +142,68 @@ class DiscordChannel:
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        life = self._running()
-        return await self._outgoing.send(life.api, life.answers, part, going)
+        life = self._require_session()
+        return await self._outgoing.send(life.api, life.interactions, part, going)
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        life = self._life
+        life = self._session
         if not active or life is None or not self._config.typing:
             return  # it ends by itself, or with the message
         with contextlib.suppress(SendError):
             await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=channel_of(at))
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await self._acts.react(at, message, reaction, add=add)
+        await self._actions.react(at, message, reaction, add=add)
 
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
-        await self._acts.edit(at, message, text)
+        await self._actions.edit(at, message, text)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await self._acts.delete(at, message)
+        await self._actions.delete(at, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await self._acts.set_topic(at, topic)
+        await self._actions.set_topic(at, topic)
 
     async def leave(self, at: Address) -> None:
-        await self._acts.leave(at)
+        await self._actions.leave(at)
 
-    def inside(self, room: RoomId) -> bool | None:
-        return None if self._life is None else self._directory.sees(room)
+    def is_joined(self, room: RoomId) -> bool | None:
+        return None if self._session is None else self._directory.is_visible(room)
 
-    def refusal(self, room: RoomId) -> str:
-        if self._life is None or not self._directory.complete or self._directory.sees(room):
+    def join_refusal(self, room: RoomId) -> str:
+        if self._session is None or not self._directory.is_complete or self._directory.is_visible(room):
             return ""
         return "Discord shows no such channel or server: invite the bot to it, and let it view the channel"
 
-    async def people(self, at: Address, *, most: int) -> People:
-        return await self._acts.people(at, most)
+    async def list_members(self, at: Address, *, most: int) -> People:
+        return await self._actions.list_members(at, most)
 
     @property
-    def _acts(self) -> Acts:
-        return Acts(self._running(), self._directory, self._outgoing.flags)
+    def _actions(self) -> Acts:
+        return Acts(self._require_session(), self._directory, self._outgoing.flags)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
         from channels.discord.files import fetch  # noqa: PLC0415 - with the library, as above
 
         del at  # the id says where it was
         return await fetch(
-            self._running().api, self._config.api_url, attachment.id, limit_bytes, self._config.request_timeout
+            self._require_session().api, self._config.api_url, attachment.id, limit_bytes, self._config.request_timeout
         )
 
-    def _running(self) -> "Life":
-        if self._life is None:
+    def _require_session(self) -> "Life":
+        if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
-        return self._life
+        return self._session
 
 
 class PreviewingChannel(DiscordChannel):
     """A `DiscordChannel` that shows an answer while it grows, in a message that is edited."""
 
-    preview_every_s = 1.5
+    preview_interval_s = 1.5
     """Five edits in five seconds are allowed per channel; others may be at work there."""
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        api, first = self._running().api, next(iter(bodies(text)), "")
+        api, first = self._require_session().api, next(iter(bodies(text)), "")
         if not first:
             return shown
         content = words(first) | {"flags": self._outgoing.flags}
@@ -223,9 +223,9 @@ class PreviewingChannel(DiscordChannel):
                 return await show()
         return await show()
 
-    async def unpreview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:
         try:
-            await self._acts.take_away(channel_of(at), message_of(shown))
+            await self._actions.delete_own(channel_of(at), message_of(shown))
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise

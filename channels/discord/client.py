@@ -76,12 +76,12 @@ class Client(discord.Client):
             member_cache_flags=discord.MemberCacheFlags.none(),
             allowed_mentions=discord.AllowedMentions.none(),
         )
-        self.take = take
+        self.handle_raw_event = take
         self.http = self._connection.http = Http(config)
         # Payloads go to `take` as they are: a cache of objects would cost memory, and break on what it does not know.
         self._connection.parsers = {event: partial(take, 0, event) for event in EVENTS}
 
-    async def enter(self, token: str) -> str:
+    async def log_in(self, token: str) -> str:
         """Log in; our user id, or an empty text if Discord does not tell it."""
         await self._async_setup_hook()
         data: Any = await self.http.static_login(token)

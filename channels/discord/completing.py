@@ -36,11 +36,11 @@ class Completions:
     def __init__(self, api: Api, clock: Clock, directory: Directory) -> None:
         self._api, self._clock, self._directory = api, clock, directory
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._going: set[asyncio.Task[None]] = set()
-        self.suggest: Suggest | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self.completer: Suggest | None = None
         """What is asked. None: nothing is suggested."""
 
-    def asked(self, data: object) -> None:
+    def handle_interaction(self, data: object) -> None:
         """An interaction has come. One that comes twice is answered once; commands are not its business."""
         inside: Json = obj({"d": data}, "d")
         interaction, token, kind = snowflake(inside, "id"), string(inside, "token"), whole(inside, "type")
@@ -49,19 +49,19 @@ class Completions:
         self._seen[interaction] = None
         while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)
-        if len(self._going) < _AT_ONCE:
+        if len(self._running) < _AT_ONCE:
             task = asyncio.create_task(self._answer(interaction, token, inside, kind))
-            self._going.add(task)
-            task.add_done_callback(self._going.discard)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
         """End what is going on."""
-        await end(*self._going)
+        await end(*self._running)
 
     async def _answer(self, interaction: str, token: str, inside: Json, kind: int) -> None:
         answer: dict[str, object] = {"type": _UNCHANGED}
         if kind == _TYPING:
-            choices = await self._choices(inside)
+            choices = await self._find_choices(inside)
             answer = {"type": _CHOICES, "data": {"choices": [{"name": one, "value": one} for one in choices]}}
         try:
             await self._api.call(
@@ -75,13 +75,13 @@ class Completions:
         except SendError as error:
             _LOG.info("an interaction of type %d could not be answered: %s", kind, error.reason)
 
-    async def _choices(self, inside: Json) -> list[str]:
+    async def _find_choices(self, inside: Json) -> list[str]:
         """What may be meant; nothing on any trouble."""
         typed = _typed(inside, self._directory)
-        if typed is None or self.suggest is None:
+        if typed is None or self.completer is None:
             return []
         try:
-            found = await within(self._clock, _ANSWER_S, _asked(self.suggest, typed))
+            found = await within(self._clock, _ANSWER_S, _asked(self.completer, typed))
         except Exception:  # noqa: BLE001 - nothing that helps to write may break more than that
             _LOG.warning("nothing can be suggested for %s", typed.name, exc_info=True)
             return []
@@ -105,5 +105,5 @@ def _typed(data: Json, directory: Directory) -> CommandTyped | None:
         name=name,
         sub=sub,
         arg=arg,
-        begun=begun[:_CHARS],
+        prefix=begun[:_CHARS],
     )

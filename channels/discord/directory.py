@@ -31,14 +31,14 @@ class Place:
     name: str
     parent: str
     """Of a thread: the channel it hangs on. Else empty."""
-    direct: bool
-    last: str
+    is_direct: bool
+    last_message: str
     """The newest message there when we were told; empty: not told, or none."""
-    talks: bool = True
+    has_messages: bool = True
     """Messages can be in it."""
     topic: str | None = None
     """None: not told."""
-    invited: bool = False
+    is_private: bool = False
     """A private thread: only who was added to it, and who moderates, can read it."""
     overwrites: tuple[tuple[str, int, int], ...] | None = None
     """Who, what they are allowed, and what they are denied beside what their roles allow. None: not told."""
@@ -49,22 +49,22 @@ class Directory:
 
     def __init__(self, channel: ChannelName) -> None:
         self._channel = channel
-        self.me = ""
+        self.own_id = ""
         """Our user id; empty until READY."""
         self._handle = ""
         """Our user name; empty until READY."""
         self._nicks: dict[str, str] = {}
         """Guild -> what we are called there, where that is another name."""
         self._guilds: dict[str, str] = {}
-        self._named_guilds: set[str] | None = None
+        self._awaited_guilds: set[str] | None = None
         """Guilds of which Discord is still to tell. None: it has not said in which we are."""
         """Guild -> its name."""
         self.places: dict[str, Place] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
-        self._everyone: dict[str, int] = {}
+        self._everyone_permissions: dict[str, int] = {}
         """Guild -> what all of its members are allowed."""
-        self._ours: set[str] = set()
+        self._own_roles: set[str] = set()
 
     def address(self, channel: str) -> Address:
         """Where that is. A channel that we know nothing of is a room of its own, in no guild: closed unless opened."""
@@ -73,24 +73,24 @@ class Directory:
             return Address(channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel))
         return Address(channel=self._channel, room=RoomId(channel))
 
-    def guild(self, channel: str) -> str:
+    def guild_of(self, channel: str) -> str:
         """The guild of a channel; empty: none, or not known."""
         place = self.places.get(channel)
         return place.guild if place else ""
 
-    def direct(self, channel: str) -> bool:
+    def is_direct(self, channel: str) -> bool:
         """Whether it is a chat outside of guilds; so is what we know nothing of."""
         place = self.places.get(channel)
-        return place is None or place.direct
+        return place is None or place.is_direct
 
     def audience(self, at: Address) -> Audience | None:
         """Who can read what is said there: https://discord.com/developers/docs/topics/permissions."""
         place, room = self.places.get(at.thread or at.room), self.places.get(at.room)
         if place is None or room is None or not place.guild:
             return None
-        if place.invited:
+        if place.is_private:
             return "thread"
-        everyone = self._everyone.get(room.guild)
+        everyone = self._everyone_permissions.get(room.guild)
         if everyone is None or room.overwrites is None:
             return None
         for who, allowed, denied in room.overwrites:
@@ -100,12 +100,12 @@ class Directory:
                 everyone |= allowed
         return "space" if everyone & _VIEW else "room"
 
-    def name(self, channel: str) -> str:
+    def channel_name(self, channel: str) -> str:
         """For display; empty if not known."""
         place = self.places.get(channel)
         return place.name if place else ""
 
-    def names(self, at: Address) -> PlaceNames | None:
+    def place_names(self, at: Address) -> PlaceNames | None:
         """What people call it, as far as we were told."""
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
@@ -113,7 +113,7 @@ class Directory:
         me = f"@{self._handle}" if self._handle else None
         if known is None:  # a whole guild may be opened like a room
             return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
-        if known.direct:
+        if known.is_direct:
             return PlaceNames(me=me)
         nick = self._nicks.get(known.guild)
         return PlaceNames(
@@ -124,52 +124,52 @@ class Directory:
             me=f"{nick} ({me})" if nick and me else me,
         )
 
-    def sees(self, room: str) -> bool:
+    def is_visible(self, room: str) -> bool:
         """Whether Discord has told us of that channel, or of anything in that guild."""
         return room in self.places or any(place.guild == room for place in self.places.values())
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether Discord has told of each guild that it named when we came: until then what is missing may come."""
-        return self._named_guilds is not None and not self._named_guilds
+        return self._awaited_guilds is not None and not self._awaited_guilds
 
-    def role(self, role: str) -> str:
+    def role_name(self, role: str) -> str:
         """For display; empty if not known."""
         return self._roles.get(role, ("", ""))[1]
 
-    def our_role(self, role: str) -> bool:
+    def is_own_role(self, role: str) -> bool:
         """Whether it is the role that Discord made for this bot: a mention of it means the bot."""
-        return role in self._ours
+        return role in self._own_roles
 
-    def learn(self, event: str, data: Json) -> None:  # noqa: C901 - one case per event
+    def apply_event(self, event: str, data: Json) -> None:  # noqa: C901 - one case per event
         """Take in one event of the gateway; those that tell nothing of places change nothing."""
         match event:
             case "READY":
-                self.me = snowflake(obj(data, "user"), "id") or self.me
+                self.own_id = snowflake(obj(data, "user"), "id") or self.own_id
                 self._handle = string(obj(data, "user"), "username") or self._handle
                 named = {snowflake(guild, "id") for guild in objs(data, "guilds")}
-                self._named_guilds = (self._named_guilds or set()) | (named - self._guilds.keys())
+                self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
             case "GUILD_CREATE":
-                self._guild(data)
+                self._add_guild(data)
             case "GUILD_UPDATE" if string(data, "name"):
                 self._guilds[snowflake(data, "id")] = string(data, "name")
             case "GUILD_DELETE" if not flag(data, "unavailable"):
-                self._forget(snowflake(data, "id"))
+                self._forget_guild(snowflake(data, "id"))
             case "THREAD_UPDATE" if flag(obj(data, "thread_metadata"), "archived"):
                 self.places.pop(snowflake(data, "id"), None)  # there is no end of them; one that is used is told again
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
-                self.add(data, snowflake(data, "guild_id"))
+                self.add_channel(data, snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
                 self.places.pop(snowflake(data, "id"), None)
             case "THREAD_LIST_SYNC":
                 for thread in objs(data, "threads"):
-                    self.add(thread, snowflake(data, "guild_id"))
+                    self.add_channel(thread, snowflake(data, "guild_id"))
             case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
-                self._role(obj(data, "role"), snowflake(data, "guild_id"))
+                self._add_role(obj(data, "role"), snowflake(data, "guild_id"))
             case _:
                 pass
 
-    def add(self, data: Json, guild: str) -> Place | None:
+    def add_channel(self, data: Json, guild: str) -> Place | None:
         """Take in one channel object; None if it is none."""
         channel, kind = snowflake(data, "id"), whole(data, "type")
         if not channel or kind is None:
@@ -177,63 +177,63 @@ class Directory:
         place = Place(
             id=channel,
             guild="" if kind in DIRECT else guild,
-            direct=kind in DIRECT,
+            is_direct=kind in DIRECT,
             name=string(data, "name"),
             parent=snowflake(data, "parent_id") if kind in THREADS else "",
-            last=snowflake(data, "last_message_id"),
-            talks=kind not in _SILENT,
+            last_message=snowflake(data, "last_message_id"),
+            has_messages=kind not in _SILENT,
             topic=string(data, "topic") if "topic" in data else None,
-            invited=kind == _PRIVATE_THREAD,
+            is_private=kind == _PRIVATE_THREAD,
             overwrites=_overwrites(data),
         )
         self.places[channel] = place
         if place.parent and place.parent not in self.places:
             # A thread may be told of before its guild is: the room that it hangs on is in the same one.
-            self.add({"id": place.parent, "type": 0}, guild)
+            self.add_channel({"id": place.parent, "type": 0}, guild)
         return place
 
-    def in_guild(self, guild: str) -> list[Place]:
+    def guild_places(self, guild: str) -> list[Place]:
         """Its channels and threads, oldest first."""
         return sorted((p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id))
 
-    def _guild(self, data: Json) -> None:
+    def _add_guild(self, data: Json) -> None:
         guild = snowflake(data, "id")
-        if self._named_guilds is not None:
-            self._named_guilds.discard(guild)
+        if self._awaited_guilds is not None:
+            self._awaited_guilds.discard(guild)
         if not guild or flag(data, "unavailable"):
             return
-        self._forget(guild)
+        self._forget_guild(guild)
         if name := string(data, "name"):
             self._guilds[guild] = name
         for member in objs(data, "members"):
-            if self.me and snowflake(obj(member, "user"), "id") == self.me and (nick := string(member, "nick")):
+            if self.own_id and snowflake(obj(member, "user"), "id") == self.own_id and (nick := string(member, "nick")):
                 self._nicks[guild] = nick
         for channel in (*objs(data, "channels"), *objs(data, "threads")):
-            self.add(channel, guild)
+            self.add_channel(channel, guild)
         for role in objs(data, "roles"):
-            self._role(role, guild)
+            self._add_role(role, guild)
 
     def _roles_of(self, guild: str) -> set[str]:
         return {role for role, (of, _) in self._roles.items() if of == guild}
 
-    def _role(self, data: Json, guild: str) -> None:
+    def _add_role(self, data: Json, guild: str) -> None:
         role = snowflake(data, "id")
         if role:
             self._roles[role] = (guild, string(data, "name"))
             if role == guild:  # @everyone
-                self._everyone[guild] = _bits(data, "permissions")
-            if self.me and snowflake(obj(data, "tags"), "bot_id") == self.me:
-                self._ours.add(role)
+                self._everyone_permissions[guild] = _bits(data, "permissions")
+            if self.own_id and snowflake(obj(data, "tags"), "bot_id") == self.own_id:
+                self._own_roles.add(role)
 
-    def _forget(self, guild: str) -> None:
-        for place in self.in_guild(guild):
+    def _forget_guild(self, guild: str) -> None:
+        for place in self.guild_places(guild):
             del self.places[place.id]
         for role in self._roles_of(guild):
             del self._roles[role]
-            self._ours.discard(role)
+            self._own_roles.discard(role)
         self._guilds.pop(guild, None)
         self._nicks.pop(guild, None)
-        self._everyone.pop(guild, None)
+        self._everyone_permissions.pop(guild, None)
 
 
 def _overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:

@@ -23,83 +23,83 @@ class Progress:
     """How far each shard has heard."""
 
     def __init__(self, cursor: str | None, history_age_s: float) -> None:
-        self._age = timedelta(seconds=min(history_age_s, 10.0**9))
-        marks, self.directs = _read(cursor)
-        self._floor = min(marks, default=None)
+        self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
+        marks, self.direct_chats = _read(cursor)
+        self._previous_mark = min(marks, default=None)
         """Where the process before us was with all that it heard; None once every shard has begun from there. The
         earliest of its shards counts for all of ours: there may be another number of them now."""
         self._marks: dict[int, int] = {}
-        self._heard: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
         self._guessed: set[int] = set()
         """Shards whose position is of our own clock, which may go ahead of Discord's."""
-        self._missing: dict[int, set[str]] = {}
+        self._gaps: dict[int, set[str]] = {}
         """Shard -> guilds whose gap is still open; an empty name is that of direct chats, `ANY` any guild at all."""
 
-    def began(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
+    def begin_session(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
         """A new session, one of `shards`: all that it covers may have a gap. `guilds`: none if they are not told."""
-        if shard not in self._marks and self._floor is not None:
-            self._marks[shard] = self._floor
-        known = shard in self._marks and self._age > timedelta(0)
+        if shard not in self._marks and self._previous_mark is not None:
+            self._marks[shard] = self._previous_mark
+        known = shard in self._marks and self._history_age > timedelta(0)
         told = set(guilds) or ({ANY} if shards == 1 else set())  # a shard may well have none
-        self._missing[shard] = told | ({""} if self.directs and not shard else set()) if known else set()
+        self._gaps[shard] = told | ({""} if self.direct_chats and not shard else set()) if known else set()
         if not known:
             self._marks[shard] = id_at(now)
             self._guessed.add(shard)
-        self._heard[shard] = max(self._heard.get(shard, 0), self._marks[shard])
+        self._newest[shard] = max(self._newest.get(shard, 0), self._marks[shard])
         if len(self._marks) >= shards:
-            self._floor = None
+            self._previous_mark = None
 
-    def lost(self, shard: int, guild: str) -> None:
+    def open_gap(self, shard: int, guild: str) -> None:
         """A guild has become unavailable: what is said there now is not told."""
-        if self._age > timedelta(0):
-            self._missing.setdefault(shard, set()).add(guild)
+        if self._history_age > timedelta(0):
+            self._gaps.setdefault(shard, set()).add(guild)
 
-    def missing(self, shard: int, guild: str) -> bool:
+    def has_gap(self, shard: int, guild: str) -> bool:
         """Whether there may be a gap."""
-        missing = self._missing.get(shard, set())
+        missing = self._gaps.get(shard, set())
         return guild in missing or (bool(guild) and ANY in missing)
 
-    def some_missing(self, shard: int) -> bool:
+    def has_guild_gap(self, shard: int) -> bool:
         """Whether there may be a gap in some guild."""
-        return bool(self._missing.get(shard, set()) - {""})
+        return bool(self._gaps.get(shard, set()) - {""})
 
-    def closed(self, shard: int, guild: str) -> None:
+    def close_gap(self, shard: int, guild: str) -> None:
         """There is no gap any more."""
-        self._missing.get(shard, set()).discard(guild)
+        self._gaps.get(shard, set()).discard(guild)
 
-    def heard(self, shard: int, message: str, now: datetime) -> None:
+    def record_message(self, shard: int, message: str, now: datetime) -> None:
         """This message is being made durable. One that claims to be from the future moves us no further than now."""
         number = min(int(message), id_at(now + _MARGIN))
         if shard in self._guessed:
             self._guessed.discard(shard)
-            self._marks[shard], self._heard[shard] = min(self._marks.get(shard, number), number), 0
-        self._heard[shard] = max(self._heard.get(shard, 0), number)
+            self._marks[shard], self._newest[shard] = min(self._marks.get(shard, number), number), 0
+        self._newest[shard] = max(self._newest.get(shard, 0), number)
 
-    def spoke(self, direct: str, message: str) -> None:
+    def record_direct(self, direct: str, message: str) -> None:
         """Somebody wrote to us directly."""
-        self.directs.pop(direct, None)
-        self.directs[direct] = message
-        while len(self.directs) > DIRECTS:
-            del self.directs[next(iter(self.directs))]
+        self.direct_chats.pop(direct, None)
+        self.direct_chats[direct] = message
+        while len(self.direct_chats) > DIRECTS:
+            del self.direct_chats[next(iter(self.direct_chats))]
 
-    def since(self, shard: int, now: datetime) -> int:
+    def history_after(self, shard: int, now: datetime) -> int:
         """Ask for what has a larger id than this."""
-        mark = self._marks.get(shard, self._floor or 0)
-        return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), id_at(now - self._age))
+        mark = self._marks.get(shard, self._previous_mark or 0)
+        return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), id_at(now - self._history_age))
 
-    def too_old(self, shard: int, now: datetime) -> bool:
+    def exceeds_history_age(self, shard: int, now: datetime) -> bool:
         """Whether the gap begins before what is still answered."""
-        return self._marks.get(shard, 0) < id_at(now - self._age)
+        return self._marks.get(shard, 0) < id_at(now - self._history_age)
 
-    def cursor(self) -> str:
+    def to_cursor(self) -> str:
         """All of it, as text; the position of a shard with gaps is where they begin."""
-        for shard, heard in self._heard.items():
-            if not self._missing.get(shard):
+        for shard, heard in self._newest.items():
+            if not self._gaps.get(shard):
                 self._marks[shard] = heard
         marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
-        if self._floor is not None:
-            marks["*"] = str(self._floor)
-        return json.dumps({"v": 1, "marks": marks, "directs": self.directs}, separators=(",", ":"))
+        if self._previous_mark is not None:
+            marks["*"] = str(self._previous_mark)
+        return json.dumps({"v": 1, "marks": marks, "directs": self.direct_chats}, separators=(",", ":"))
 
 
 def _read(cursor: str | None) -> tuple[list[int], dict[str, str]]:
@@ -115,7 +115,7 @@ def _read(cursor: str | None) -> tuple[list[int], dict[str, str]]:
 
 def acts(place: Place, rooms: AbstractSet[str]) -> bool:
     """Whether something is said there, and the operator has opened it: itself, what it hangs on, its guild, or all."""
-    return place.talks and (ANY in rooms or bool({place.id, place.parent, place.guild} & rooms))
+    return place.has_messages and (ANY in rooms or bool({place.id, place.parent, place.guild} & rooms))
 
 
 def plan(places: Iterable[Place], since: int, rooms: AbstractSet[str]) -> list[Place]:
@@ -126,5 +126,5 @@ def plan(places: Iterable[Place], since: int, rooms: AbstractSet[str]) -> list[P
     return [
         place
         for place in places
-        if acts(place, rooms) and (place.id in rooms or not place.last or int(place.last) > since)
+        if acts(place, rooms) and (place.id in rooms or not place.last_message or int(place.last_message) > since)
     ]

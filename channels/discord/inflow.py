@@ -45,20 +45,26 @@ class Inflow:
     ) -> None:
         """`began` is told the cursor of each session as it begins, durable or not."""
         self._clock, self._directory, self._progress, self._specs = clock, directory, progress, specs
-        self._inbox, self._api, self._tell_began = inbox, api, began
+        self._inbox, self._api, self._on_session_begin = inbox, api, began
         self._backlog = Backlog(
-            clock, rooms=rooms, directory=directory, progress=progress, api=api, new=self._new, later=self._put_later
+            clock,
+            rooms=rooms,
+            directory=directory,
+            progress=progress,
+            api=api,
+            new=self._drop_seen,
+            later=self._put_delayed,
         )
         self._seen: OrderedDict[str, None] = OrderedDict()
         """Messages that went out lately: history and gateway tell some of them twice."""
-        self._unsure: set[str] = set()
+        self._unresolved: set[str] = set()
         """Channels that Discord could not tell us of just then."""
         self._cursor = ""
-        self._began = False
+        self._has_new_session = False
         """A session has begun, and where is not durable yet: messages missed before the first one count from there."""
-        self._later: dict[asyncio.Task[None], int] = {}
+        self._delayed: dict[asyncio.Task[None], int] = {}
         """What is put into the inbox later, and of which shard."""
-        self.gone: set[str] = set()
+        self.deleted_ids: set[str] = set()
         """Messages of ours that we took away ourselves."""
 
     async def run(self, emit: Emit) -> None:
@@ -66,45 +72,45 @@ class Inflow:
         try:
             while True:
                 batch: list[Notification] = []
-                for item in await self._inbox.take(_BATCH):
+                for item in await self._inbox.get_batch(_BATCH):
                     if not isinstance(item, Raw):
                         batch.append(item)
                         continue
-                    if self._begins_a_gap(item):
+                    if self._starts_gap(item):
                         await self._flush(emit, batch)
                         batch = []
-                    batch += await self._taken(item, emit)
+                    batch += await self._process(item, emit)
                 await self._flush(emit, batch)
         finally:
-            await end(*self._later)
+            await end(*self._delayed)
 
     async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
-        cursor = self._progress.cursor()
-        if batch or self._began:
+        cursor = self._progress.to_cursor()
+        if batch or self._has_new_session:
             await emit(batch, cursor=None if cursor == self._cursor else cursor)
-            self._cursor, self._began = cursor, False
+            self._cursor, self._has_new_session = cursor, False
 
-    def _begins_a_gap(self, item: Raw) -> bool:
+    def _starts_gap(self, item: Raw) -> bool:
         return item.event in BEGIN_A_GAP
 
-    async def _taken(self, item: Raw, emit: Emit) -> Sequence[Notification]:
+    async def _process(self, item: Raw, emit: Emit) -> Sequence[Notification]:
         """One event: what it teaches is kept, what it tells is given back. A bad one is dropped, with a log line."""
         try:
             data: Json = obj({"d": item.data}, "d")
-            self._directory.learn(item.event, data)
+            self._directory.apply_event(item.event, data)
             if item.event.startswith(IN_CHANNELS):
                 await self._learn_place(data)
             now = self._clock.now()
-            told = self._new(wire.read(item.event, data, self._directory, now, new_id(now), specs=self._specs))
-            self._note(item, data, told)
+            told = self._drop_seen(wire.read(item.event, data, self._directory, now, new_id(now), specs=self._specs))
+            self._update_progress(item, data, told)
         except Exception:  # noqa: BLE001 - whatever a payload breaks, the next one is another
             _LOG.exception("an event %.40r is dropped", item.event)
             return []
-        if self._begins_a_gap(item):
+        if self._starts_gap(item):
             await self._backlog.fill(item, data, emit)
         return told
 
-    def _note(self, item: Raw, data: Json, told: Sequence[Notification]) -> None:
+    def _update_progress(self, item: Raw, data: Json, told: Sequence[Notification]) -> None:
         """Keep what decides where a gap would begin."""
         number = snowflake(data, "id")
         match item.event:
@@ -112,33 +118,33 @@ class Inflow:
                 guilds = [snowflake(guild, "id") for guild in objs(data, "guilds")]
                 told_of = data.get("shard")
                 shards = told_of[1] if isinstance(told_of, list) and len(told_of) > 1 else 1
-                self._progress.began(
+                self._progress.begin_session(
                     item.shard,
                     filter(None, guilds),
                     self._clock.now(),
                     shards=shards if isinstance(shards, int) else 1,
                 )
-                self._began = True
-                self._tell_began(self._progress.cursor())
-                for task in [task for task, shard in self._later.items() if shard == item.shard]:
+                self._has_new_session = True
+                self._on_session_begin(self._progress.to_cursor())
+                for task in [task for task, shard in self._delayed.items() if shard == item.shard]:
                     task.cancel()  # what it would ask for is of the session before
-                self._put_later(_LATE_S, Raw(item.shard, LATE, {}))
+                self._put_delayed(_LATE_S, Raw(item.shard, LATE, {}))
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
-                    self._progress.lost(item.shard, number)
+                    self._progress.open_gap(item.shard, number)
                 else:
-                    self._progress.closed(item.shard, number)
+                    self._progress.close_gap(item.shard, number)
             case "MESSAGE_CREATE" if number:
-                self._progress.heard(item.shard, number, self._clock.now())
+                self._progress.record_message(item.shard, number, self._clock.now())
                 if any(isinstance(event, Message) and event.kind == "direct" for event in told):
-                    self._progress.spoke(snowflake(data, "channel_id"), number)
+                    self._progress.record_direct(snowflake(data, "channel_id"), number)
             case _:
                 pass
 
-    def _new(self, told: Sequence[Notification]) -> list[Notification]:
+    def _drop_seen(self, told: Sequence[Notification]) -> list[Notification]:
         """Without messages that went out already, and without what we took away ourselves."""
-        if len(self.gone) > _REMEMBERED:
-            self.gone.clear()
+        if len(self.deleted_ids) > _REMEMBERED:
+            self.deleted_ids.clear()
         new: list[Notification] = []
         for event in told:
             if isinstance(event, Message):
@@ -147,8 +153,8 @@ class Inflow:
                 self._seen[event.id] = None
                 if len(self._seen) > _REMEMBERED:
                     self._seen.popitem(last=False)
-            if event.kind == "deleted" and event.message in self.gone:
-                self.gone.discard(event.message)
+            if event.kind == "deleted" and event.message in self.deleted_ids:
+                self.deleted_ids.discard(event.message)
                 continue
             new.append(event)
         return new
@@ -156,9 +162,9 @@ class Inflow:
     async def _learn_place(self, data: Json) -> None:
         """A thread that nobody told us of (it was archived, or we just got in) is asked for."""
         channel, guild = snowflake(data, "channel_id"), snowflake(data, "guild_id")
-        if not channel or not guild or (channel in self._directory.places and channel not in self._unsure):
+        if not channel or not guild or (channel in self._directory.places and channel not in self._unresolved):
             return
-        self._unsure.discard(channel)
+        self._unresolved.discard(channel)
         told = obj(data, "channel")
         if snowflake(told, "id") != channel:
             try:
@@ -166,15 +172,15 @@ class Inflow:
             except SendError as error:
                 _LOG.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):
-                    self._unsure.add(channel)  # the next time it may be told
-        if snowflake(told, "id") != channel or self._directory.add(told, guild) is None:
+                    self._unresolved.add(channel)  # the next time it may be told
+        if snowflake(told, "id") != channel or self._directory.add_channel(told, guild) is None:
             # It is at least in that guild; as a room of its own it is closed unless opened.
-            self._directory.add({"id": channel, "type": 0}, guild)
+            self._directory.add_channel({"id": channel, "type": 0}, guild)
 
-    def _put_later(self, delay_s: float, item: Raw) -> None:
+    def _put_delayed(self, delay_s: float, item: Raw) -> None:
         async def wait() -> None:
             await self._clock.sleep(delay_s)
             self._inbox.put(item)
 
-        self._later[task := asyncio.create_task(wait())] = item.shard
-        task.add_done_callback(self._later.pop)
+        self._delayed[task := asyncio.create_task(wait())] = item.shard
+        task.add_done_callback(self._delayed.pop)

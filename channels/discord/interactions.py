@@ -36,12 +36,12 @@ class _Asked:
 
     application: str
     token: str
-    private: bool
-    until_s: float
+    is_private: bool
+    expires_s: float
     deferred: asyncio.Task[bool]
-    first: str = ""
+    first_part: str = ""
     """Key of the part that became the first answer; empty: none yet."""
-    perhaps: set[str] = field(default_factory=set)
+    maybe_sent: set[str] = field(default_factory=set)
     """Keys of follow-ups that may be visible: these have no nonce, so they are not sent again."""
 
 
@@ -50,15 +50,15 @@ class Answers:
 
     def __init__(self, api: Api, clock: Clock, specs: Sequence[CommandSpec]) -> None:
         self._api, self._clock, self.specs = api, clock, specs
-        self._private: AbstractSet[str] = {spec.name for spec in specs if spec.private}
-        self._asked: dict[str, _Asked] = {}
-        self._last: dict[Address, tuple[str, _Asked]] = {}
+        self._private_commands: AbstractSet[str] = {spec.name for spec in specs if spec.private}
+        self._pending: dict[str, _Asked] = {}
+        self._last_answers: dict[Address, tuple[str, _Asked]] = {}
         """Place -> the post that answered a command there last, and the command: the further parts of a post
         do not say what they answer."""
-        self._open: dict[str, None] = {}
+        self._public_posts: dict[str, None] = {}
         """Private posts that are said in the open, because they answer a text."""
 
-    async def register(self) -> None:
+    async def register_commands(self) -> None:
         """Make Discord's command table ours; best effort, and nothing if we have no commands."""
         if not self.specs:
             return
@@ -71,7 +71,7 @@ class Answers:
         except SendError as error:
             _LOG.warning("the commands could not be registered: %s", error.reason)
 
-    def asked(self, data: object) -> None:
+    def handle_interaction(self, data: object) -> None:
         """An interaction has come: acknowledge it now, whatever else is waiting."""
         inside: Json = obj({"d": data}, "d")
         interaction, token, application = (
@@ -83,14 +83,14 @@ class Answers:
         if (
             whole(inside, "type") != _COMMAND
             or not (interaction and token and application)
-            or interaction in self._asked
+            or interaction in self._pending
         ):
             return
-        now_s, private = self._clock.monotonic(), name in self._private
-        for old in [known for known, asked in self._asked.items() if asked.until_s < now_s]:
-            del self._asked[old]
+        now_s, private = self._clock.monotonic(), name in self._private_commands
+        for old in [known for known, asked in self._pending.items() if asked.expires_s < now_s]:
+            del self._pending[old]
         task = asyncio.create_task(self._defer(interaction, token, private=private))
-        self._asked[interaction] = _Asked(application, token, private, now_s + _TOKEN_S, task)
+        self._pending[interaction] = _Asked(application, token, private, now_s + _TOKEN_S, task)
 
     async def _defer(self, interaction: str, token: str, *, private: bool) -> bool:
         answer = {"type": _DEFERRED, "data": {"flags": EPHEMERAL if private else 0}}
@@ -109,7 +109,7 @@ class Answers:
 
     async def close(self) -> None:
         """End what is going on."""
-        await end(*(asked.deferred for asked in self._asked.values()))
+        await end(*(asked.deferred for asked in self._pending.values()))
 
     async def send(self, part: Part, content: dict[str, object], going: Going) -> Receipt | None:
         """Answer the command that `part` answers; None: it answers none, or none that can still be, so say it openly.
@@ -117,36 +117,36 @@ class Answers:
         `content` is the message. Raises a `SendError`; `Rejected` if it is private and can no longer be.
         """
         stem = part.key.rpartition("#")[0] or part.key
-        asked = self._of(part, stem)
-        if asked is None or not await _acknowledged(asked) or self._clock.monotonic() >= asked.until_s:
-            if part.private and stem not in self._open:
+        asked = self._find_pending(part, stem)
+        if asked is None or not await _acknowledged(asked) or self._clock.monotonic() >= asked.expires_s:
+            if part.private and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION):
                     raise Rejected("the command is too old to be answered privately")
-                self._open[stem] = None
-                while len(self._open) > _REMEMBERED:
-                    del self._open[next(iter(self._open))]
+                self._public_posts[stem] = None
+                while len(self._public_posts) > _REMEMBERED:
+                    del self._public_posts[next(iter(self._public_posts))]
             return None
-        if part.private and not asked.private:
+        if part.private and not asked.is_private:
             raise Rejected("the command was acknowledged in the open, so it cannot be answered privately")
-        self._last[part.to] = stem, asked
+        self._last_answers[part.to] = stem, asked
         try:
             return await self._answer(part, asked, content, going)
         except Rejected:
-            if part.private or asked.private:
+            if part.private or asked.is_private:
                 raise
-            asked.until_s = 0.0  # the token is no longer taken: the rest goes to the room
+            asked.expires_s = 0.0  # the token is no longer taken: the rest goes to the room
             return None
 
-    def _of(self, part: Part, stem: str) -> _Asked | None:
+    def _find_pending(self, part: Part, stem: str) -> _Asked | None:
         if part.reply_to is not None:
-            return self._asked.get(part.reply_to.removeprefix(INTERACTION)) if _native(part.reply_to) else None
-        last, asked = self._last.get(part.to, ("", None))
+            return self._pending.get(part.reply_to.removeprefix(INTERACTION)) if _native(part.reply_to) else None
+        last, asked = self._last_answers.get(part.to, ("", None))
         # Only private ones: the others are messages like all, with a nonce.
         return asked if part.private and asked is not None and last == stem else None
 
     async def _answer(self, part: Part, asked: _Asked, content: dict[str, object], going: Going) -> Receipt:
-        if asked.first in {"", part.key}:
-            asked.first = part.key
+        if asked.first_part in {"", part.key}:
+            asked.first_part = part.key
             path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
             answer = await self._api.call(
                 "PATCH",
@@ -158,11 +158,11 @@ class Answers:
                 webhook_token=asked.token,
             )
             return receipt(answer)
-        if part.key in asked.perhaps:
+        if part.key in asked.maybe_sent:
             raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
-        asked.perhaps.add(part.key)
+        asked.maybe_sent.add(part.key)
         flags = content.get("flags", 0)
-        shown = content | {"flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if asked.private else 0)}
+        shown = content | {"flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if asked.is_private else 0)}
         path = "/webhooks/{webhook_id}/{webhook_token}"
         try:
             answer = await self._api.call(
@@ -177,7 +177,7 @@ class Answers:
                 webhook_token=asked.token,
             )
         except (Rejected, RateLimited, Unreachable, Denied):
-            asked.perhaps.discard(part.key)
+            asked.maybe_sent.discard(part.key)
             raise
         return receipt(answer)
 

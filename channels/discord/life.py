@@ -34,25 +34,25 @@ class Kept:
 
     def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
         self.api = Api()
-        self.answers = Answers(self.api, clock, commands)
+        self.interactions = Answers(self.api, clock, commands)
         """Commands may be answered for a quarter of an hour, whatever is connected."""
-        self.identifies = Identifies()
+        self.identify_limiter = Identifies()
         self.cursor = cursor
         """How far all is certainly written down. None: no session has begun."""
-        self.unread: list[Raw] = []
+        self.unread_events: list[Raw] = []
         """What was told in channels and is not known to be written down."""
 
-    def began(self, cursor: str) -> None:
+    def begin_session(self, cursor: str) -> None:
         """A session begins there: what is said from now on is missed if it is not heard."""
         self.cursor = self.cursor or cursor
 
-    def of_guild(self, guild: str) -> list[Raw]:
+    def take_unread(self, guild: str) -> list[Raw]:
         """Take what is unread of that guild; empty: of direct chats."""
-        mine = [item for item in self.unread if snowflake(item.data, "guild_id") == guild]
-        self.unread = [item for item in self.unread if snowflake(item.data, "guild_id") != guild]
+        mine = [item for item in self.unread_events if snowflake(item.data, "guild_id") == guild]
+        self.unread_events = [item for item in self.unread_events if snowflake(item.data, "guild_id") != guild]
         return mine
 
-    def durably(self, emit: Emit) -> Emit:
+    def track_cursor(self, emit: Emit) -> Emit:
         """`emit`, and remember how far it came."""
 
         async def emitted(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
@@ -76,73 +76,73 @@ class Life:
         kept: Kept,
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._directory, self._kept = directory, kept
-        self.api, self.answers = kept.api, kept.answers
+        self._directory, self._state = directory, kept
+        self.api, self.interactions = kept.api, kept.interactions
         self.inbox = Inbox()
-        self.inflow = Inflow(
+        self.pipeline = Inflow(
             clock,
             rooms=frozenset(config.rooms),
             directory=directory,
             progress=Progress(kept.cursor, config.history_age),
             inbox=self.inbox,
             api=self.api,
-            began=kept.began,
-            specs=kept.answers.specs,
+            began=kept.begin_session,
+            specs=kept.interactions.specs,
         )
-        self.completions = Completions(self.api, clock, directory)
+        self.autocomplete = Completions(self.api, clock, directory)
         self._shards: Shards | None = None
         self._up: bool | None = None
 
     async def run(self, emit: Emit) -> None:
         """As `Channel.run`."""
-        kept = self._kept
+        kept = self._state
         try:
-            await self.inbox.between(self._stay_connected(), self.inflow.run(kept.durably(emit)))
+            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(kept.track_cursor(emit)))
         finally:
-            unread = (item for item in self.inbox.left(lambda _: True) if isinstance(item, Raw))
-            kept.unread = [*(item for item in unread if item.event.startswith(IN_CHANNELS)), *kept.unread]
+            unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, Raw))
+            kept.unread_events = [*(item for item in unread if item.event.startswith(IN_CHANNELS)), *kept.unread_events]
 
     async def _stay_connected(self) -> None:
         backoff = Backoff()
         while True:
             try:
-                reason = await self._logged_in()
+                reason = await self._run_logged_in()
             except Denied as denied:
-                self._link(False, denied.reason)
+                self._report_link(False, denied.reason)
                 raise
-            self._link(False, reason)
-            delay_s = backoff.next_s(0.0, self._random())
+            self._report_link(False, reason)
+            delay_s = backoff.next_delay_s(0.0, self._random())
             _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
-    async def _logged_in(self) -> str:
+    async def _run_logged_in(self) -> str:
         """Log in and stay; why it could not log in. Raises `Denied`."""
-        client = self.client()
+        client = self.create_client()
         registering: asyncio.Task[None] | None = None
         try:
             try:
-                me = await client.enter(self._config.token.get_secret_value().strip())
+                me = await client.log_in(self._config.token.get_secret_value().strip())
             except discord.LoginFailure:
                 raise Denied("Discord refuses the token: copy it again from the developer portal") from None
             except (discord.DiscordException, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
                 return f"cannot log in to Discord: {type(error).__name__}"
-            self._directory.me = me or self._directory.me
+            self._directory.own_id = me or self._directory.own_id
             self.api.client = client
-            registering = asyncio.create_task(self.answers.register())
-            await self.connected(client)
+            registering = asyncio.create_task(self.interactions.register_commands())
+            await self.run_gateway(client)
             return "the connection has ended"
         finally:
             self.api.client = None
             await end(*([registering] if registering else []))
-            await self.answers.close()
-            await self.completions.close()
+            await self.interactions.close()
+            await self.autocomplete.close()
             await client.http.close()
 
-    def client(self) -> Client:
+    def create_client(self) -> Client:
         """What is logged in with."""
-        return Client(self._config, self.take)
+        return Client(self._config, self.handle_raw_event)
 
-    async def connected(self, client: Client) -> None:
+    async def run_gateway(self, client: Client) -> None:
         """Be connected to the gateway. Ends only by cancellation or `Denied`."""
         self._shards = Shards(
             client,
@@ -151,28 +151,28 @@ class Life:
             random=self._random,
             inbox=self.inbox,
             api=self.api,
-            link=self._link,
-            identifies=self._kept.identifies,
+            link=self._report_link,
+            identifies=self._state.identify_limiter,
         )
         await self._shards.run()
 
-    def take(self, shard: int, event: str, data: object) -> None:
+    def handle_raw_event(self, shard: int, event: str, data: object) -> None:
         """What the gateway tells, as it comes. Never waits, never raises."""
         if event in {"READY", "RESUMED"}:
             if self._shards is None:
-                self._link(True, "connected to Discord")
+                self._report_link(True, "connected to Discord")
             else:
-                self._shards.came_up(shard)
+                self._shards.mark_up(shard)
         elif event == "INTERACTION_CREATE":
-            self.answers.asked(data)
-            self.completions.asked(data)
+            self.interactions.handle_interaction(data)
+            self.autocomplete.handle_interaction(data)
         self.inbox.put(Raw(shard, event, data))
-        if self._kept.unread and event in {"READY", "GUILD_CREATE"}:
+        if self._state.unread_events and event in {"READY", "GUILD_CREATE"}:
             # Behind these the histories are read, and what is unread is newer.
-            for item in self._kept.of_guild(snowflake(data, "id") if event == "GUILD_CREATE" else ""):
+            for item in self._state.take_unread(snowflake(data, "id") if event == "GUILD_CREATE" else ""):
                 self.inbox.put(Raw(shard, item.event, item.data))
 
-    def _link(self, up: bool, reason: str) -> None:
+    def _report_link(self, up: bool, reason: str) -> None:
         if self._up is not up:
             self._up = up
             now = self._clock.now()

@@ -35,7 +35,7 @@ class Outgoing:
     def __init__(self, *, link_previews: bool) -> None:
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
         """What all our messages have."""
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Channel -> its turn: requests on several connections would overtake each other."""
 
     async def send(self, api: "Api", answers: "Answers", part: Part, going: Going) -> Receipt:
@@ -43,7 +43,7 @@ class Outgoing:
         channel = channel_of(part.to)
         if part.file is not None and len(part.file.data) > FILE_BYTES:
             raise Rejected(f"Discord takes files of at most {FILE_BYTES} bytes")
-        turn = self._turns.setdefault(channel, asyncio.Lock())
+        turn = self._locks.setdefault(channel, asyncio.Lock())
         async with turn:  # asyncio locks are fair: who came first goes first
             return await self._send(api, answers, part, _once(going))
 

@@ -16,31 +16,31 @@ class Identifies:
 
     def __init__(self) -> None:
         self._buckets = 1
-        self._left = PER_DAY
-        self._renewed_s: float | None = None
-        self._at: dict[int, float] = {}
+        self._remaining = PER_DAY
+        self._resets_s: float | None = None
+        self._identified_s: dict[int, float] = {}
 
-    def told(self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int) -> None:
+    def set_budget(self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int) -> None:
         """What Discord says of our budget."""
-        self._left, self._renewed_s = max(0, remaining), now_s + max(0.0, reset_after_s)
+        self._remaining, self._resets_s = max(0, remaining), now_s + max(0.0, reset_after_s)
         self._buckets = max(1, max_concurrency)
 
     def wait_s(self, shard: int, now_s: float) -> float:
         """Seconds until this shard may identify; 0: now."""
-        if self._renewed_s is not None and now_s >= self._renewed_s:
-            self._left, self._renewed_s = PER_DAY, None
-        if self._left <= RESERVE:
-            return max(1.0, (self._renewed_s or now_s + DAY_S) - now_s)
-        last_s = self._at.get(shard % self._buckets)
+        if self._resets_s is not None and now_s >= self._resets_s:
+            self._remaining, self._resets_s = PER_DAY, None
+        if self._remaining <= RESERVE:
+            return max(1.0, (self._resets_s or now_s + DAY_S) - now_s)
+        last_s = self._identified_s.get(shard % self._buckets)
         return 0.0 if last_s is None else max(0.0, last_s + IDENTIFY_EVERY_S + MARGIN_S - now_s)
 
-    def took(self, shard: int, now_s: float) -> None:
+    def take(self, shard: int, now_s: float) -> None:
         """It does so now."""
-        self._at[shard % self._buckets] = now_s
-        self._left -= 1
-        if self._renewed_s is None:
-            self._renewed_s = now_s + DAY_S
+        self._identified_s[shard % self._buckets] = now_s
+        self._remaining -= 1
+        if self._resets_s is None:
+            self._resets_s = now_s + DAY_S
 
-    def sent(self, shard: int, now_s: float) -> None:
+    def mark_sent(self, shard: int, now_s: float) -> None:
         """What it `took` went out only now: connecting took its time."""
-        self._at[shard % self._buckets] = now_s
+        self._identified_s[shard % self._buckets] = now_s

@@ -32,12 +32,12 @@ class _HandOver:
     """Called by aiohttp each time that one request goes out: discord.py sends it up to five times."""
 
     def __init__(self, going: Going | None, *, again: bool) -> None:
-        self._going, self._again = going, again
-        self.handed = False
+        self._before_send, self._may_repeat = going, again
+        self.is_sent = False
         """Something has gone out."""
-        self.perhaps = False
+        self.is_maybe_done = False
         """Discord may have done what was asked for, and did not say so."""
-        self.failed = False
+        self.is_hook_error = False
         """What came out is of `going`."""
         self.status = 0
         """Of the last answer."""
@@ -48,23 +48,23 @@ class _HandOver:
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         # aiohttp may take a connection that has just died, and reads on another one: no harm in that.
-        if self.handed and not self._again and (self.status or request.method != "GET"):
+        if self.is_sent and not self._may_repeat and (self.status or request.method != "GET"):
             raise _OnlyOnce
-        if not self.handed and self._going is not None:
+        if not self.is_sent and self._before_send is not None:
             try:
-                await self._going()
+                await self._before_send()
             except Exception:
-                self.failed = True
+                self.is_hook_error = True
                 raise
-        self.handed = True
+        self.is_sent = True
         try:
             response = await handler(request)
         except aiohttp.ClientConnectorError:
             raise
         except BaseException:
-            self.perhaps = True
+            self.is_maybe_done = True
             raise
-        self.status, self.perhaps = response.status, self.perhaps or response.status >= BROKEN
+        self.status, self.is_maybe_done = response.status, self.is_maybe_done or response.status >= BROKEN
         # discord.py reads the body of some 429 only, and of those without `Via` nothing.
         self.wait_s = _wait_s(response, await response.read()) if response.status == TOO_MANY else None
         return response
@@ -108,12 +108,12 @@ class Api:
         try:
             return _parsed(await self.client.http.request(Route(method, path, **ids), **more))
         except _FAILURES as error:
-            if hand_over.failed:
+            if hand_over.is_hook_error:
                 raise
             meaning = _meaning(error, hand_over)
             if isinstance(meaning, Denied) and path.startswith(_BY_TOKEN):
                 meaning = Refused(f"Discord: the command's token is not taken ({UNAUTHORIZED})", status=UNAUTHORIZED)
-            if hand_over.perhaps and not isinstance(meaning, Denied):
+            if hand_over.is_maybe_done and not isinstance(meaning, Denied):
                 # An earlier try may have been taken: what is said of the last one does not undo it.
                 meaning = Uncertain(meaning.reason)
             raise meaning from error
@@ -151,7 +151,7 @@ def _meaning(error: Exception, hand_over: _HandOver) -> SendError:
         return _told(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return Unreachable(f"cannot reach Discord: {type(error).__name__}")
-    if hand_over.handed:
+    if hand_over.is_sent:
         return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
     return Unreachable(f"the request could not be made: {type(error).__name__}")
 

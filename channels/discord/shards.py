@@ -61,7 +61,7 @@ class Shards:
     ) -> None:
         """`identifies` outlives it: Discord counts what earlier ones did."""
         self._client, self._config, self._clock, self._random = client, config, clock, random
-        self._inbox, self._link, self._api = inbox, link, api
+        self._inbox, self._report_link, self._api = inbox, link, api
         self._identifies = identifies
         self._identifying = asyncio.Lock()
         self._count: int | None = config.shards if isinstance(config.shards, int) else None
@@ -72,8 +72,8 @@ class Shards:
     async def run(self) -> None:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
         if self._config.shards == "auto":
-            self._count = await self._recommended()
-        tasks = [asyncio.create_task(self._stay(shard)) for shard in range(self._count or 1)]
+            self._count = await self._recommended_shards()
+        tasks = [asyncio.create_task(self._keep_connected(shard)) for shard in range(self._count or 1)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -81,30 +81,30 @@ class Shards:
         finally:
             await end(*tasks)
 
-    def came_up(self, shard: int) -> None:
+    def mark_up(self, shard: int) -> None:
         """READY or RESUMED: to be called before what follows it is taken in."""
         self._up_s[shard] = self._clock.monotonic()
         if len(self._up_s) == (self._count or 1):
-            self._link(True, "connected to Discord")
+            self._report_link(True, "connected to Discord")
 
-    async def _recommended(self) -> int:
+    async def _recommended_shards(self) -> int:
         """How many shards Discord recommends; asked for until it says, because too few are refused for good (4011)."""
         backoff = Backoff()
         while True:
             try:
-                return await self._ask_budget() or 1
+                return await self._fetch_budget() or 1
             except Denied:
                 raise
             except Rejected:
                 return 1
             except SendError as error:
                 told_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
-                delay_s = max(told_s, backoff.next_s(0.0, self._random()))
+                delay_s = max(told_s, backoff.next_delay_s(0.0, self._random()))
                 _LOG.warning("the number of shards is not known: %s; asked again in %.1f s", error.reason, delay_s)
-                self._link(False, f"Discord does not tell how many shards there are to be: {error.reason}")
+                self._report_link(False, f"Discord does not tell how many shards there are to be: {error.reason}")
                 await self._clock.sleep(delay_s)
 
-    async def _ask_budget(self) -> int | None:
+    async def _fetch_budget(self) -> int | None:
         """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell.
 
         Raises a `SendError`.
@@ -113,7 +113,7 @@ class Shards:
         limit = obj(told, "session_start_limit")
         remaining, reset_ms = whole(limit, "remaining"), number(limit, "reset_after")
         if remaining is not None and reset_ms is not None:
-            self._identifies.told(
+            self._identifies.set_budget(
                 self._clock.monotonic(),
                 remaining=remaining,
                 reset_after_s=reset_ms / 1000,
@@ -122,11 +122,11 @@ class Shards:
         shards = whole(told, "shards")
         return min(shards, 1024) if shards and shards > 0 else None
 
-    async def _may_identify(self, shard: int, *, ask: bool) -> None:
+    async def _wait_to_identify(self, shard: int, *, ask: bool) -> None:
         async with self._identifying:
             if ask:
                 try:
-                    await self._ask_budget()
+                    await self._fetch_budget()
                 except Denied:
                     raise
                 except SendError as error:  # we keep count ourselves
@@ -135,46 +135,48 @@ class Shards:
                 if wait_s > 2 * 60:
                     _LOG.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
                 await self._clock.sleep(wait_s)
-            self._identifies.took(shard, self._clock.monotonic())
+            self._identifies.take(shard, self._clock.monotonic())
 
-    async def _stay(self, shard: int) -> None:
+    async def _keep_connected(self, shard: int) -> None:
         session: Session | None = None
         backoff, attempts = Backoff(), 0
         while True:
             if session is None:
-                await self._may_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
-            session, reason = await self._once(shard, session)
+                await self._wait_to_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
+            session, reason = await self._connect_once(shard, session)
             attempts += 1
             up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
-            self._link(False, reason)
-            delay_s = backoff.next_s(up_s, self._random())
+            self._report_link(False, reason)
+            delay_s = backoff.next_delay_s(up_s, self._random())
             _LOG.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
             await self._clock.sleep(delay_s)
 
-    async def _once(self, shard: int, session: Session | None) -> tuple[Session | None, str]:
+    async def _connect_once(self, shard: int, session: Session | None) -> tuple[Session | None, str]:
         """One connection from its first packet to its last: what can be resumed, and why it ended."""
         socket: Socket | None = None
         opened: list[Socket] = []
         code = 1000  # cancelled: goodbye for good
         try:
-            socket = await within(self._clock, self._config.connect_timeout, self._greeted(shard, session, opened))
+            socket = await within(self._clock, self._config.connect_timeout, self._open_session(shard, session, opened))
             while True:
-                await self._room(socket)
+                await self._wait_for_room(socket)
                 await socket.poll_event()
         except ReconnectWebSocket as again:
             code = 4000
-            kept = self._kept(socket, session, opened) if again.resume else None
+            kept = self._resumable_session(socket, session, opened) if again.resume else None
             return kept, _why(socket or next(iter(opened), None), resume=again.resume)
         except ConnectionClosed as closed:
             code = 4000
             if closed.code in _FINAL:
                 raise Denied(_FINAL[closed.code]) from None
-            return self._kept(socket, session, opened), f"Discord has closed the connection ({closed.code})"
+            return self._resumable_session(
+                socket, session, opened
+            ), f"Discord has closed the connection ({closed.code})"
         except (OSError, aiohttp.ClientError) as error:
             code = 4000
             if socket is not None:
-                return socket.resumable(), f"the connection is lost: {type(error).__name__}"
-            session = self._kept(None, session, opened)
+                return socket.resumable_session(), f"the connection is lost: {type(error).__name__}"
+            session = self._resumable_session(None, session, opened)
             if session is not None:  # the same: perhaps it only pretends to be alive
                 session = replace(session, gateway=self._config.gateway_url)
             return session, f"cannot connect to Discord: {type(error).__name__}"
@@ -182,7 +184,7 @@ class Shards:
             for left in opened:  # not `socket`: cancelled in the wrong moment, we never learn of it
                 await leave(left, code)
 
-    async def _greeted(self, shard: int, session: Session | None, opened: list[Socket]) -> Socket:
+    async def _open_session(self, shard: int, session: Session | None, opened: list[Socket]) -> Socket:
         """A connection on which READY or RESUMED has come; whatever happens, the caller closes what is in `opened`."""
         sharded = self._config.shards is not None
         socket = await connect(
@@ -195,22 +197,24 @@ class Shards:
         )
         opened.append(socket)
         if session is None:
-            self._identifies.sent(shard, self._clock.monotonic())
-        while not socket.greeted:
+            self._identifies.mark_sent(shard, self._clock.monotonic())
+        while not socket.is_ready:
             await socket.poll_event()
         return socket
 
-    async def _room(self, socket: Socket) -> None:
+    async def _wait_for_room(self, socket: Socket) -> None:
         """Read no further while nobody takes what was read."""
-        if self._inbox.full:
-            socket.paused = True
-            await self._inbox.room()
-            socket.paused = False
+        if self._inbox.is_full:
+            socket.is_paused = True
+            await self._inbox.wait_for_room()
+            socket.is_paused = False
 
-    def _kept(self, socket: Socket | None, session: Session | None, opened: Sequence[Socket]) -> Session | None:
+    def _resumable_session(
+        self, socket: Socket | None, session: Session | None, opened: Sequence[Socket]
+    ) -> Session | None:
         """What to resume after a connection: that of `socket` if it was greeted, else `session`, if Discord may yet."""
         if socket is not None:
-            return socket.resumable()
+            return socket.resumable_session()
         if session is None:
             return None
         if not opened:  # it was not even asked: perhaps the address told for resuming is dead
@@ -218,8 +222,10 @@ class Shards:
         if any(left.close_code in _ANEW for left in opened):
             return None
         if (seq := max(left.sequence or 0 for left in opened)) > session.seq:  # cut in the middle of what was missed
-            return replace(session, seq=seq, refused=0)
-        return replace(session, refused=session.refused + 1) if session.refused + 1 < _RESUMES else None
+            return replace(session, seq=seq, refused_count=0)
+        return (
+            replace(session, refused_count=session.refused_count + 1) if session.refused_count + 1 < _RESUMES else None
+        )
 
 
 def _why(socket: Socket | None, *, resume: bool) -> str:

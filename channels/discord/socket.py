@@ -38,7 +38,7 @@ class Session:
     id: str
     seq: int
     gateway: str
-    refused: int = 0
+    refused_count: int = 0
     """How many attempts in a row were not granted."""
 
 
@@ -47,11 +47,11 @@ class Heart:
 
     def __init__(self, socket: "Socket", interval_s: float, chance: float) -> None:
         self._socket, self._interval_s = socket, interval_s
-        self._answered = True
+        self._is_acknowledged = True
         self._task = asyncio.create_task(self._beat(interval_s * chance))
 
     def ack(self) -> None:
-        self._answered = True
+        self._is_acknowledged = True
 
     def stop(self) -> None:
         """The name that discord.py calls when it closes."""
@@ -63,11 +63,11 @@ class Heart:
         await socket.clock.sleep(first_s)
         while True:
             # While we do not read, for want of room, acknowledgements lie unread as well.
-            if not self._answered and not socket.paused:
+            if not self._is_acknowledged and not socket.is_paused:
                 _LOG.warning("shard %s: a heartbeat was not acknowledged", socket.shard_id)
                 await socket.close(4000)
                 return
-            self._answered = False
+            self._is_acknowledged = False
             try:
                 await socket.socket.send_str(json.dumps({"op": socket.HEARTBEAT, "d": socket.sequence}))
             except (OSError, RuntimeError, aiohttp.ClientError):
@@ -80,16 +80,16 @@ class Socket(DiscordWebSocket):
     """One connection; `poll_event` reads one frame."""
 
     clock: Clock
-    chance: float
+    jitter: float
     """From 0 to 1: when in the first interval the first heartbeat goes out."""
-    paused: bool = False
+    is_paused: bool = False
     """We do not read for now."""
     client: Client
     heart: Heart | None = None
-    greeted: bool = False
+    is_ready: bool = False
     """READY or RESUMED has come."""
 
-    def resumable(self) -> Session | None:
+    def resumable_session(self) -> Session | None:
         """What to resume from where this connection ended."""
         if not self.session_id or self.sequence is None:
             return None
@@ -121,7 +121,7 @@ class Socket(DiscordWebSocket):
             await self.send_heartbeat({"op": self.HEARTBEAT, "d": self.sequence})
         elif op == self.HELLO and self.heart is None:
             interval_ms = max(number(data, "heartbeat_interval") or _INTERVAL_MS, _SHORTEST_MS)
-            self.heart = Heart(self, interval_ms / 1000, self.chance)
+            self.heart = Heart(self, interval_ms / 1000, self.jitter)
         elif op == self.RECONNECT:  # whoever catches this closes, and waits for no answer to that
             raise ReconnectWebSocket(self.shard_id)
         elif op == self.INVALIDATE_SESSION:
@@ -150,9 +150,9 @@ class Socket(DiscordWebSocket):
             self.session_id = string(data, "session_id") or None
             self.gateway = _sane(string(data, "resume_gateway_url"), self.gateway)
         if event in {"READY", "RESUMED"}:
-            self.greeted = True
+            self.is_ready = True
         if event in _KNOWN:
-            self.client.take(self.shard_id or 0, event, data)
+            self.client.handle_raw_event(self.shard_id or 0, event, data)
 
 
 def _sane(told: str, ours: yarl.URL) -> yarl.URL:
@@ -184,7 +184,7 @@ async def connect(
     raw = await client.http.ws_connect(str(url.with_query(query)))
     # What `DiscordWebSocket.from_client` sets; that one leaves the socket open if HELLO does not come.
     socket = Socket(raw, loop=asyncio.get_running_loop())
-    socket.client, socket.clock, socket.chance = client, clock, chance
+    socket.client, socket.clock, socket.jitter = client, clock, chance
     socket.token, socket.gateway = client.http.token, url
     state = client._connection  # noqa: SLF001 - IDENTIFY takes the intents from there
     socket._connection, socket.call_hooks = state, state.call_hooks  # noqa: SLF001 - as from_client

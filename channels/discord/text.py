@@ -34,9 +34,9 @@ def readable(content: str, people: dict[str, str], directory: Directory) -> str:
         if found["user"]:
             return f"@{people.get(found['user']) or found['user']}"
         if found["role"]:
-            return f"@{directory.role(found['role']) or 'role'}"
+            return f"@{directory.role_name(found['role']) or 'role'}"
         if found["channel"]:
-            return f"#{directory.name(found['channel']) or found['channel']}"
+            return f"#{directory.channel_name(found['channel']) or found['channel']}"
         if found["emoji"]:
             return f":{found['emoji']}:"
         return f"/{found['command']}" if found["command"] else found[0]

@@ -52,7 +52,7 @@ def message(data: Json, directory: Directory) -> Message | None:
     if starts:
         data = _started_by(data)
     sender = _author(data)
-    if not number_ or not channel or sender is None or sender.id == directory.me:
+    if not number_ or not channel or sender is None or sender.id == directory.own_id:
         return None
     if not _is_said(data):
         return None
@@ -85,7 +85,7 @@ def edited(data: Json, directory: Directory, now: datetime) -> Edited | None:
     sender = _author(data)
     if not number_ or not channel or when is None or now - when > _FRESH_EDIT:
         return None
-    if sender is None or sender.id == directory.me or not _is_said(data):
+    if sender is None or sender.id == directory.own_id or not _is_said(data):
         return None
     text, carried = _said(data, sender, directory)
     return Edited(
@@ -117,7 +117,7 @@ def reacted(data: Json, directory: Directory, now: datetime, nonce: str, *, adde
     channel, user, to = (snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
     emoji, member = obj(data, "emoji"), obj(data, "member")
     shown = string(emoji, "name")
-    if not channel or not user or not to or not shown or user == directory.me:
+    if not channel or not user or not to or not shown or user == directory.own_id:
         return None
     who = obj(member, "user")
     return Reacted(
@@ -220,16 +220,16 @@ def _replied(data: Json) -> MessageId | None:
 
 def _direct(data: Json, directory: Directory) -> bool:
     """What happens in a guild names it, and its channels are known before the history is asked."""
-    return not snowflake(data, "guild_id") and directory.direct(snowflake(data, "channel_id"))
+    return not snowflake(data, "guild_id") and directory.is_direct(snowflake(data, "channel_id"))
 
 
 def _kind(data: Json, directory: Directory) -> Literal["direct", "mention", "reply", "room"]:
     """Whom it was said to; a mention of everybody or of a role that people have is not said to us."""
     if _direct(data, directory):
         return "direct"
-    me = directory.me
+    me = directory.own_id
     to_us = bool(me) and snowflake(obj(obj(data, "referenced_message"), "author"), "id") == me and bool(_replied(data))
-    if names_us(string(data, "content"), me) or any(map(directory.our_role, snowflakes(data, "mention_roles"))):
+    if names_us(string(data, "content"), me) or any(map(directory.is_own_role, snowflakes(data, "mention_roles"))):
         return "mention"
     if to_us:  # a reply pings whom it answers, so `mentions` tells nothing here
         return "reply"

@@ -24,11 +24,15 @@ _ACCOUNTS: Final = "Who is logged in to services is known only as far as the ser
 async def react(session: Session, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool) -> None:
     """Put it there or take it off: https://ircv3.net/specs/client-tags/react. Raises SendError."""
     name, said = "draft/react" if add else "draft/unreact", one_line(reaction, len(reaction))
-    if "message-tags" not in session.login.caps or not session.isupport.relays(name) or session.writing.unknown:
+    if (
+        "message-tags" not in session.registration.caps
+        or not session.isupport.relays_tag(name)
+        or session.typing_state.is_unsupported
+    ):
         raise Rejected("this server has no reactions")
     if not said or len(said.encode()) > _MOST_REACTION_BYTES:
         raise Rejected("a reaction is an emoji")
-    about = reply_tags(message, session.login.caps, session.isupport)
+    about = reply_tags(message, session.registration.caps, session.isupport)
     if not about or len(message.encode("utf-8", "replace")) > _MOST_ID_BYTES:
         raise Rejected(_NO_IDS)
     await _do(session, "TAGMSG", target, about | {f"+{name}": said}, chat=chat)
@@ -39,9 +43,9 @@ async def delete(session: Session, target: str, chat: RoomId, message: MessageId
 
     Operators may take back what others said, so only what we know to be ours is asked for.
     """
-    if "draft/message-redaction" not in session.login.caps:
+    if "draft/message-redaction" not in session.registration.caps:
         raise Rejected("nothing can be taken back on this server")
-    if message not in session.memory.own:
+    if message not in session.state.own_message_ids:
         raise Rejected("that is not known to be a message of ours: only what was said since the start is")
     try:
         await _do(session, "REDACT", target, {}, message, chat=chat)
@@ -52,7 +56,7 @@ async def delete(session: Session, target: str, chat: RoomId, message: MessageId
 
 async def set_topic(session: Session, room: str, topic: str) -> None:
     """Set it. Raises SendError: servers cut what is too long, so that is refused here."""
-    new, most = one_line(topic, len(topic)), session.body_bytes(room)
+    new, most = one_line(topic, len(topic)), session.max_body_bytes(room)
     if not session.isupport.is_room(room):
         raise Rejected("only rooms have topics")
     if session.isupport.topic_bytes:
@@ -64,21 +68,21 @@ async def set_topic(session: Session, room: str, topic: str) -> None:
 
 def inside(session: Session, room: str) -> bool:
     """Whether we are there."""
-    return session.isupport.fold(room) in session.presence.entered
+    return session.isupport.fold(room) in session.membership.entered_rooms
 
 
 async def leave(session: Session, room: str) -> None:
     """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
     if not session.isupport.is_room(room):
         raise Rejected(f"{room!r} is not a room")
-    session.presence.leaving(room, session.isupport)
+    session.membership.begin_leave(room, session.isupport)
     try:
         await _do(session, "PART", room, {})
     except Rejected as refused:
         if not refused.reason.endswith(_NOT_THERE):
             raise
     finally:
-        session.presence.left(room, session.isupport)
+        session.membership.end_leave(room, session.isupport)
 
 
 async def _do(
@@ -109,18 +113,18 @@ async def _do(
 
 def people(session: Session, target: str, chat: str, most: int) -> People:
     """Who is there, as the server keeps us told. `chat` names a direct one. Raises Rejected."""
-    isupport, everybody = session.isupport, session.people
+    isupport, everybody = session.isupport, session.users
     if not isupport.is_room(target):
         account = chat.partition("!account:")[2] or everybody.account(target, isupport)
-        return People(people=(_sender(chat, target, account),), total=2)
-    here = everybody.inside(target, isupport)
+        return People(members=(_sender(chat, target, account),), total=2)
+    here = everybody.nicks_in(target, isupport)
     if here is None:
         raise Rejected(f"we are not in {target}")
     me = isupport.fold(session.nick)
     others = [(everybody.mask(nick), nick) for nick in sorted(here) if nick != me][: max(0, most)]
     found = tuple(_sender(mask, mask.partition("!")[0], everybody.account(nick, isupport)) for mask, nick in others)
     note = "" if all(one.account for one in found) else _ACCOUNTS
-    return People(people=found, total=len(here), note=note)
+    return People(members=found, total=len(here), note=note)
 
 
 def _sender(mask: str, nick: str, account: str | None) -> Sender:

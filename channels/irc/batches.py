@@ -25,11 +25,11 @@ class Heard:
     """One line to be handled now."""
 
     line: Line
-    quiet: bool = False
+    is_netsplit: bool = False
     """The network broke apart or came together: nobody did anything."""
     label: str = ""
     """Which command of ours it answers; empty: none."""
-    whole: bool = True
+    is_complete: bool = True
     """It is all of that answer; False: `Answered` tells when the rest is here."""
 
 
@@ -71,28 +71,28 @@ class Batches:
         if line.command == "BATCH":
             reference = line.param(0)
             if reference.startswith("+") and len(reference) > 1:
-                return self._opened(reference[1:], line)
-            return self._closed(reference[1:]) if reference.startswith("-") else []
-        return self._line(line, line.tags.get("batch", ""))
+                return self._open_batch(reference[1:], line)
+            return self._close_batch(reference[1:]) if reference.startswith("-") else []
+        return self._route_line(line, line.tags.get("batch", ""))
 
-    def _opened(self, name: str, line: Line) -> list[Heard | Answered | History]:
+    def _open_batch(self, name: str, line: Line) -> list[Heard | Answered | History]:
         parent = line.tags.get("batch", "")
         label = line.tags.get("label", "")
         # An unfinished batch of the same name, or one too many, is over.
-        over = self._closed(name) if name in self._open else []
+        over = self._close_batch(name) if name in self._open else []
         if len(self._open) >= _MOST_OPEN:
-            over += self._closed(next(iter(self._open)))
+            over += self._close_batch(next(iter(self._open)))
         self._open[name] = _Open(line.param(1).lower(), line, parent, label)
         return over
 
-    def _closed(self, name: str) -> list[Heard | Answered | History]:
+    def _close_batch(self, name: str) -> list[Heard | Answered | History]:
         batch = self._open.pop(name, None)
         if batch is None:
             return []
         out: list[Heard | Answered | History] = []
         if batch.kind == _MULTILINE:
             whole = _joined(batch)
-            out += self._line(whole, batch.parent) if whole else []
+            out += self._route_line(whole, batch.parent) if whole else []
             if whole and batch.label:
                 out = [Heard(whole, label=batch.label)]
             return out
@@ -103,27 +103,27 @@ class Batches:
             out.append(Answered(batch.label))
         return out
 
-    def _line(self, line: Line, name: str) -> list[Heard | Answered | History]:
+    def _route_line(self, line: Line, name: str) -> list[Heard | Answered | History]:
         label, quiet, whole = line.tags.get("label", ""), False, True
         for _ in range(_MOST_DEPTH):
             batch = self._open.get(name)
             if batch is None:
                 break
             if batch.kind in _HISTORY or batch.kind == _MULTILINE:
-                return self._collected(name, batch, line)
+                return self._collect(name, batch, line)
             quiet = quiet or batch.kind in _QUIET
             if batch.label and not label:
                 label, whole = batch.label, False
             name = batch.parent
         return [Heard(line, quiet, label, whole)]
 
-    def _collected(self, name: str, batch: _Open, line: Line) -> list[Heard | Answered | History]:
+    def _collect(self, name: str, batch: _Open, line: Line) -> list[Heard | Answered | History]:
         batch.size += sum(map(len, line.params))
         batch.lines.append(line)
         if len(batch.lines) < _MOST_LINES and batch.size < _MOST_BYTES:
             return []
         # Longer than any server means it: what is here comes out, the rest are plain lines.
-        return self._closed(name)
+        return self._close_batch(name)
 
 
 def _joined(batch: _Open) -> Line | None:

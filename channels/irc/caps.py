@@ -44,42 +44,42 @@ class Caps:
     def __init__(self) -> None:
         self.offered: dict[str, str] = {}
         """Name -> value."""
-        self.on: set[str] = set()
-        self._asked: set[str] = set()
-        self._alone: list[str] = []
+        self.enabled: set[str] = set()
+        self._requested: set[str] = set()
+        self._one_by_one: list[str] = []
         """Of these, what is asked for one by one, in that order."""
-        self._listed = False
+        self._is_listed = False
 
     def request(self, extra: frozenset[str]) -> list[str]:
         """Ask for what is wanted, offered and not on; `extra` is wanted, too."""
-        wanted = ((WANTED | extra) & self.offered.keys()) - self.on - self._asked
+        wanted = ((WANTED | extra) & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
-        self._asked |= wanted
+        self._requested |= wanted
         return [line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
 
     def feed(self, said: Line, extra: frozenset[str]) -> tuple[News, list[str]]:
         """What it means, and what to send in answer."""
         names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
         match said.param(1).upper():
-            case "LS" if not self._listed:
-                self._offer(names)
-                self._listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
-                return ("listed" if self._listed else ""), []
+            case "LS" if not self._is_listed:
+                self._add_offered(names)
+                self._is_listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
+                return ("listed" if self._is_listed else ""), []
             case "ACK":
                 known = {name for name in names if name.lstrip("-~=") in WANTED | extra}
-                self.on -= {name[1:] for name in known if name.startswith("-")}
-                self.on |= {name.lstrip("~=") for name in known if not name.startswith("-")}
-                return self._answered({name.lstrip("-~=") for name in known}), []
+                self.enabled -= {name[1:] for name in known if name.startswith("-")}
+                self.enabled |= {name.lstrip("~=") for name in known if not name.startswith("-")}
+                return self._resolve({name.lstrip("-~=") for name in known}), []
             case "NAK":
-                return self._refused(set(names))
+                return self._handle_nak(set(names))
             case "NEW":
-                self._offer(names)
+                self._add_offered(names)
                 return "", self.request(extra)
             case "DEL":
                 gone = {name.partition("=")[0] for name in names}
-                self.on -= gone
-                self._asked -= gone
+                self.enabled -= gone
+                self._requested -= gone
                 self.offered = {name: value for name, value in self.offered.items() if name not in gone}
                 return "", []
             case _:
@@ -87,25 +87,25 @@ class Caps:
 
     def give_up(self) -> News:
         """The server keeps us waiting: what it has not listed or answered by now does not count."""
-        if not self._listed and self.offered:
-            self._listed = True
+        if not self._is_listed and self.offered:
+            self._is_listed = True
             return "listed"
-        return self._answered(set(self._asked))
+        return self._resolve(set(self._requested))
 
-    def _refused(self, names: set[str]) -> tuple[News, list[str]]:
+    def _handle_nak(self, names: set[str]) -> tuple[News, list[str]]:
         """A request is granted whole or not at all, so ask one by one: whatever the server says was wrong in it."""
-        if not self._alone and len(self._asked) > 1:
-            self._alone = sorted(self._asked)
-            return "", [line("CAP", "REQ", trailing=name) for name in self._alone]
-        return self._answered((self._asked & names) or set(self._alone[:1] or self._asked)), []
+        if not self._one_by_one and len(self._requested) > 1:
+            self._one_by_one = sorted(self._requested)
+            return "", [line("CAP", "REQ", trailing=name) for name in self._one_by_one]
+        return self._resolve((self._requested & names) or set(self._one_by_one[:1] or self._requested)), []
 
-    def _offer(self, names: list[str]) -> None:
+    def _add_offered(self, names: list[str]) -> None:
         for name, _, value in (item.partition("=") for item in names):
             if name in self.offered or len(self.offered) < _MOST_OFFERED:
                 self.offered[name] = value
 
-    def _answered(self, names: set[str]) -> News:
-        waiting = bool(self._asked)
-        self._asked -= names
-        self._alone = [name for name in self._alone if name in self._asked]
-        return "settled" if waiting and not self._asked else ""
+    def _resolve(self, names: set[str]) -> News:
+        waiting = bool(self._requested)
+        self._requested -= names
+        self._one_by_one = [name for name in self._one_by_one if name in self._requested]
+        return "settled" if waiting and not self._requested else ""

@@ -64,7 +64,7 @@ class IrcChannel:
         del commands  # IRC has no native ones
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = Inbox(self._pause)
-        self._memory, self._logins = Memory(cursor), Logins()
+        self._state, self._logins = Memory(cursor), Logins()
         self._connection: Connection | None = None
         self._session: Session | None = None
         """Set while parts can be sent."""
@@ -80,20 +80,20 @@ class IrcChannel:
     def capabilities(self) -> Capabilities:
         # `replies` is False though replies are marked where the server lets us: few people's clients show it, and
         # which networks do is not known before we are there. Whom a message answers must stand in its text.
-        return Capabilities(platform="IRC", formatting=FORMATTING, window=WINDOW)
+        return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=WINDOW)
 
     def split(self, post: Post) -> tuple[str, ...]:
         return fitting.split(post, self._config, self._session)
 
-    def pages(self, post: Post) -> int:
+    def page_count(self, post: Post) -> int:
         return len(fitting.pages(post, self._config, self._session))
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        return await deliver(*self._there(part.to), part, going)
+        return await deliver(*self._require_target(part.to), part, going)
 
-    def names(self, at: Address) -> PlaceNames | None:
+    def place_names(self, at: Address) -> PlaceNames | None:
         session = self._session
         if session is None:
             return None
@@ -101,24 +101,24 @@ class IrcChannel:
         if session.isupport.is_room(at.room):
             thread = f"those of rank {at.thread} alone" if at.thread else None
             return PlaceNames(room=at.room, thread=thread, server=server, me=me)
-        return PlaceNames(person=session.identities.nick(at.room), server=server, me=me)
+        return PlaceNames(person=session.identities.current_nick(at.room), server=server, me=me)
 
-    def _there(self, at: Address) -> tuple[Session, str]:
+    def _require_target(self, at: Address) -> tuple[Session, str]:
         """What is connected, and what a place is called there now."""
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
         if at.thread is None:
-            return self._session, self._session.identities.nick(at.room)
+            return self._session, self._session.identities.current_nick(at.room)
         target = target_of(at.room, at.thread)
-        if self._session.isupport.status_of(target) != at.thread:  # else all of the room would hear it
+        if self._session.isupport.status_prefix(target) != at.thread:  # else all of the room would hear it
             raise Rejected(f"this server does not let anybody write to {target}")
         return self._session, target
 
-    async def seen(self, at: Address) -> None:
+    async def wait_for_recipient(self, at: Address) -> None:
         if self._session is not None:
-            await self._session.seen(at.room)
+            await self._session.wait_for_person(at.room)
 
-    typing_every_s = EVERY_S
+    typing_interval_s = EVERY_S
 
     async def typing(self, at: Address, *, active: bool) -> None:
         if self._session is not None:
@@ -128,72 +128,76 @@ class IrcChannel:
     def nick(self) -> str:
         return self._config.nick if self._session is None else self._session.nick
 
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         return alone_with(sender)
 
     async def join(self, at: Address) -> None:
-        await enter(self._there(at)[0], self._clock, at.room)
+        await enter(self._require_target(at)[0], self._clock, at.room)
 
     async def leave(self, at: Address) -> None:
-        await acts.leave(self._there(at)[0], at.room)
+        await acts.leave(self._require_target(at)[0], at.room)
 
-    def inside(self, room: RoomId) -> bool | None:
+    def is_joined(self, room: RoomId) -> bool | None:
         return acts.inside(self._session, room) if self._session else None
 
-    def refusal(self, room: RoomId) -> str:
+    def join_refusal(self, room: RoomId) -> str:
         session = self._session
-        return session.presence.refusal(room, session.isupport, self._clock.monotonic()) if session else ""
+        return session.membership.join_refusal(room, session.isupport, self._clock.monotonic()) if session else ""
 
     def audience(self, at: Address) -> Audience | None:
         session = self._session
         if at.thread is not None:
             return "thread"
-        known = session.openness.of(session.isupport.fold(at.room)) if session is not None else None
+        known = session.room_modes.is_open(session.isupport.fold(at.room)) if session is not None else None
         return None if known is None else "everybody" if known else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await acts.react(*self._there(at), at.room, message, reaction, add=add)
+        await acts.react(*self._require_target(at), at.room, message, reaction, add=add)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await acts.delete(*self._there(at), at.room, message)
+        await acts.delete(*self._require_target(at), at.room, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await acts.set_topic(*self._there(at), topic)
+        await acts.set_topic(*self._require_target(at), topic)
 
-    async def people(self, at: Address, *, most: int) -> People:
-        return acts.people(self._there(at)[0], self._there(replace(at, thread=None))[1], at.room, most)
+    async def list_members(self, at: Address, *, most: int) -> People:
+        return acts.people(
+            self._require_target(at)[0], self._require_target(replace(at, thread=None))[1], at.room, most
+        )
 
-    def adapt(self, config: Section) -> bool:
+    def apply_config(self, config: Section) -> bool:
         mine = self._config
         if self._session is None or not isinstance(config, IrcConfig):
             return False
         if config.model_copy(update={"rooms": mine.rooms}) != mine:
             return False
         self._config = config
-        self._session.presence.adapt(config, self._session.isupport, self._clock.monotonic())
+        self._session.membership.apply_config(config, self._session.isupport, self._clock.monotonic())
         return True
 
-    def follow(self, before: "IrcChannel") -> None:
+    def take_over(self, before: "IrcChannel") -> None:
         """Go on where that one has ended, if on the same network: with what it heard and nobody took. Before `run`."""
         mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
         if (mine.host, mine.port) == (theirs.host, theirs.port):
-            self._memory = before._memory  # noqa: SLF001 - the same
-            self._memory.barred -= {room.lower() for room in mine.rooms if room not in theirs.rooms}  # named anew
-            for item in before._inbox.left(lambda _: True):  # noqa: SLF001 - the same
+            self._state = before._state  # noqa: SLF001 - the same
+            self._state.barred_rooms -= {room.lower() for room in mine.rooms if room not in theirs.rooms}  # named anew
+            for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - the same
                 self._inbox.put(item)
 
     async def run(self, emit: Emit) -> None:
         self._up, self._logins = None, Logins()
-        self._inbox.left(lambda item: not isinstance(item[0], Link))  # how the link was when it was cut is no news
-        reading_on = asyncio.create_task(self._inbox.read_on(self._clock))
+        self._inbox.filter_pending(
+            lambda item: not isinstance(item[0], Link)
+        )  # how the link was when it was cut is no news
+        reading_on = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
         try:
-            await self._inbox.between(self._stay_connected(), self._inbox.run(emit))
+            await self._inbox.run_producer_consumer(self._stay_connected(), self._inbox.run(emit))
         finally:
             await end(reading_on)
 
     @property
-    def dropped(self) -> int:
-        return self._inbox.dropped
+    def dropped_count(self) -> int:
+        return self._inbox.dropped_count
 
     def _pause(self, full: bool) -> None:
         transport = self._connection.transport if self._connection else None
@@ -207,36 +211,38 @@ class IrcChannel:
             try:
                 reason = await self._connect_once()
             except Denied as denied:
-                self._link(up=False, reason=denied.reason)
+                self._report_link(up=False, reason=denied.reason)
                 raise
             up_s = self._clock.monotonic() - self._up_s if self._up else 0.0
             if reason is None:
                 continue
-            self._link(up=False, reason=reason)
-            delay_s = max(backoff.next_s(up_s, self._random()), _REFUSED_S if self._logins.refused else 0.0)
+            self._report_link(up=False, reason=reason)
+            delay_s = max(backoff.next_delay_s(up_s, self._random()), _REFUSED_S if self._logins.refused_count else 0.0)
             _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
-    def _link(self, *, up: bool, reason: str) -> None:
+    def _report_link(self, *, up: bool, reason: str) -> None:
         if self._up is not up:
             self._up = up
             now, self._up_s = self._clock.now(), self._clock.monotonic()
-            self._inbox.tell(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
+            self._inbox.put_notification(
+                Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+            )
 
     async def _connect_once(self) -> str | None:
         """One connection from its first packet to its last; why it ended (None: to go on over TLS). Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
         from channels.irc.connection import connection_to  # noqa: PLC0415
 
-        strict = self._memory.sts.port(self._config.host, self._clock.now())
+        strict = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
         context, port = tls.context(self._config.tls or strict is not None), strict or self._config.port
         session = Session(
             self._name,
             self._config,
             self._clock,
             self._write,
-            self._inbox.tell,
-            memory=self._memory,
+            self._inbox.put_notification,
+            state=self._state,
             logins=self._logins,
             secure_port=port if context is not None else None,
         )
@@ -244,51 +250,51 @@ class IrcChannel:
         try:
             host = self._config.host
             # Kept before it is open: whenever we are cancelled, it is closed.
-            self._connection = connection = connection_to(session.on_line, session.end)
+            self._connection = connection = connection_to(session.on_line, session.mark_lost)
             try:
                 await within(self._clock, self._config.connect_timeout, connection.open(host, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {tls.reason(error)}"
-            if self._inbox.full:
+            if self._inbox.is_full:
                 self._pause(True)
             session.start()
-            works = (session.outgoing.run(), watch(session, self._config, self._clock, lambda: self._inbox.full))
+            works = (session.outgoing.run(), watch(session, self._config, self._clock, lambda: self._inbox.is_full))
             helpers = [beside(session, work) for work in works]
             helpers.append(beside(session, come_up(session, self._config, self._clock, lambda: self._came_up(session))))
             reason = await asyncio.shield(session.lost)
-            if session.upgrade is not None:
-                self._memory.sts.upgrade(self._config.host, session.upgrade)
+            if session.upgrade_port is not None:
+                self._state.sts_policy.record_upgrade(self._config.host, session.upgrade_port)
                 _LOG.warning("%s: %s", self._name, reason)
-            return reason if session.upgrade is None else None
+            return reason if session.upgrade_port is None else None
         finally:
-            await self._part(session, port if context is not None else None, helpers)
+            await self._tear_down(session, port if context is not None else None, helpers)
 
     def _came_up(self, session: Session) -> None:
         self._session = session
-        self._link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+        self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
 
-    async def _part(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
+    async def _tear_down(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
         if secure_port is not None and session.welcomed.is_set():
-            self._memory.sts.secured(self._config.host, secure_port, None, self._clock.now())
-            if self._memory.sts.text:
-                self._inbox.tell(None, self._memory.cursor)
+            self._state.sts_policy.record_policy(self._config.host, secure_port, None, self._clock.now())
+            if self._state.sts_policy.serialized:
+                self._inbox.put_notification(None, self._state.cursor)
         if session.lost.done():
             session.lost.exception()  # seen, also when we are cancelled
         session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
-        session.finish()
+        session.flush()
         try:
             await end(*helpers)
         finally:
-            await self._hang_up()
+            await self._disconnect()
 
     def _write(self, raw: str) -> bool:
-        if self._connection is None or not self._connection.alive:
+        if self._connection is None or not self._connection.is_alive:
             return False
         self._connection.send_raw(raw)
         return True
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.goodbye(line("QUIT", trailing="goodbye"))
+            await connection.close_gracefully(line("QUIT", trailing="goodbye"))

@@ -24,20 +24,20 @@ _LONGEST_DIGITS = 7
 class Limits:
     """Of one multiline message."""
 
-    most_bytes: int
+    max_bytes: int
     """Text, with one for each line break."""
-    most_lines: int
+    max_lines: int
 
     @classmethod
-    def read(cls, value: str) -> "Limits | None":
+    def parse(cls, value: str) -> "Limits | None":
         """Of the capability's value; None: it does not say what is allowed, so nothing is."""
         keys = dict(item.partition("=")[::2] for item in value.split(","))
         most_bytes, most_lines = _number(keys.get("max-bytes", "")), _number(keys.get("max-lines", ""))
         return cls(most_bytes, most_lines or most_bytes) if most_bytes else None
 
-    def allow(self, pieces: Sequence[str]) -> bool:
+    def allows(self, pieces: Sequence[str]) -> bool:
         """Whether these lines fit one message."""
-        return len(pieces) <= self.most_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.most_bytes
+        return len(pieces) <= self.max_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
 
 
 def _number(text: str) -> int:
@@ -50,7 +50,7 @@ def gathered(lines: Sequence[str], line_bytes: int, limits: Limits) -> tuple[str
     sizes: list[str] = []
     for shown in (piece for one in lines for piece in _fitting(one, line_bytes, limits)):
         pieces = _exactly(shown, line_bytes)
-        if bodies and limits.allow([*sizes, *pieces]):
+        if bodies and limits.allows([*sizes, *pieces]):
             bodies[-1].append(shown)
             sizes += pieces
         else:
@@ -61,7 +61,7 @@ def gathered(lines: Sequence[str], line_bytes: int, limits: Limits) -> tuple[str
 
 def _fitting(shown: str, line_bytes: int, limits: Limits) -> tuple[str, ...]:
     """A line too long even for a whole message is cut as everywhere else."""
-    return (shown,) if limits.allow(_exactly(shown, line_bytes)) else cut(shown, line_bytes)
+    return (shown,) if limits.allows(_exactly(shown, line_bytes)) else cut(shown, line_bytes)
 
 
 def _exactly(shown: str, line_bytes: int) -> list[str]:
@@ -80,7 +80,7 @@ class Said:
     """Lines to send; `whole` is the text of the multiline message that they are, or empty."""
 
     lines: list[str]
-    whole: str = ""
+    multiline_text: str = ""
 
 
 def singly(command: str, target: str, body: str, line_bytes: int, tags: dict[str, str]) -> Said:
@@ -101,7 +101,7 @@ def together(
     """All lines as one message; None: they are one line, or do not fit. Raises ValueError like `singly`."""
     groups = [_exactly(one, line_bytes) for one in body.split(LINE_BREAK) if one.strip()]
     flat = [piece for group in groups for piece in group]
-    if len(flat) < 2 or not limits.allow(flat):  # noqa: PLR2004 - one line needs no batch
+    if len(flat) < 2 or not limits.allows(flat):  # noqa: PLR2004 - one line needs no batch
         return None
     lines = [tagged(line("BATCH", f"+{reference}", "draft/multiline", target), tags)]
     for group in groups:
@@ -115,4 +115,4 @@ def reply_tags(reply_to: str | None, caps: set[str], isupport: Isupport) -> dict
     """How a reply is marked: https://ircv3.net/specs/client-tags/reply, for older clients also as the draft had it."""
     if not reply_to or reply_to.startswith(LOCAL) or "message-tags" not in caps:
         return {}
-    return {f"+{name}": reply_to for name in ("reply", "draft/reply") if isupport.relays(name)}
+    return {f"+{name}": reply_to for name in ("reply", "draft/reply") if isupport.relays_tag(name)}

@@ -66,7 +66,7 @@ class _Protocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
         self.connection.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connection.lost(str(exc) if exc else "the server closed the connection")
+        self.connection.handle_lost(str(exc) if exc else "the server closed the connection")
 
 
 class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
@@ -106,20 +106,20 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
             _LOG.exception("could not handle a line from %s; it is ignored", self.server)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """What is written now has a chance to arrive."""
         return self.transport is not None and not self.transport.is_closing() and not self._closed.is_set()
 
     def send_raw(self, string: str) -> None:
         """Write one line, unlogged (it may hold a password). Nothing happens on a dead connection."""
-        if self.transport is None or not self.alive:
+        if self.transport is None or not self.is_alive:
             return
         self.transport.write(string.encode() + b"\r\n")
         if self.transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
             # Not now: whoever writes does not expect to lose the connection by it.
             asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
 
-    def lost(self, reason: str) -> None:
+    def handle_lost(self, reason: str) -> None:
         """Tell the handlers of `disconnect`, once."""
         if not self._closed.is_set():
             self._closed.set()
@@ -130,16 +130,16 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
         """Hang up now, without a goodbye."""
         if self.transport is not None:
             self.transport.abort()
-        self.lost(message or "we hung up")
+        self.handle_lost(message or "we hung up")
 
-    async def goodbye(self, quit_line: str) -> None:
+    async def close_gracefully(self, quit_line: str) -> None:
         """Send `quit_line`, let the server close, hang up if it does not within 0.6 s.
 
         In real seconds: a program must end also while a simulated clock stands still. Waiting matters:
         closing with unread input resets the connection, and the server may never read the QUIT.
         """
         try:
-            if self.transport is not None and self.alive:
+            if self.transport is not None and self.is_alive:
                 self.transport.resume_reading()
                 self.send_raw(quit_line)
                 await asyncio.wait_for(self._closed.wait(), _GOODBYE_S)

@@ -35,9 +35,9 @@ def pages(post: Post, config: IrcConfig, session: Session | None) -> tuple[tuple
 def _line_bytes(target: str, config: IrcConfig, session: Session | None) -> int:
     """How long a line may be: where messages may have several, longer than what fits one of them."""
     limits = session.multiline if session else None
-    return max(body_bytes(target, config, session), limits.most_bytes - 1 if limits else 0)
+    return max(body_bytes(target, config, session), limits.max_bytes - 1 if limits else 0)
 
 
 def body_bytes(target: str, config: IrcConfig, session: Session | None) -> int:
     """How much text fits one message."""
-    return session.body_bytes(target) if session else surely_bytes(config.nick, target)
+    return session.max_body_bytes(target) if session else surely_bytes(config.nick, target)

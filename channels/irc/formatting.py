@@ -15,7 +15,7 @@ class _Span:
     end: int
     mark: str
 
-    def fits(self, other: "_Span") -> bool:
+    def nests_with(self, other: "_Span") -> bool:
         """Whether both can be marked: apart from each other, or one around the other, and no marks in code."""
         if self.start > other.end or other.start > self.end:
             return True
@@ -34,7 +34,7 @@ def marked(text: str) -> str:
     said, spans = _spans(uncoloured(text))
     kept: list[_Span] = []
     for span in spans:
-        if _is_clear(said, span) and all(span.fits(other) for other in kept):
+        if _is_clear(said, span) and all(span.nests_with(other) for other in kept):
             kept.append(span)
     # From the outside in, and out again. None begins where another ends.
     kept.sort(key=lambda span: (span.start, -span.end, span.mark == "`"))

@@ -34,29 +34,29 @@ class Gaps:
         self._places: deque[str] = deque()
         """Still to be asked about, the first one now."""
         self._since: datetime | None = None
-        self._asked: datetime | None = None
+        self._asked_at: datetime | None = None
         self._pages = self._number = 0
         self._last = ""
         self._held: list[tuple[set[str], Notification]] = []
         """With the places that each waits for, any of them."""
         self._isupport = Isupport()
-        self._known: set[str] = set()
+        self._known_places: set[str] = set()
 
     @property
-    def crowded(self) -> bool:
+    def is_overfull(self) -> bool:
         """More is held back than ever should be."""
         return len(self._held) > _MOST_HELD
 
-    def late(self, now: datetime) -> bool:
+    def is_timed_out(self, now: datetime) -> bool:
         """The server does not even answer the PING behind our question."""
-        return self.open and self._asked is not None and now - self._asked > _PATIENCE
+        return self.is_pending and self._asked_at is not None and now - self._asked_at > _PATIENCE
 
     @property
-    def open(self) -> bool:
+    def is_pending(self) -> bool:
         """Some place is not done."""
         return bool(self._places)
 
-    def expect(self, rooms: Iterable[str]) -> None:
+    def hold_rooms(self, rooms: Iterable[str]) -> None:
         """From now on hold back what is said in these and in direct talk."""
         self._places = deque([*rooms, PEOPLE])
 
@@ -64,8 +64,8 @@ class Gaps:
         """Begin to ask about `rooms` and direct talk; the lines to send."""
         self._isupport, self._since = isupport, since
         self._places = deque([*dict.fromkeys(map(isupport.fold, rooms)), PEOPLE])
-        self._known = set(self._places)
-        return self._ask(f"timestamp={_time(since)}", now)
+        self._known_places = set(self._places)
+        return self._request_page(f"timestamp={_time(since)}", now)
 
     def stop(self) -> list[str]:
         """Ask about nothing."""
@@ -80,62 +80,62 @@ class Gaps:
         self._held.append((waits, notification))
         return True
 
-    def release(self) -> list[Notification]:
+    def release_ready(self) -> list[Notification]:
         """What need not be held back any more, in the order of arrival. Too much is never held."""
-        open_ = () if self.crowded else self._places
+        open_ = () if self.is_overfull else self._places
         free = [notification for waits, notification in self._held if waits.isdisjoint(open_)]
         self._held = [item for item in self._held if not item[0].isdisjoint(open_)]
         return free
 
-    def page(self, page: History, me: str, now: datetime) -> tuple[list[Line], list[str]]:
+    def handle_page(self, page: History, me: str, now: datetime) -> tuple[list[Line], list[str]]:
         """An answer: the lines to tell, and what to ask next."""
         place = self._places[0] if self._places else ""
         about = PEOPLE if page.kind == "draft/chathistory-targets" else self._isupport.fold(page.target)
         if not place or self._since is None or about != place:
             return [], []
         if about == PEOPLE:
-            return [], self._people(page, now)
+            return [], self._add_people(page, now)
         lines = [_to(said, me) for said in page.lines] if not self._isupport.is_room(place) else list(page.lines)
         last = self._reference(page.lines)
         self._pages += 1
         # Without the page limit a server that answers for ever would be asked for ever.
         more = len(page.lines) >= self._limit and last not in {"", self._last} and self._pages < _MOST_PAGES
         self._last = last
-        return lines, self._ask(last, now) if more else self._next(now)
+        return lines, self._request_page(last, now) if more else self._request_next(now)
 
-    def pong(self, token: str, now: datetime) -> list[str]:
+    def handle_pong(self, token: str, now: datetime) -> list[str]:
         """The server is behind the question: if it is still open, it will not be answered."""
-        return self._next(now) if self._places and token == f"{PONG}{self._number}" else []
+        return self._request_next(now) if self._places and token == f"{PONG}{self._number}" else []
 
     @property
     def _limit(self) -> int:
         return min(self._isupport.history_lines or _PAGE, _PAGE)
 
-    def _ask(self, reference: str, now: datetime) -> list[str]:
+    def _request_page(self, reference: str, now: datetime) -> list[str]:
         place = self._places[0]
         if place == PEOPLE:
             asked = ["TARGETS", reference, f"timestamp={_time(now)}", str(_MOST_TARGETS)]
         else:
             asked = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
-        self._asked = now
+        self._asked_at = now
         return [line("CHATHISTORY", *asked), line("PING", f"{PONG}{self._number}")]
 
-    def _next(self, now: datetime) -> list[str]:
+    def _request_next(self, now: datetime) -> list[str]:
         self._places.popleft()
         self._pages, self._last = 0, ""
         if not self._places or self._since is None:
             return []
-        return self._ask(f"timestamp={_time(self._since)}", now)
+        return self._request_page(f"timestamp={_time(self._since)}", now)
 
-    def _people(self, page: History, now: datetime) -> list[str]:
+    def _add_people(self, page: History, now: datetime) -> list[str]:
         for said in page.lines:
             target = self._isupport.fold(said.param(1))
             person = said.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
-            if person and target not in self._known and " " not in target and target[0] not in ":*":
-                self._known.add(target)
+            if person and target not in self._known_places and " " not in target and target[0] not in ":*":
+                self._known_places.add(target)
                 self._places.append(target)
-        return self._next(now)
+        return self._request_next(now)
 
     def _reference(self, lines: Iterable[Line]) -> str:
         last = next((said for said in reversed(list(lines)) if "time" in said.tags), None)

@@ -55,30 +55,30 @@ class Identities:
     """Of one connection. Fed with every line."""
 
     def __init__(self) -> None:
-        self._now: OrderedDict[str, str] = OrderedDict()
+        self._nicks: OrderedDict[str, str] = OrderedDict()
         """Direct chat -> nick, where that person was seen to take another one; the latest last."""
         self._hosts: OrderedDict[str, str] = OrderedDict()
         """Direct chat -> `user@host`, where that person was seen to get another one."""
-        self._spoke: OrderedDict[str, str] = OrderedDict()
+        self._account_nicks: OrderedDict[str, str] = OrderedDict()
         """Account -> nick under which it was heard last."""
-        self._heard: OrderedDict[str, _Seen] = OrderedDict()
+        self._last_speakers: OrderedDict[str, _Seen] = OrderedDict()
         """Folded nick -> as whom it spoke last. Counts only where there is no WHOIS."""
-        self._whois: dict[str, _Seen] = {}
+        self._partial_whois: dict[str, _Seen] = {}
         """Folded nick -> the answer so far."""
-        self._told: dict[str, _Seen] = {}
+        self._whois_answers: dict[str, _Seen] = {}
         """Folded nick -> the last whole answer."""
-        self._watched: OrderedDict[str, None] = OrderedDict()
-        self.deaf = False
+        self._monitored: OrderedDict[str, None] = OrderedDict()
+        self.is_whois_unsupported = False
         """The server knows no WHOIS."""
-        self.heard = False
+        self.has_whois_answer = False
         """It has answered one."""
-        self.accounts_told = False
+        self.has_account_updates = False
         """The server tells of each login and logout (account-notify)."""
 
     def feed(self, said: Line, people: People, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
         """Take in a line; `people` as they were before it."""
         fold, nick = isupport.fold, isupport.fold(said.source.nick)
-        before = self._heard.get(nick, _Seen())
+        before = self._last_speakers.get(nick, _Seen())
         account = said.tags.get("account") or people.account(said.source.nick, isupport) or ""
         if said.command == "NICK":
             account = account or before.account
@@ -86,25 +86,25 @@ class Identities:
         chats = [said.source.mask, *([f"{said.source.nick}!{_ACCOUNT}{account}"] if account else [])]
         match said.command:
             case "QUIT":
-                self._gone(nick)
-                self._now = OrderedDict((chat, now) for chat, now in self._now.items() if fold(now) != nick)
+                self._forget_nick(nick)
+                self._nicks = OrderedDict((chat, now) for chat, now in self._nicks.items() if fold(now) != nick)
             case "PRIVMSG":  # whoever speaks under that name is who is meant by it
                 for chat in chats:
-                    self._now.pop(chat, None)
+                    self._nicks.pop(chat, None)
                     self._hosts.pop(chat, None)
-                self._gone(nick)  # it may be news
-                _keep(self._heard, nick, _Seen(userhost, account))
+                self._forget_nick(nick)  # it may be news
+                _keep(self._last_speakers, nick, _Seen(userhost, account))
                 if account:
-                    _keep(self._spoke, account, said.source.nick)
+                    _keep(self._account_nicks, account, said.source.nick)
             case "NICK" if said.param(0) and said.source.user:
-                self._gone(nick)
-                self._gone(fold(said.param(0)))
-                self._moved(nick, said.param(0), chats, isupport)
+                self._forget_nick(nick)
+                self._forget_nick(fold(said.param(0)))
+                self._rename_nick(nick, said.param(0), chats, isupport)
                 if before.userhost:
-                    _keep(self._heard, fold(said.param(0)), before)
+                    _keep(self._last_speakers, fold(said.param(0)), before)
             case "CHGHOST" if said.param(1):
-                self._gone(nick)
-                if people.rooms(said.source.nick, isupport):
+                self._forget_nick(nick)
+                if people.shared_rooms(said.source.nick, isupport):
                     new = f"{said.param(0)}@{said.param(1)}"
                     for chat in [
                         c for c, host in self._hosts.items() if host == userhost and fold(target_of(c)) == nick
@@ -112,102 +112,106 @@ class Identities:
                         _keep(self._hosts, chat, new)
                     _keep(self._hosts, said.source.mask, new)
             case "ACCOUNT" | "JOIN":
-                self._told.pop(nick, None)
-                self._heard.pop(nick, None)
+                self._whois_answers.pop(nick, None)
+                self._last_speakers.pop(nick, None)
             case "731":  # RPL_MONOFFLINE
                 for name in said.param(-1).split(","):
-                    self._gone(fold(name.partition("!")[0]))
+                    self._forget_nick(fold(name.partition("!")[0]))
             case "401":
-                self._gone(fold(said.param(1)))
+                self._forget_nick(fold(said.param(1)))
 
-    def answered(self, said: Line, isupport: Isupport, now_s: float) -> str:
+    def feed_whois(self, said: Line, isupport: Isupport, now_s: float) -> str:
         """Take in a line that may be part of an answer to WHOIS; the folded nick that it is now whole about."""
         nick = isupport.fold(said.param(1))
-        self.heard = self.heard or said.command == "318"
+        self.has_whois_answer = self.has_whois_answer or said.command == "318"
         match said.command:
             case "311":  # RPL_WHOISUSER
-                self._whois[nick] = _Seen(f"{said.param(2)}@{said.param(3)}", self._whois.get(nick, _Seen()).account)
+                self._partial_whois[nick] = _Seen(
+                    f"{said.param(2)}@{said.param(3)}", self._partial_whois.get(nick, _Seen()).account
+                )
             case "330":  # RPL_WHOISACCOUNT
-                self._whois.setdefault(nick, _Seen()).account = said.param(2)
+                self._partial_whois.setdefault(nick, _Seen()).account = said.param(2)
             case "318":  # RPL_ENDOFWHOIS
-                seen = self._whois.pop(nick, _Seen())
-                seen.until_s = now_s + (_FRESH_WATCHED_S if nick in self._watched else _FRESH_S)
-                self._told[nick] = seen
+                seen = self._partial_whois.pop(nick, _Seen())
+                seen.until_s = now_s + (_FRESH_WATCHED_S if nick in self._monitored else _FRESH_S)
+                self._whois_answers[nick] = seen
                 return nick
             case "401":  # not each server sends 318 behind it
-                self._told[nick] = _Seen(until_s=now_s + _FRESH_S)
+                self._whois_answers[nick] = _Seen(until_s=now_s + _FRESH_S)
                 return nick
         return ""
 
-    def _gone(self, nick: str) -> None:
+    def _forget_nick(self, nick: str) -> None:
         """What was told of it does not hold any more."""
-        self._heard.pop(nick, None)
-        self._told.pop(nick, None)
-        self._whois.pop(nick, None)
+        self._last_speakers.pop(nick, None)
+        self._whois_answers.pop(nick, None)
+        self._partial_whois.pop(nick, None)
 
-    def _moved(self, nick: str, new: str, chats: Iterable[str], isupport: Isupport) -> None:
-        for chat, now in self._now.items():
+    def _rename_nick(self, nick: str, new: str, chats: Iterable[str], isupport: Isupport) -> None:
+        for chat, now in self._nicks.items():
             if isupport.fold(now) == nick:
-                self._now[chat] = new
+                self._nicks[chat] = new
         for chat in chats:
-            _keep(self._now, chat, new)
+            _keep(self._nicks, chat, new)
 
-    def nick(self, chat: str) -> str:
+    def current_nick(self, chat: str) -> str:
         """Under which name they were seen last; a room's name is itself."""
-        return self._now.get(chat) or target_of(chat)
+        return self._nicks.get(chat) or target_of(chat)
 
-    def whom(self, chat: RoomId, people: People, isupport: Isupport, now_s: float) -> tuple[str, State]:
+    def resolve_target(self, chat: RoomId, people: People, isupport: Isupport, now_s: float) -> tuple[str, State]:
         """Whom to write to, and whether that is known to be the person.
 
         `told`: WHOIS said so a moment ago, for whatever waited for that. `unknown`: WHOIS would tell.
         """
         account = chat.partition("!")[2].removeprefix(_ACCOUNT) if f"!{_ACCOUNT}" in chat else ""
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
-        names = [self.nick(chat), target_of(chat)]
+        names = [self.current_nick(chat), target_of(chat)]
         if account:  # many people may share a `user@host`, but not an account
-            names += [*people.nicks_of(account), *filter(None, [self._spoke.get(account)])]
+            names += [*people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
         ask = ""
         for name in dict.fromkeys(names):
-            state = self._state(name, account, userhost, people, isupport, now_s)
+            state = self._identity_state(name, account, userhost, people, isupport, now_s)
             if state in {"known", "told"}:
                 return name, state
             ask = ask or (name if state == "unknown" else "")
         return (ask, "unknown") if ask else (names[0], "other")
 
-    def _state(  # noqa: PLR0917 - a person is told from all of this
+    def _identity_state(  # noqa: PLR0917 - a person is told from all of this
         self, name: str, account: str, userhost: str, people: People, isupport: Isupport, now_s: float
     ) -> State:
         folded = isupport.fold(name)
-        if people.rooms(name, isupport):
+        if people.shared_rooms(name, isupport):
             mask = people.mask(folded).partition("!")[2]
             here = people.account(name, isupport)
-            if account and here and self.accounts_told:
+            if account and here and self.has_account_updates:
                 return "known" if here == account else "other"
             if userhost and "@" in mask:
                 return "known" if _same_host(mask, userhost) else "other"
-        seen = self._heard.get(folded, _Seen()) if self.deaf else self._told.get(folded)
-        if self.deaf and seen is None:
+        seen = (
+            self._last_speakers.get(folded, _Seen()) if self.is_whois_unsupported else self._whois_answers.get(folded)
+        )
+        if self.is_whois_unsupported and seen is None:
             return "other"
-        if seen is None or (not self.deaf and seen.until_s <= now_s):
+        if seen is None or (not self.is_whois_unsupported and seen.until_s <= now_s):
             return "unknown"
         same = seen.account == account if account else _same_host(seen.userhost, userhost)
-        return "other" if not same else "known" if self.deaf else "told"
+        return "other" if not same else "known" if self.is_whois_unsupported else "told"
 
-    def ask(self, nick: str, isupport: Isupport) -> list[str]:
+    def whois_lines(self, nick: str, isupport: Isupport) -> list[str]:
         """What to send to learn who has this nick."""
         folded, lines = isupport.fold(nick), list[str]()
-        self._told.pop(folded, None)
-        if isupport.monitors > 1 and folded not in self._watched:
-            while len(self._watched) >= min(_WATCHED, isupport.monitors - 1):
-                lines.append(line("MONITOR", "-", self._watched.popitem(last=False)[0]))
-            self._watched[folded] = None
+        self._whois_answers.pop(folded, None)
+        if isupport.monitors > 1 and folded not in self._monitored:
+            while len(self._monitored) >= min(_WATCHED, isupport.monitors - 1):
+                lines.append(line("MONITOR", "-", self._monitored.popitem(last=False)[0]))
+            self._monitored[folded] = None
             lines.append(line("MONITOR", "+", nick))
         return [*lines, line("WHOIS", nick)]
 
-    def may_be_back(self, chat: RoomId, said: Line, isupport: Isupport) -> bool:
+    def is_sign_of(self, chat: RoomId, said: Line, isupport: Isupport) -> bool:
         """Whether a line is a sign of that person, so that it is worth asking again."""
         fold, (nick, _, who) = isupport.fold, chat.partition("!")
-        names = {fold(nick), fold(self.nick(chat))}
+        names = {fold(nick), fold(self.current_nick(chat))}
         if said.command == "730":  # RPL_MONONLINE
             return not names.isdisjoint(fold(one.partition("!")[0]) for one in said.param(-1).split(","))
         account = who.removeprefix(_ACCOUNT) if who.startswith(_ACCOUNT) else ""

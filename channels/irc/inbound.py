@@ -36,19 +36,19 @@ class View:
     """What must be known to read a line."""
 
     channel: ChannelName
-    me: str
+    own_nick: str
     """Our nick at the moment."""
     rooms: Mapping[str, str]
     """Folded name -> the operator's spelling, of the configured rooms."""
     isupport: Isupport
     people: People
-    account_tag: bool
+    has_account_tag: bool
     """The server agreed to tag messages with their account, so no tag means no account."""
-    own: Container[str] = ()
+    own_message_ids: Container[str] = ()
     """The server's names of messages of ours."""
-    past: str | None = None
+    history_place: str | None = None
     """The line is history of this room (folded) or person: what we know of people now does not hold for it."""
-    account: str = ""
+    own_account: str = ""
     """Our own account. In the past we may have had another nick, but not another account."""
 
 
@@ -57,9 +57,9 @@ def to_notifications(line: Line, view: View, now: datetime, fresh_id: Callable[[
 
     A nick change and a quit are told once for each room that we share with the person, the rest at most once.
     """
-    if not line.source.nick or view.isupport.fold(line.source.nick) == view.isupport.fold(view.me):
+    if not line.source.nick or view.isupport.fold(line.source.nick) == view.isupport.fold(view.own_nick):
         return ()
-    if view.past is not None and view.account and line.tags.get("account") == view.account:
+    if view.history_place is not None and view.own_account and line.tags.get("account") == view.own_account:
         return ()
     match line.command:
         case "PRIVMSG":
@@ -87,10 +87,10 @@ def _place(line: Line, sender: Sender, view: View) -> tuple[Address, bool] | Non
     room = view.isupport.room_of(target)
     if room is not None:
         # https://modern.ircdocs.horse/#statusmsg-parameter: for some of those who are there, so apart from the room.
-        status = view.isupport.status_of(target)
+        status = view.isupport.status_prefix(target)
         at = _room(room, view)
         return (replace(at, thread=ThreadId(status)) if status else at), True
-    if view.isupport.fold(target) != view.isupport.fold(view.me):
+    if view.isupport.fold(target) != view.isupport.fold(view.own_nick):
         return None
     return Address(channel=view.channel, room=alone_with(sender, line.source.mask)), False
 
@@ -109,9 +109,9 @@ def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str])
     at, in_room = place
     reply_to = replied_to(line)
     kind: Literal["direct", "mention", "reply", "room"] = "room" if in_room else "direct"
-    if in_room and mentions(said, view.me, view.isupport):
+    if in_room and mentions(said, view.own_nick, view.isupport):
         kind = "mention"
-    elif in_room and reply_to is not None and reply_to in view.own:
+    elif in_room and reply_to is not None and reply_to in view.own_message_ids:
         kind = "reply"
     return Message(
         id=MessageId(line.tags.get("msgid") or fresh_id()),
@@ -175,7 +175,7 @@ def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], s
             change, text = "topic", line.param(1)
         case "332":  # RPL_TOPIC, when we enter: https://modern.ircdocs.horse/#rpltopic-332
             room, change, text = line.param(1), "topic", line.param(2)
-        case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.me) and view.past is None:
+        case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.own_nick) and view.history_place is None:
             room, change = line.param(1), "invite"
         case "QUIT":
             shared = _shared(line.source.nick, view)
@@ -192,9 +192,9 @@ def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], s
 
 def _shared(nick: str, view: View) -> tuple[str, ...]:
     """Folded rooms that the person is, or was, in with us."""
-    if view.past is None:
-        return view.people.rooms(nick, view.isupport)
-    return (view.past,) if view.isupport.is_room(view.past) else ()
+    if view.history_place is None:
+        return view.people.shared_rooms(nick, view.isupport)
+    return (view.history_place,) if view.isupport.is_room(view.history_place) else ()
 
 
 def _membership(
@@ -223,8 +223,8 @@ def _room(room: str, view: View) -> Address:
 def _sender(line: Line, view: View, now: datetime, room: str | None) -> Sender:
     """Who did it; `room`: where, if that is a room."""
     # Of who had the nick earlier nothing is known but what the line itself says.
-    present = view.past is None and now - sent_at(line, now) < _STALE
-    return sender_of(line, room, view.people if present else None, view.isupport, account_tag=view.account_tag)
+    present = view.history_place is None and now - sent_at(line, now) < _STALE
+    return sender_of(line, room, view.people if present else None, view.isupport, account_tag=view.has_account_tag)
 
 
 def sent_at(line: Line, now: datetime) -> datetime:

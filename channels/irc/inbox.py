@@ -27,37 +27,37 @@ class Inbox(inbox.Inbox[_Item]):
 
     def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
         super().__init__(pause)
-        self.dropped = 0
+        self.dropped_count = 0
 
-    def tell(self, notification: Notification | None, cursor: str | None = None) -> None:
+    def put_notification(self, notification: Notification | None, cursor: str | None = None) -> None:
         """As `put`. Without a notification the cursor becomes durable by itself."""
         self.put((notification, cursor))
-        if len(self._waiting) > MOST:
-            self._drop(MOST // 8)
+        if len(self._items) > MOST:
+            self._drop_oldest(MOST // 8)
 
-    async def read_on(self, clock: Clock) -> None:
+    async def resume_when_stuck(self, clock: Clock) -> None:
         """See to it that reading goes on also if nothing is taken for long. Ends only by cancellation."""
         while True:
-            await self.filled()
+            await self.wait_until_full()
             try:
-                await within(clock, STUCK_S, self.room())
+                await within(clock, STUCK_S, self.wait_for_room())
             except TimeoutError:
-                self._most = float("inf")  # until it is drained
-                self._make_room()
+                self._capacity = float("inf")  # until it is drained
+                self._signal_room()
 
-    def _drop(self, count: int) -> None:
-        held = list(self._waiting)
+    def _drop_oldest(self, count: int) -> None:
+        held = list(self._items)
         talk = (place for place, (one, _) in enumerate(held) if not isinstance(one, Link) and not _addressed(one))
         rest = (place for place, (one, _) in enumerate(held) if _addressed(one))
         gone = {place for place, _ in zip(chain(talk, rest), range(count), strict=False)}
-        self.dropped += sum(isinstance(held[place][0], Message) for place in gone)
-        self._waiting.clear()
-        self._waiting.extend(item for place, item in enumerate(held) if place not in gone)
+        self.dropped_count += sum(isinstance(held[place][0], Message) for place in gone)
+        self._items.clear()
+        self._items.extend(item for place, item in enumerate(held) if place not in gone)
 
     async def run(self, emit: Emit) -> None:
         """Emit in order, in batches. Ends only by cancellation or by what `emit` raises."""
         while True:
-            taken = await self.take(BATCH)
+            taken = await self.get_batch(BATCH)
             batch = [notification for notification, _ in taken if notification is not None]
             cursor = next((moved for _, moved in reversed(taken) if moved is not None), None)
             if batch or cursor is not None:

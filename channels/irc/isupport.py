@@ -83,7 +83,7 @@ class Isupport:
     tags_denied: str = ""
     """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
 
-    def updated(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
+    def with_tokens(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
         """With `tokens` (`NAME`, `NAME=value` or `-NAME`) taken in. Nonsense changes nothing."""
         values = {name: getattr(self, name) for name in self.__slots__}
         default = Isupport()
@@ -130,7 +130,7 @@ class Isupport:
                     pass
         return Isupport(**values)
 
-    def relays(self, tag: str) -> bool:
+    def relays_tag(self, tag: str) -> bool:
         """Whether a client tag (its name without `+`) reaches others: the message-tags page, section CLIENTTAGDENY."""
         denied = self.tags_denied.split(",")
         return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
@@ -143,7 +143,7 @@ class Isupport:
         """Whether `target` names a channel rather than a person."""
         return target[:1] in self.chantypes if target else False
 
-    def status_of(self, target: str) -> str:
+    def status_prefix(self, target: str) -> str:
         """The signs in front of a room's name that say that only people with such a rank are meant (STATUSMSG)."""
         room = self.room_of(target)
         return "" if room is None else target[: len(target) - len(room)]

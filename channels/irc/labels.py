@@ -23,13 +23,13 @@ class _Told(Generic[Owner]):
     sent_s: float
     refusal: str = ""
     id: MessageId | None = None
-    answered: bool = False
+    is_answered: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class _Lines(Generic[Owner]):
-    told: list[_Told[Owner]] = field(default_factory=list)
-    whole: bool = False
+    lines: list[_Told[Owner]] = field(default_factory=list)
+    is_complete: bool = False
     """All of its lines are written."""
 
 
@@ -38,27 +38,27 @@ class Labels(Generic[Owner]):
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._told: dict[str, _Told[Owner]] = {}
-        self._lines: dict[Owner, _Lines[Owner]] = {}
+        self._by_label: dict[str, _Told[Owner]] = {}
+        self._by_owner: dict[Owner, _Lines[Owner]] = {}
 
-    def wrote(self, owner: Owner, now_s: float) -> str:
+    def add_line(self, owner: Owner, now_s: float) -> str:
         """The label for a line that goes out in this moment."""
         label = f"r{next(self._numbers)}"
-        told = self._told[label] = _Told(owner, now_s)
-        self._lines.setdefault(owner, _Lines()).told.append(told)
+        told = self._by_label[label] = _Told(owner, now_s)
+        self._by_owner.setdefault(owner, _Lines()).lines.append(told)
         return label
 
-    def written(self, owner: Owner) -> Verdict | None:
+    def complete(self, owner: Owner) -> Verdict | None:
         """All of its lines are out; what became of them if all are answered."""
-        lines = self._lines.get(owner)
+        lines = self._by_owner.get(owner)
         if lines is None:
             return None
-        lines.whole = True
+        lines.is_complete = True
         return self._verdict(owner)
 
-    def heard(self, label: str, line: Line) -> None:
+    def feed(self, label: str, line: Line) -> None:
         """Take in a line of an answer; an unknown label is ignored."""
-        told = self._told.get(label)
+        told = self._by_label.get(label)
         if told is None:
             return
         if line.command == "FAIL" or (len(line.command) == _NUMERIC and line.command[0] in "45"):
@@ -66,38 +66,38 @@ class Labels(Generic[Owner]):
         elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
             told.id = MessageId(msgid)
 
-    def answered(self, label: str) -> tuple[Owner, Verdict] | None:
+    def close(self, label: str) -> tuple[Owner, Verdict] | None:
         """The answer is whole; what became of its owner's lines, if that was the last that was missing."""
-        told = self._told.pop(label, None)
+        told = self._by_label.pop(label, None)
         if told is None:
             return None
-        told.answered = True
+        told.is_answered = True
         verdict = self._verdict(told.owner)
         return (told.owner, verdict) if verdict else None
 
-    def overdue(self, before_s: float) -> list[Owner]:
+    def take_overdue(self, before_s: float) -> list[Owner]:
         """Owners with a line that went out before, and has no answer. Their labels are forgotten."""
-        late = list(dict.fromkeys(told.owner for told in self._told.values() if told.sent_s < before_s))
+        late = list(dict.fromkeys(told.owner for told in self._by_label.values() if told.sent_s < before_s))
         for owner in late:
             self.forget(owner)
         return late
 
     def forget(self, owner: Owner) -> None:
         """Nobody waits for its answers any more."""
-        self._lines.pop(owner, None)
-        self._told = {label: told for label, told in self._told.items() if told.owner is not owner}
+        self._by_owner.pop(owner, None)
+        self._by_label = {label: told for label, told in self._by_label.items() if told.owner is not owner}
 
     def owners(self) -> list[Owner]:
         """All that wait for an answer."""
-        return list(self._lines)
+        return list(self._by_owner)
 
     def _verdict(self, owner: Owner) -> Verdict | None:
-        lines = self._lines.get(owner)
-        if lines is None or not lines.whole or not all(told.answered for told in lines.told):
+        lines = self._by_owner.get(owner)
+        if lines is None or not lines.is_complete or not all(told.is_answered for told in lines.lines):
             return None
-        del self._lines[owner]
-        refused = [told.refusal for told in lines.told if told.refusal]
-        ids = tuple(told.id for told in lines.told if told.id)
+        del self._by_owner[owner]
+        refused = [told.refusal for told in lines.lines if told.refusal]
+        ids = tuple(told.id for told in lines.lines if told.id)
         if not refused:
             return Verdict("taken", ids)
-        return Verdict("refused" if len(refused) == len(lines.told) else "unknown", ids, refused[0])
+        return Verdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])

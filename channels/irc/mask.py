@@ -20,7 +20,7 @@ class Mask:
         elif mine and said.source.user and said.source.host:
             self._userhost = f"{said.source.user}@{said.source.host}"
 
-    def body_bytes(self, target: str, nick_bytes: int, isupport: Isupport) -> int:
+    def max_body_bytes(self, target: str, nick_bytes: int, isupport: Isupport) -> int:
         """How much text fits a message to `target` once the server has put our mask in front.
 
         RFC 1459 section 2.3 counts the line as the receiver gets it. While the mask is unknown, the

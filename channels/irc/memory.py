@@ -42,41 +42,41 @@ class Memory:
     """Outlives connections."""
 
     def __init__(self, cursor: str | None) -> None:
-        self.own = _Recent(_OWN)
+        self.own_message_ids = _Recent(_OWN)
         """The server's names of our own messages."""
-        self.told = _Recent(_RECENT)
+        self.emitted_ids = _Recent(_RECENT)
         """Events that were handed over, by place and id."""
-        self.barred: set[str] = set()
+        self.barred_rooms: set[str] = set()
         """Folded rooms that we were thrown out of, or told to leave, and must not enter by ourselves."""
         told, _, policy = (cursor or "").partition(_STS)
-        self._newest = self.safe = _read(told)
+        self._newest = self.complete_until = _read(told)
         """`safe`: everything up to then is told."""
-        self.gap = False
+        self.has_gap = False
         """What was said while we were away is not all told yet."""
-        self.sts = Policy(policy)
+        self.sts_policy = Policy(policy)
 
     @property
     def cursor(self) -> str | None:
         """How far everything is told, and the policy; None: neither is known."""
-        told = "" if self.safe is None else self.safe.isoformat(timespec="milliseconds")
-        return told + (_STS + self.sts.text if self.sts.text else "") or None
+        told = "" if self.complete_until is None else self.complete_until.isoformat(timespec="milliseconds")
+        return told + (_STS + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
 
-    def saw(self, sent: datetime, now: datetime) -> None:
+    def record_time(self, sent: datetime, now: datetime) -> None:
         """Something that the server sent then was handed over. A server whose clock is ahead is not believed."""
         sent = min(sent, now)
         self._newest = sent if self._newest is None else max(self._newest, sent)
-        if not self.gap:
-            self.safe = self._newest
+        if not self.has_gap:
+            self.complete_until = self._newest
 
-    def closed(self) -> None:
+    def close_gap(self) -> None:
         """Nothing is missing any more."""
-        self.gap, self.safe = False, self._newest
+        self.has_gap, self.complete_until = False, self._newest
 
-    def since(self, now: datetime, age_s: float) -> datetime | None:
+    def missing_since(self, now: datetime, age_s: float) -> datetime | None:
         """From when on something may be missing; None: there is no telling, or it is not wanted."""
-        if self.safe is None or age_s <= 0:
+        if self.complete_until is None or age_s <= 0:
             return None
-        return max(self.safe - _OVERLAP, now - timedelta(seconds=age_s))
+        return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
 
 
 def _read(cursor: str | None) -> datetime | None:

@@ -17,13 +17,13 @@ class Nick:
     def __init__(self, wanted: str) -> None:
         self._wanted = wanted
         self._watching = False
-        self._poll = False
+        self._polling = False
 
-    def regain(self, me: str, isupport: Isupport) -> list[str]:
+    def recovery_lines(self, me: str, isupport: Isupport) -> list[str]:
         """What to send now and then, and when we were just given another nick."""
         if isupport.fold(me) == isupport.fold(self._wanted):
             return []
-        if not isupport.monitors or self._poll:
+        if not isupport.monitors or self._polling:
             return [line("NICK", self._wanted)]
         if self._watching:
             return []
@@ -34,7 +34,7 @@ class Nick:
         """What to send in answer; `me` is our nick after the line."""
         wanted = isupport.fold(self._wanted)
         if isupport.fold(me) == wanted:
-            watching, self._watching, self._poll = self._watching, False, False
+            watching, self._watching, self._polling = self._watching, False, False
             return [line("MONITOR", "-", self._wanted)] if watching else []
         if said.command == "731":  # RPL_MONOFFLINE
             names = {isupport.fold(name.partition("!")[0]) for name in said.param(-1).split(",")}
@@ -42,5 +42,5 @@ class Nick:
         if said.command in {"NICK", "QUIT"} and isupport.fold(said.source.nick) == wanted:
             return [line("NICK", self._wanted)]
         if said.command in _REFUSED and wanted in {isupport.fold(param) for param in said.params}:
-            self._poll = True
+            self._polling = True
         return []

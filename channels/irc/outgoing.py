@@ -46,47 +46,47 @@ class Outgoing:
         self._unlabelled: set[Item] = set()
         """Parts that are being written, to be confirmed by a barrier."""
         self._labels: Labels[Item] = Labels()
-        self.labelled = False
+        self.uses_labels = False
         """The server agreed to answer by label. Set it as that changes; what is under way goes on as it began."""
-        self._deaf_to_labels = False
+        self._labels_ignored = False
         """It does not keep to that."""
-        self.whom: Callable[[RoomId], tuple[str, State]] = lambda chat: (target_of(chat), "known")
+        self.resolve_target: Callable[[RoomId], tuple[str, State]] = lambda chat: (target_of(chat), "known")
         """As `Identities.whom`."""
-        self.ask: Callable[[str], list[str]] = lambda _: []
+        self.whois_lines: Callable[[str], list[str]] = lambda _: []
         """As `Identities.ask`."""
         self.fold: Callable[[str], str] = str.lower
-        self._asked: dict[str, tuple[float, list[Item]]] = {}
+        self._awaiting_whois: dict[str, tuple[float, list[Item]]] = {}
         """Folded nick -> since when WHOIS is to tell who has it, and what waits for that."""
-        self._behind: list[Item] = []
+        self._blocked: list[Item] = []
         """What waits until it is known what became of lines to the same person under another nick."""
         self._tokens, self._numbers = itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
-        self._lost = ""
+        self._close_reason = ""
 
-    def say(self, raw: str, target: str = "") -> None:
+    def queue_line(self, raw: str, target: str = "") -> None:
         """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused.
 
         The same line twice in the queue is the later one, for it may undo what stands between: a server that asks again
         and again must not fill our memory.
         """
         if not target and (
-            same := next((item for item in self._waiting if item.done is None and raw in item.lines), None)
+            same := next((item for item in self._waiting if item.future is None and raw in item.lines), None)
         ):
             self._waiting.remove(same)
         self._waiting.append(Item(deque([raw]), target))
         self._wake.set()
 
-    def aside(self, raw: str) -> bool:
+    def write_if_idle(self, raw: str) -> bool:
         """Write a line that nobody needs, if the pace allows it and the next line, too; False: not written."""
         free = not self._waiting and self._bucket.wait_s(self._clock.monotonic(), tokens=2) == 0
-        if free and not self._lost and self._write(raw):
+        if free and not self._close_reason and self._write(raw):
             self._bucket.take()
             return True
         return False
 
-    def ping(self) -> None:
+    def queue_ping(self) -> None:
         """Set a barrier as soon as the pace allows, before what waits."""
-        position = 1 if self._waiting and self._waiting[0].written else 0
+        position = 1 if self._waiting and self._waiting[0].lines_written else 0
         self._waiting.insert(position, Item(deque()))
         self._wake.set()
 
@@ -107,20 +107,20 @@ class Outgoing:
         person is known to have a nick; else `Away` is raised. `going` is awaited when it is the part's turn and the
         pace allows, before anything of it is written.
         """
-        if self._lost:
-            raise Unreachable(self._lost)
+        if self._close_reason:
+            raise Unreachable(self._close_reason)
         item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone, direct)
-        item.texts, item.number = tuple(lines), next(self._numbers)
-        assert item.done is not None
+        item.texts, item.position = tuple(lines), next(self._numbers)
+        assert item.future is not None
         self._waiting.append(item)
         self._wake.set()
-        return await item.done
+        return await item.future
 
     async def run(self) -> None:
         """Write what is queued, at the bucket's pace. Ends only by cancellation."""
         while True:
-            self._drop_cancelled()
-            barrier = self._barrier_due()
+            self._discard_cancelled()
+            barrier = self._is_barrier_due()
             if not self._waiting and not barrier:
                 self._wake.clear()
                 await self._wake.wait()
@@ -129,10 +129,10 @@ class Outgoing:
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
                 continue  # who was first may have been cancelled meanwhile
-            if not barrier and not self._addressed(self._waiting[0]):
+            if not barrier and not self._resolve_nick(self._waiting[0]):
                 continue
-            if not barrier and not self._waiting[0].gone:
-                await self._go(self._waiting[0])
+            if not barrier and not self._waiting[0].is_handed_over:
+                await self._call_before_send(self._waiting[0])
                 continue  # the connection may be gone, or a barrier due, by now
             self._bucket.take()
             if barrier:
@@ -140,96 +140,98 @@ class Outgoing:
             else:
                 self._write_next()
 
-    def _addressed(self, item: Item) -> bool:
+    def _resolve_nick(self, item: Item) -> bool:
         """Whether it may be written now, to whoever it is for. Else it is put aside, or given up."""
         if item.direct is None or not item.lines:
             return True
-        nick, state = self.whom(item.direct.chat)
+        nick, state = self.resolve_target(item.direct.chat)
         folded = self.fold(nick)
-        if state == "known" or (state == "told" and item.checked):
-            if not self._elsewhere(item.direct.chat, folded):
+        if state == "known" or (state == "told" and item.is_whois_checked):
+            if not self._is_pending_elsewhere(item.direct.chat, folded):
                 item.nick, item.target = nick, folded
                 return True
-            self._behind.append(self._waiting.popleft())
+            self._blocked.append(self._waiting.popleft())
             if self._unconfirmed:
                 self._bucket.take()
                 self._write_ping()
         elif state == "other":
             self._waiting.popleft()
-            self._give_up(item, item.direct.chat)
-        elif folded in self._asked:
-            self._asked[folded][1].append(self._waiting.popleft())
-        elif self._window.addresses(folded):  # a refusal of these lines would be taken for an answer, or the reverse
+            self._fail_away(item, item.direct.chat)
+        elif folded in self._awaiting_whois:
+            self._awaiting_whois[folded][1].append(self._waiting.popleft())
+        elif self._window.has_target(folded):  # a refusal of these lines would be taken for an answer, or the reverse
             self._bucket.take()
             self._write_ping()
         else:
-            self._asked[folded] = self._clock.monotonic(), [self._waiting.popleft()]
-            for raw in self.ask(nick):
+            self._awaiting_whois[folded] = self._clock.monotonic(), [self._waiting.popleft()]
+            for raw in self.whois_lines(nick):
                 self._bucket.take()
                 if not self._write(raw):
                     self.close("the connection is lost")
                     break
         return False
 
-    def _elsewhere(self, chat: RoomId, folded: str) -> bool:
+    def _is_pending_elsewhere(self, chat: RoomId, folded: str) -> bool:
         """Whether lines to the same person under another nick are not answered yet: they may have to go again."""
-        open_ = [*self._unconfirmed, *(item for ping in self._pings for item in ping.covers), *self._labels.owners()]
+        open_ = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items), *self._labels.owners()]
         return any(one.direct is not None and one.direct.chat == chat and one.target != folded for one in open_)
 
-    def _give_up(self, item: Item, chat: RoomId) -> None:
+    def _fail_away(self, item: Item, chat: RoomId) -> None:
         """Nobody that we know of is the person who it is for."""
         self._unlabelled.discard(item)
         self._labels.forget(item)
-        if item.done is not None and not item.done.done():
+        if item.future is not None and not item.future.done():
             cut_off = Uncertain(f"perhaps not all of it was said: {absence(chat)}")
-            item.done.set_exception(cut_off if item.written else Away(absence(chat)))
+            item.future.set_exception(cut_off if item.lines_written else Away(absence(chat)))
 
-    def _put_back(self, items: Iterable[Item]) -> None:
+    def _requeue(self, items: Iterable[Item]) -> None:
         """They are the next ones, in their order."""
-        first = 1 if self._waiting and self._waiting[0].written else 0
-        for item in sorted(items, key=lambda one: one.number):
+        first = 1 if self._waiting and self._waiting[0].lines_written else 0
+        for item in sorted(items, key=lambda one: one.position):
             position = first
-            while position < len(self._waiting) and 0 < self._waiting[position].number < item.number:
+            while position < len(self._waiting) and 0 < self._waiting[position].position < item.position:
                 position += 1
             self._waiting.insert(position, item)
         self._wake.set()
 
-    def told(self, nick: str) -> None:
+    def handle_whois(self, nick: str) -> None:
         """The server has answered WHOIS about this (folded) nick."""
-        _, items = self._asked.pop(nick, (0.0, []))
+        _, items = self._awaiting_whois.pop(nick, (0.0, []))
         chats = {item.direct.chat for item in items if item.direct is not None}
-        self._put_back(items)
+        self._requeue(items)
         for item in self._waiting:
-            item.checked = item.checked or (item.direct is not None and item.direct.chat in chats)
+            item.is_whois_checked = item.is_whois_checked or (item.direct is not None and item.direct.chat in chats)
 
-    def unanswered(self, before_s: float) -> bool:
+    def release_unanswered(self, before_s: float) -> bool:
         """Go on with what waits for an answer to WHOIS since before; whether anything does."""
-        late = [nick for nick, (since_s, _) in self._asked.items() if since_s < before_s]
+        late = [nick for nick, (since_s, _) in self._awaiting_whois.items() if since_s < before_s]
         for nick in late:
-            self.told(nick)
+            self.handle_whois(nick)
         return bool(late)
 
-    async def _go(self, item: Item) -> None:
+    async def _call_before_send(self, item: Item) -> None:
         """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
-        item.gone = True
+        item.is_handed_over = True
         try:
-            await item.going()
+            await item.before_send()
         except Exception as error:  # noqa: BLE001 - the caller's own, handed back where it waits
             if item in self._waiting:
                 self._waiting.remove(item)
-            if item.done is not None and not item.done.done():
-                item.done.set_exception(error)
+            if item.future is not None and not item.future.done():
+                item.future.set_exception(error)
 
-    def _drop_cancelled(self) -> None:
-        while self._waiting and self._waiting[0].dropped:
+    def _discard_cancelled(self) -> None:
+        while self._waiting and self._waiting[0].is_cancelled:
             self._waiting.popleft()
 
-    def _barrier_due(self) -> bool:
+    def _is_barrier_due(self) -> bool:
         parts = len(self._unconfirmed)
-        idle = not any(item.done is not None and not item.dropped for item in self._waiting)
-        midway = bool(self._waiting and self._waiting[0].written)
+        idle = not any(item.future is not None and not item.is_cancelled for item in self._waiting)
+        midway = bool(self._waiting and self._waiting[0].lines_written)
         due = (parts > 0 and idle) or parts >= WINDOW or len(self._window) >= _MOST_LINES
-        apart = len(self._window) > 0 and bool(self._window.alone or (self._waiting and self._waiting[0].alone))
+        apart = len(self._window) > 0 and bool(
+            self._window.lone_command or (self._waiting and self._waiting[0].lone_command)
+        )
         return (due or apart) and not midway
 
     def _write_ping(self) -> None:
@@ -245,79 +247,84 @@ class Outgoing:
         if not item.lines:
             self._waiting.popleft()
             self._write_ping()
-        elif not self._write(self._marked(item)):
+        elif not self._write(self._next_wire_line(item)):
             self.close("the connection is lost")
         else:
             item.lines.popleft()
-            item.written += 1
+            item.lines_written += 1
             if not item.lines:
                 self._waiting.popleft()
                 if item in self._unlabelled:
                     self._unlabelled.discard(item)
                     self._unconfirmed.append(item)
-                elif item.done is not None and (verdict := self._labels.written(item)):
-                    self._finish(item, verdict)
+                elif item.future is not None and (verdict := self._labels.complete(item)):
+                    self._settle(item, verdict)
 
-    def _marked(self, item: Item) -> str:
+    def _next_wire_line(self, item: Item) -> str:
         """The next line as it goes out, with a label if the server knows what to do with it; and remember it."""
-        raw = self._made(item)
+        raw = self._next_line(item)
         if not item.target:
             return raw
-        if item.written == 0 and item.done is not None and (self._deaf_to_labels or not self.labelled):
+        if item.lines_written == 0 and item.future is not None and (self._labels_ignored or not self.uses_labels):
             self._unlabelled.add(item)
-        if item.whole and item.written:
+        if item.multiline_text and item.lines_written:
             return raw  # the server answers the opening of the batch
-        if item.done is None or item in self._unlabelled:
-            self._window.alone = item.alone
-            self._window.wrote(item, item.target, item.whole or raw.partition(" :")[2])
+        if item.future is None or item in self._unlabelled:
+            self._window.lone_command = item.lone_command
+            self._window.add_line(item, item.target, item.multiline_text or raw.partition(" :")[2])
             return raw
-        return tagged(raw, {"label": self._labels.wrote(item, self._clock.monotonic())})
+        return tagged(raw, {"label": self._labels.add_line(item, self._clock.monotonic())})
 
-    def _made(self, item: Item) -> str:
+    def _next_line(self, item: Item) -> str:
         """Its next line."""
         if item.direct is None:
             return item.lines[0]
-        pieces = item.direct.fit(item.nick, item.lines[0])
+        pieces = item.direct.split(item.nick, item.lines[0])
         if len(pieces) > 1:
             item.lines.popleft()
             item.lines.extendleft(reversed(pieces))
-        return item.direct.line(item.nick, item.lines[0], item.written == 0)
+        return item.direct.format(item.nick, item.lines[0], item.lines_written == 0)
 
-    def _finish(self, item: Item, verdict: Verdict) -> None:
+    def _settle(self, item: Item, verdict: Verdict) -> None:
         """Tell whoever waits for it, unless it goes again to the same person under the nick that they have now."""
         refused = verdict.fate == "refused" and verdict.reason.endswith(NOBODY)
-        if item.direct is None or not refused or item.again >= _MOST_AGAIN or self.whom(item.direct.chat)[1] == "other":
+        if (
+            item.direct is None
+            or not refused
+            or item.resend_count >= _MOST_AGAIN
+            or self.resolve_target(item.direct.chat)[1] == "other"
+        ):
             finish(item, verdict)
         else:
-            item.again, item.written, item.lines = item.again + 1, 0, deque(item.texts)
-            self._behind.append(item)
+            item.resend_count, item.lines_written, item.lines = item.resend_count + 1, 0, deque(item.texts)
+            self._blocked.append(item)
 
-    def _answered(self) -> None:
+    def _requeue_blocked(self) -> None:
         """Something that was written is answered."""
-        behind, self._behind = self._behind, []
-        self._put_back(behind)
+        behind, self._blocked = self._blocked, []
+        self._requeue(behind)
 
     def oldest_ping_age_s(self) -> float:
         """How long the oldest unanswered barrier has been waiting; 0: none is."""
         return self._clock.monotonic() - self._pings[0].sent_s if self._pings else 0.0
 
-    def give_up(self, patience_s: float) -> None:
+    def expire_labels(self, patience_s: float) -> None:
         """Whoever has waited longer than that for an answer by label is told that nobody knows.
 
         Then barriers are set again: the next one shall not wait so long.
         """
-        for item in self._labels.overdue(self._clock.monotonic() - patience_s):
-            self._deaf_to_labels = True
+        for item in self._labels.take_overdue(self._clock.monotonic() - patience_s):
+            self._labels_ignored = True
             finish(item, Verdict("unknown", reason="the server did not answer"))
 
     def feed(self, heard: Heard | Answered, me: str, isupport: Isupport) -> None:
         """Take in a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
         if heard.label:
             if isinstance(heard, Heard):
-                self._labels.heard(heard.label, heard.line)
-            if not (isinstance(heard, Heard) and not heard.whole) and (ended := self._labels.answered(heard.label)):
-                self._finish(*ended)
-                self._answered()
+                self._labels.feed(heard.label, heard.line)
+            if not (isinstance(heard, Heard) and not heard.is_complete) and (ended := self._labels.close(heard.label)):
+                self._settle(*ended)
+                self._requeue_blocked()
             return
         if isinstance(heard, Answered):
             return
@@ -325,38 +332,38 @@ class Outgoing:
         # Answers come in order: before the PONG to a barrier, they are about what was written before it.
         window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
-            self._pong(said)
-        elif refusals.refuses_message(said) or refusals.refuses_command(said, window.alone):
+            self._handle_pong(said)
+        elif refusals.refuses_message(said) or refusals.refuses_command(said, window.lone_command):
             # The first parameter of a numeric is our own nick.
             names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
-            window.refuse(names, refusals.reason(said), anybody=refusals.names_nobody(said))
+            window.record_refusal(names, refusals.reason(said), anybody=refusals.names_nobody(said))
         elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
-            window.echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
+            window.record_echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
 
-    def _pong(self, said: Line) -> None:
+    def _handle_pong(self, said: Line) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
         tokens = [ping.token for ping in self._pings]
         known = next((tokens.index(param) for param in said.params if param in tokens), 0)
         for _ in range(min(known + 1, len(self._pings))):
             ping = self._pings.popleft()
             verdicts = ping.window.verdicts()
-            for item in ping.covers:
-                self._finish(item, verdicts[item])
-        self._answered()
+            for item in ping.items:
+                self._settle(item, verdicts[item])
+        self._requeue_blocked()
 
     def close(self, reason: str) -> None:
         """The connection is gone: written parts are uncertain, waiting ones were surely not sent."""
-        self._lost = self._lost or reason
+        self._close_reason = self._close_reason or reason
         # Taken apart before anybody is told: whoever is told may look.
-        items = [item for ping in self._pings for item in ping.covers] + self._unconfirmed + list(self._waiting)
+        items = [item for ping in self._pings for item in ping.items] + self._unconfirmed + list(self._waiting)
         items += [item for item in self._labels.owners() if item not in items]
-        items += [*self._behind, *(item for _, waiting in self._asked.values() for item in waiting)]
+        items += [*self._blocked, *(item for _, waiting in self._awaiting_whois.values() for item in waiting)]
         self._waiting.clear()
-        self._behind.clear()
-        self._asked.clear()
+        self._blocked.clear()
+        self._awaiting_whois.clear()
         self._pings.clear()
         self._unconfirmed, self._window, self._labels = [], Window(), Labels()
         for item in items:
-            if item.done is not None and not item.done.done():
-                error: SendError = Uncertain(reason) if item.written else Unreachable(reason)
-                item.done.set_exception(error)
+            if item.future is not None and not item.future.done():
+                error: SendError = Uncertain(reason) if item.lines_written else Unreachable(reason)
+                item.future.set_exception(error)

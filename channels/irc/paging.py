@@ -15,10 +15,10 @@ class _Body:
     """What is sent as one message."""
 
     text: str
-    code: bool
-    begins: bool
+    is_code: bool
+    starts_line: bool
     """A line begins here; False: it goes on."""
-    apart: bool
+    after_blank: bool
 
 
 def pages_of(
@@ -48,7 +48,7 @@ def paged(lines: Sequence[Shown], limit_bytes: int, page_lines: int, more: str =
     the last line of a block of code is not alone on the next page, nor its first alone on this one.
     """
     bodies = [
-        _Body(piece, line.code, index == 0, line.apart and index == 0)
+        _Body(piece, line.is_code, index == 0, line.after_blank and index == 0)
         for line in lines
         for index, piece in enumerate(cut(line.text, limit_bytes))
     ]
@@ -72,9 +72,9 @@ def _end(bodies: Sequence[_Body], start: int, page_lines: int) -> int:
 
 def _merit(bodies: Sequence[_Body], at: int) -> int:
     """How good it is to break before `bodies[at]`."""
-    if bodies[at].apart and not (bodies[at].code and bodies[at - 1].code):
+    if bodies[at].after_blank and not (bodies[at].is_code and bodies[at - 1].is_code):
         return 4
-    if not (bodies[at].code and bodies[at - 1].code):
-        return 3 if bodies[at].begins else 1
-    lonely = at < 2 or not bodies[at - 2].code or at + 1 == len(bodies) or not bodies[at + 1].code  # noqa: PLR2004 - two back
-    return 0 if lonely or not bodies[at].begins else 2
+    if not (bodies[at].is_code and bodies[at - 1].is_code):
+        return 3 if bodies[at].starts_line else 1
+    lonely = at < 2 or not bodies[at - 2].is_code or at + 1 == len(bodies) or not bodies[at + 1].is_code  # noqa: PLR2004 - two back
+    return 0 if lonely or not bodies[at].starts_line else 2

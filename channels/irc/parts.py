@@ -17,9 +17,9 @@ class Direct:
     """How something for one person is put into lines, once it is known under which nick they are to be reached."""
 
     chat: RoomId
-    fit: Callable[[str, str], Sequence[str]]
+    split: Callable[[str, str], Sequence[str]]
     """(nick, text): the pieces of it that each fit one line to that nick."""
-    line: Callable[[str, str, bool], str]
+    format: Callable[[str, str, bool], str]
     """(nick, piece, whether it is the first): the line."""
 
 
@@ -35,13 +35,13 @@ class Item:
     """With `direct`, the texts of which lines are made."""
     target: str = ""
     """Folded; empty: not a message."""
-    done: asyncio.Future[Receipt] | None = None
+    future: asyncio.Future[Receipt] | None = None
     """None: not a part."""
-    going: Going = unrecorded
+    before_send: Going = unrecorded
     """Awaited before the first line is written."""
-    whole: str = ""
+    multiline_text: str = ""
     """The lines are one multiline batch with this text: the server answers the batch, not its lines."""
-    alone: str = ""
+    lone_command: str = ""
     """The command that it is; empty: a message."""
     direct: Direct | None = None
     """It is for one person, whoever has their nick by then."""
@@ -49,18 +49,18 @@ class Item:
     """With `direct`: whom it is written to."""
     texts: tuple[str, ...] = ()
     """With `direct`: all of `lines`, to be written again under another nick."""
-    again: int = 0
+    resend_count: int = 0
     """How often that was."""
-    checked: bool = False
+    is_whois_checked: bool = False
     """WHOIS was asked for it."""
-    number: int = 0
+    position: int = 0
     """Of two for one person the lower one goes first."""
-    gone: bool = False
-    written: int = 0
+    is_handed_over: bool = False
+    lines_written: int = 0
 
     @property
-    def dropped(self) -> bool:
-        return self.done is not None and self.done.cancelled() and self.written == 0
+    def is_cancelled(self) -> bool:
+        return self.future is not None and self.future.cancelled() and self.lines_written == 0
 
 
 @dataclass(eq=False, slots=True)
@@ -68,21 +68,21 @@ class Barrier:
     """A PING that is on its way."""
 
     token: str
-    covers: list[Item]
+    items: list[Item]
     window: Window[Item]
     sent_s: float
 
 
 def finish(item: Item, verdict: Verdict) -> None:
     """Tell whoever waits for it."""
-    if item.done is None or item.done.done():
+    if item.future is None or item.future.done():
         return
     match verdict.fate:
         case "taken":
-            item.done.set_result(Receipt(ids=verdict.ids))
+            item.future.set_result(Receipt(ids=verdict.ids))
         case "refused" if item.direct is not None and verdict.reason.endswith(NOBODY):
-            item.done.set_exception(Away(absence(item.direct.chat)))
+            item.future.set_exception(Away(absence(item.direct.chat)))
         case "refused":
-            item.done.set_exception(refusals.error(verdict.reason))
+            item.future.set_exception(refusals.error(verdict.reason))
         case "unknown":
-            item.done.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))
+            item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))

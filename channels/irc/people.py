@@ -41,14 +41,14 @@ class People:
 
     def ranks_of(self, room: str, nick: str, isupport: Isupport) -> tuple[str, ...]:
         """What the server says of somebody there, the highest first."""
-        return self.ranks.of(isupport.fold(room), isupport.fold(nick))
+        return self.ranks.ranks_of(isupport.fold(room), isupport.fold(nick))
 
-    def rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
+    def shared_rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
         """The folded names of the rooms that we share with `nick`, in order."""
         folded = isupport.fold(nick)
         return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
 
-    def inside(self, room: str, isupport: Isupport) -> frozenset[str] | None:
+    def nicks_in(self, room: str, isupport: Isupport) -> frozenset[str] | None:
         """The folded nicks of who is there, with us; None: we are not."""
         nicks = self._rooms.get(isupport.fold(room))
         return None if nicks is None else frozenset(nicks)
@@ -72,88 +72,88 @@ class People:
             case "JOIN":
                 if mine and (room in self._rooms or len(self._rooms) < _MOST_ROOMS):
                     self._rooms[room] = set()
-                    self.ranks.closed(room)
-                self.ranks.left(nick, room)
-                self._seen(room, nick, said.source.mask)
+                    self.ranks.clear_room(room)
+                self.ranks.remove(nick, room)
+                self._add_user(room, nick, said.source.mask)
                 if len(said.params) > _EXTENDED:
-                    self._logged_in(nick, said.param(1))
+                    self._set_account(nick, said.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
                 for name in said.param(-1).split():
                     mask = name.lstrip("~&@%+!" + "".join(isupport.prefix))
                     here, nick = isupport.fold(said.param(-2)), isupport.fold(mask.partition("!")[0])
-                    self._seen(here, nick, mask)
+                    self._add_user(here, nick, mask)
                     if nick in self._rooms.get(here, ()):
-                        self.ranks.told(here, nick, name[: len(name) - len(mask)], isupport)
+                        self.ranks.set_prefixes(here, nick, name[: len(name) - len(mask)], isupport)
             case "354" if said.param(1) == _ASKED and len(said.params) > _WHOX_ACCOUNT:
                 # Fields as `who` asks: token, room, user, host, nick, flags, account, real name.
-                if self._visible(person := isupport.fold(said.param(5))):
-                    self._logged_in(person, said.param(_WHOX_ACCOUNT))
+                if self._is_visible(person := isupport.fold(said.param(5))):
+                    self._set_account(person, said.param(_WHOX_ACCOUNT))
             case "PART" if mine:
-                self._left_room(room)
+                self._forget_room(room)
             case "PART":
-                self._left(room, nick)
+                self._remove_from_room(room, nick)
             case "KICK":
                 victim = isupport.fold(said.param(1))
                 if victim == isupport.fold(me):
-                    self._left_room(room)
+                    self._forget_room(room)
                 else:
-                    self._left(room, victim)
+                    self._remove_from_room(room, victim)
             case "QUIT":
-                self._gone(nick)
+                self._remove_user(nick)
             case "NICK" if room:
-                self._renamed(nick, replace(said.source, nick=said.param(0)).mask, room)
-            case "CHGHOST" if self._visible(nick):
+                self._rename_user(nick, replace(said.source, nick=said.param(0)).mask, room)
+            case "CHGHOST" if self._is_visible(nick):
                 self._masks[nick] = f"{said.source.nick}!{said.param(0)}@{said.param(1)}"
             case "MODE" if room in self._rooms:
-                self.ranks.changed(said, isupport, self._rooms[room])
-            case "ACCOUNT" if self._visible(nick):
-                self._logged_in(nick, said.param(0))
+                self.ranks.apply_mode(said, isupport, self._rooms[room])
+            case "ACCOUNT" if self._is_visible(nick):
+                self._set_account(nick, said.param(0))
             case _:
                 pass
 
-    def _seen(self, room: str, nick: str, mask: str) -> None:
+    def _add_user(self, room: str, nick: str, mask: str) -> None:
         nicks = self._rooms.get(room)
         if nicks is not None and len(nicks) < _MOST_PEOPLE:
             nicks.add(nick)
             if "@" in mask or nick not in self._masks:
                 self._masks[nick] = mask
 
-    def _logged_in(self, nick: str, account: str) -> None:
+    def _set_account(self, nick: str, account: str) -> None:
         self._accounts.pop(nick, None)
-        if account not in {"", "*", "0"} and self._visible(nick):
+        if account not in {"", "*", "0"} and self._is_visible(nick):
             self._accounts[nick] = account
 
-    def _visible(self, nick: str) -> bool:
+    def _is_visible(self, nick: str) -> bool:
         return any(nick in nicks for nicks in self._rooms.values())
 
-    def _left(self, room: str, nick: str) -> None:
+    def _remove_from_room(self, room: str, nick: str) -> None:
         self._rooms.get(room, set()).discard(nick)
-        self.ranks.left(nick, room)
-        if not self._visible(nick):
+        self.ranks.remove(nick, room)
+        if not self._is_visible(nick):
             self._accounts.pop(nick, None)
             self._masks.pop(nick, None)
 
-    def _left_room(self, room: str) -> None:
+    def _forget_room(self, room: str) -> None:
         self._rooms.pop(room, None)
-        self.ranks.closed(room)
+        self.ranks.clear_room(room)
         seen = set().union(*self._rooms.values())
         self._accounts = {nick: account for nick, account in self._accounts.items() if nick in seen}
         self._masks = {nick: mask for nick, mask in self._masks.items() if nick in seen}
 
-    def _gone(self, nick: str) -> None:
+    def _remove_user(self, nick: str) -> None:
         self._accounts.pop(nick, None)
         self._masks.pop(nick, None)
-        self.ranks.left(nick)
+        self.ranks.remove(nick)
         for nicks in self._rooms.values():
             nicks.discard(nick)
 
-    def _renamed(self, old: str, new_mask: str, new: str) -> None:
+    def _rename_user(self, old: str, new_mask: str, new: str) -> None:
         account = self._accounts.pop(old, None)
-        self.ranks.renamed(old, new)
+        self.ranks.rename(old, new)
         if self._masks.pop(old, None) is not None:
             self._masks[new] = new_mask
         for nicks in self._rooms.values():
             if old in nicks:
                 nicks.discard(old)
                 nicks.add(new)
-        self._logged_in(new, account or "")
+        self._set_account(new, account or "")

@@ -24,21 +24,21 @@ class Ranks:
         """Room -> nick -> letters of modes. Whoever has none is not there."""
         self._doubted: dict[str, None] = {}
 
-    def of(self, room: str, nick: str) -> tuple[str, ...]:
+    def ranks_of(self, room: str, nick: str) -> tuple[str, ...]:
         """The names of somebody's ranks there, the highest first."""
         modes = self._rooms.get(room, {}).get(nick, frozenset())
         return tuple(name for letter, name in NAMES.items() if letter in modes)
 
-    def doubted(self) -> tuple[str, ...]:
+    def take_doubted(self) -> tuple[str, ...]:
         """Rooms whose people are to be asked for; each is told once."""
         rooms, self._doubted = tuple(self._doubted), {}
         return rooms
 
-    def told(self, room: str, nick: str, signs: str, isupport: Isupport) -> None:
+    def set_prefixes(self, room: str, nick: str, signs: str, isupport: Isupport) -> None:
         """The server lists somebody with these signs: all of them, or the highest one."""
-        self._put(room, nick, frozenset(isupport.prefix[sign] for sign in signs if sign in isupport.prefix))
+        self._set_modes(room, nick, frozenset(isupport.prefix[sign] for sign in signs if sign in isupport.prefix))
 
-    def changed(self, said: Line, isupport: Isupport, inside: Container[str]) -> None:
+    def apply_mode(self, said: Line, isupport: Isupport, inside: Container[str]) -> None:
         """A MODE line of a room (https://modern.ircdocs.horse/#mode-message), where these nicks are."""
         room = isupport.fold(said.param(0))
         changes = list(_changes(said.params[1:], isupport))
@@ -51,9 +51,9 @@ class Ranks:
             if folded not in inside:
                 continue
             modes = self._rooms.get(room, {}).get(folded, frozenset())
-            self._put(room, folded, modes | {letter} if on else modes - {letter})
+            self._set_modes(room, folded, modes | {letter} if on else modes - {letter})
 
-    def renamed(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str) -> None:
         """Somebody has another nick."""
         for nicks in self._rooms.values():
             modes = nicks.pop(old, None)
@@ -61,16 +61,16 @@ class Ranks:
             if modes:
                 nicks[new] = modes
 
-    def left(self, nick: str, room: str | None = None) -> None:
+    def remove(self, nick: str, room: str | None = None) -> None:
         """Somebody is gone from there, or from everywhere."""
         for nicks in self._rooms.values() if room is None else [self._rooms.get(room, {})]:
             nicks.pop(nick, None)
 
-    def closed(self, room: str) -> None:
+    def clear_room(self, room: str) -> None:
         """We are not there, or just came."""
         self._rooms.pop(room, None)
 
-    def _put(self, room: str, nick: str, modes: frozenset[str]) -> None:
+    def _set_modes(self, room: str, nick: str, modes: frozenset[str]) -> None:
         if modes:
             self._rooms.setdefault(room, {})[nick] = modes
         else:

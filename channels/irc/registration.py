@@ -28,9 +28,9 @@ _REFUSED = {"464": "the server password is refused", "465": "we are banned from 
 class Logins:
     """What SASL has come to so far, over the connections of one run."""
 
-    succeeded: bool = False
+    has_succeeded: bool = False
     """The configuration was right at least once: a failure may be the network's."""
-    refused: int = 0
+    refused_count: int = 0
     """Connections in a row that the services refused since."""
 
 
@@ -53,27 +53,27 @@ class Registration:
         self._extra = frozenset({"sasl"}) if config.sasl else frozenset()
         self._caps = Caps()
         self._tries = self._disallowed = self._logouts = 0
-        self.logged_in = False
+        self.is_logged_in = False
         """SASL was configured and succeeded."""
         self.account = ""
         """Ours, as the services call it; empty: none."""
         self.nick = config.nick
         """Ours, once welcomed."""
-        self.welcomed = False
+        self.is_welcomed = False
 
     @property
     def caps(self) -> set[str]:
         """What the server agreed to."""
-        return self._caps.on
+        return self._caps.enabled
 
-    def offer(self, name: str) -> str | None:
+    def offered_value(self, name: str) -> str | None:
         """The value that a capability was offered with; None: it is not offered."""
         return self._caps.offered.get(name)
 
     @property
-    def adrift(self) -> bool:
+    def is_logged_out(self) -> bool:
         """SASL is configured, and we are welcomed but not logged in at the moment."""
-        return self.welcomed and self._exchange is not None and not self.logged_in
+        return self.is_welcomed and self._exchange is not None and not self.is_logged_in
 
     def start(self) -> list[str]:
         """What to send first."""
@@ -90,20 +90,20 @@ class Registration:
         Raises Unreachable if only the services seem to be away: try again later. Raises Upgrade.
         """
         if said.command == "CAP":
-            return self._cap(said)
+            return self._handle_cap(said)
         if said.command in {"900", "901"}:
             self.account = said.param(2) if said.command == "900" else ""
-            return self._logged_out() if said.command == "901" and self.welcomed and self.logged_in else []
-        if self._exchange and (not self.welcomed or self.adrift):
+            return self._handle_logged_out() if said.command == "901" and self.is_welcomed and self.is_logged_in else []
+        if self._exchange and (not self.is_welcomed or self.is_logged_out):
             if said.command == "AUTHENTICATE":
                 return self._authenticate(said)
             if said.command in _SASL_FAILED:
-                raise self._refused(said)
+                raise self._refusal_error(said)
             if said.command == "903":
-                return self._logged_in()
-        return [] if self.welcomed else self._unwelcomed(said)
+                return self._handle_logged_in()
+        return [] if self.is_welcomed else self._feed_unwelcomed(said)
 
-    def _unwelcomed(self, said: Line) -> list[str]:
+    def _feed_unwelcomed(self, said: Line) -> list[str]:
         if said.command == "432":
             # Services say this of a nick that they hold for somebody (SVSHOLD of InspIRCd), and servers of one that
             # is too long with what we put behind it. So the nick is at fault if it was never called taken, either.
@@ -114,7 +114,7 @@ class Registration:
             return [line("NICK", self._next_nick())]
         if said.command in _REFUSED:
             raise Denied(f"{_REFUSED[said.command]}: {said.param(-1)}")
-        return self._welcome(said) if said.command == "001" else []
+        return self._handle_welcome(said) if said.command == "001" else []
 
     def _next_nick(self) -> str:
         self._tries += 1
@@ -123,40 +123,42 @@ class Registration:
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
         return short + "_" + (str(self._tries) if self._tries > 1 else "")
 
-    def _cap(self, said: Line) -> list[str]:
+    def _handle_cap(self, said: Line) -> list[str]:
         news, answers = self._caps.feed(said, self._extra)
-        port = Offer.read(self.offer("sts") or "").port
+        port = Offer.parse(self.offered_value("sts") or "").port
         if port and not self._secure and (news == "listed" or said.param(1).upper() == "NEW"):
             raise Upgrade(port)
-        if self.welcomed:
+        if self.is_welcomed:
             return answers or (self._caps.request(self._extra) if news == "listed" else [])
-        return self._settle() if news == "settled" else self._request() if news == "listed" else answers
+        return (
+            self._finish_negotiation() if news == "settled" else self._request_caps() if news == "listed" else answers
+        )
 
-    def hurry(self) -> list[str]:
+    def handle_silence(self) -> list[str]:
         """What to send when nothing has come for long: the server may have left a part of CAP out."""
-        if self.welcomed or (self._exchange and "sasl" not in self.caps):
+        if self.is_welcomed or (self._exchange and "sasl" not in self.caps):
             return []  # without the login there is no going on
         news = self._caps.give_up()
-        return self._settle() if news == "settled" else self._request() if news == "listed" else []
+        return self._finish_negotiation() if news == "settled" else self._request_caps() if news == "listed" else []
 
-    def _request(self) -> list[str]:
+    def _request_caps(self) -> list[str]:
         self._check_mechanism()
         return self._caps.request(self._extra) or ["CAP END"]
 
-    def _settle(self) -> list[str]:
+    def _finish_negotiation(self) -> list[str]:
         """All requests are answered."""
         if not self._exchange:
             return ["CAP END"]
         if "sasl" not in self.caps:
-            raise self._no_login("the server refused the sasl capability")
+            raise self._login_error("the server refused the sasl capability")
         return [line("AUTHENTICATE", self._exchange.mechanism.name)]
 
     def _check_mechanism(self) -> None:
         if self._exchange:
-            mechanisms = (self.offer("sasl") or "").upper()
+            mechanisms = (self.offered_value("sasl") or "").upper()
             name = self._exchange.mechanism.name
-            if self.offer("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
-                raise self._no_login(f"the server does not offer SASL {name}; remove `sasl` or change it")
+            if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
+                raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
 
     def _authenticate(self, said: Line) -> list[str]:
         if not self._exchange:
@@ -166,44 +168,44 @@ class Registration:
         except Failed as failed:
             raise Denied(f"SASL login failed: {failed}") from failed
 
-    def _logged_in(self) -> list[str]:
+    def _handle_logged_in(self) -> list[str]:
         mechanism = self._exchange.mechanism if self._exchange else None
-        if isinstance(mechanism, ScramSha256) and not mechanism.proven:
+        if isinstance(mechanism, ScramSha256) and not mechanism.is_server_verified:
             raise Denied("SASL login failed: the server skipped its SCRAM proof")
-        self.logged_in = True
-        self._logins.succeeded, self._logins.refused = True, 0
-        return [] if self.welcomed else ["CAP END"]
+        self.is_logged_in = True
+        self._logins.has_succeeded, self._logins.refused_count = True, 0
+        return [] if self.is_welcomed else ["CAP END"]
 
-    def _logged_out(self) -> list[str]:
+    def _handle_logged_out(self) -> list[str]:
         """The services have let go of us: log in again at once, or leave and come back."""
-        self.logged_in = False
+        self.is_logged_in = False
         self._logouts += 1
         if "sasl" not in self.caps or self._logouts > _MOST_LOGOUTS or self._config.sasl is None:
             raise Unreachable("the services logged us out")
         self._exchange = Exchange(_mechanism(self._config.sasl, f"{self._nonce}{self._logouts}"))
         return [line("AUTHENTICATE", self._exchange.mechanism.name)]
 
-    def _refused(self, said: Line) -> SendError:
+    def _refusal_error(self, said: Line) -> SendError:
         reason = f"SASL login failed: {' '.join(said.params[1:])} ({said.command})"
-        if said.command in _SASL_REFUSED and self._logins.succeeded:
+        if said.command in _SASL_REFUSED and self._logins.has_succeeded:
             # Some servers answer 904 also while their services are away, so once or twice may be the network's
             # trouble. Again and again (the channel leaves a minute between two) is a password that was changed,
             # and asking for ever would look like guessing it.
-            self._logins.refused += 1
-            if self._logins.refused >= _MOST_REFUSALS:
+            self._logins.refused_count += 1
+            if self._logins.refused_count >= _MOST_REFUSALS:
                 return Denied(f"{reason}; refused {_MOST_REFUSALS} times in a row")
-        return self._no_login(reason)
+        return self._login_error(reason)
 
-    def _no_login(self, reason: str) -> SendError:
+    def _login_error(self, reason: str) -> SendError:
         """What was accepted before will be again, once the services are back; until then we stay away."""
-        return Unreachable(reason) if self._logins.succeeded else Denied(reason)
+        return Unreachable(reason) if self._logins.has_succeeded else Denied(reason)
 
-    def _welcome(self, said: Line) -> list[str]:
-        if self._exchange and not self.logged_in:
-            raise self._no_login(
+    def _handle_welcome(self, said: Line) -> list[str]:
+        if self._exchange and not self.is_logged_in:
+            raise self._login_error(
                 "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
             )
-        self.welcomed = True
+        self.is_welcomed = True
         if said.param(0) not in {"", "*"}:
             self.nick = said.param(0)
         return []

@@ -30,9 +30,9 @@ class Shown:
     """One line as it is shown: not blank, without CR, LF or NUL."""
 
     text: str
-    code: bool = False
+    is_code: bool = False
     """It stands in a code block: byte for byte, no formatting."""
-    apart: bool = False
+    after_blank: bool = False
     """A blank line (which IRC cannot show) stood before it."""
 
 
@@ -83,11 +83,11 @@ class _Writer:
     def __init__(self) -> None:
         self._lines: list[Shown] = []
         self._line: list[str] = []
-        self._open: list[str] = []
+        self._active_codes: list[str] = []
         """Formatting that is on, in the order it was begun."""
-        self._code = False
-        self._apart = False
-        self._literal: list[str] = []
+        self._is_code = False
+        self._after_blank = False
+        self._active_signs: list[str] = []
         self._label: list[str] = []
         """What the link that is being written says so far."""
 
@@ -97,73 +97,77 @@ class _Writer:
             for index, line in enumerate(run.text.split("\n")):
                 if index:
                     self._end_line()
-                self._code = True
-                self._add(line, run)
+                self._is_code = True
+                self._add_text(line, run)
             return
         text = _ticked(run.text) if "code" in run.marks else run.text
         for index, line in enumerate(text.split("\n")):
             if index:
                 self._end_line()
-            self._add(line, run)
+            self._add_text(line, run)
         if run.href:
             self._label = [*(self._label if before and before.href == run.href else []), run.text]
             if ends_link and (target := _target("".join(self._label), run.href)):
-                self._add(target, run)
+                self._add_text(target, run)
 
     def lines(self) -> tuple[Shown, ...]:
         self._toggle_literal(None)
         self._end_line()
         return tuple(self._lines)
 
-    def _add(self, text: str, run: Run) -> None:
+    def _add_text(self, text: str, run: Run) -> None:
         if not text:
             return
         self._begin_line(run)
-        if not self._code:
+        if not self._is_code:
             wanted = _codes(run)
             # White space turns nothing on.
-            self._format(wanted if text.strip() else [code for code in self._open if code in wanted])
+            self._set_format(wanted if text.strip() else [code for code in self._active_codes if code in wanted])
         self._line.append(text)
 
     def _begin_line(self, run: Run) -> None:
         if not self._line and "quote" in run.marks:
             self._line.append("> ")
 
-    def _format(self, wanted: Sequence[str]) -> None:
+    def _set_format(self, wanted: Sequence[str]) -> None:
         """Turn formatting off and on until it is `wanted`."""
-        for code in reversed(self._open.copy()):
+        for code in reversed(self._active_codes.copy()):
             if code not in wanted:
                 self._line.append(code)
-                self._open.remove(code)
+                self._active_codes.remove(code)
         for code in wanted:
-            if code not in self._open:
+            if code not in self._active_codes:
                 self._line.append(code)
-                self._open.append(code)
+                self._active_codes.append(code)
 
     def _toggle_literal(self, run: Run | None) -> None:
         """Write the signs of what ends before `run` and begins with it."""
         wanted = [sign for mark, sign in _LITERAL.items() if run and mark in run.marks]
-        if wanted == self._literal:
+        if wanted == self._active_signs:
             return
         # No formatting in them that was not in what they stand around.
-        self._format([code for code in self._open if run and code in _codes(run)])
-        self._line += [sign for sign in reversed(self._literal) if sign not in wanted]
+        self._set_format([code for code in self._active_codes if run and code in _codes(run)])
+        self._line += [sign for sign in reversed(self._active_signs) if sign not in wanted]
         if run:
             self._begin_line(run)
-        self._line += [sign for sign in wanted if sign not in self._literal]
-        self._literal = wanted
+        self._line += [sign for sign in wanted if sign not in self._active_signs]
+        self._active_signs = wanted
 
     def _end_line(self) -> None:
         text = "".join(self._line)
-        text = text if self._code else text.rstrip(" \t")
+        text = text if self._is_code else text.rstrip(" \t")
         if text.strip().strip(BOLD + ITALIC).strip():
             self._lines.append(
-                Shown(text=text + "".join(self._open), code=self._code, apart=self._apart and bool(self._lines))
+                Shown(
+                    text=text + "".join(self._active_codes),
+                    is_code=self._is_code,
+                    after_blank=self._after_blank and bool(self._lines),
+                )
             )
-            self._apart = False
+            self._after_blank = False
         else:
-            self._apart = True
-        self._line, self._open, self._code = [], [], False
+            self._after_blank = True
+        self._line, self._active_codes, self._is_code = [], [], False
 
 
 def _codes(run: Run) -> list[str]:

@@ -45,28 +45,28 @@ class Rooms:
     """Which rooms are asked for, entered, and to be tried again."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
         """Folded; no answer yet."""
         self.entered: set[str] = set()
         """Folded."""
-        self._again: set[str] = set()
+        self._retried: set[str] = set()
         """Folded; entered from the configuration, so a refusal is tried again."""
-        self._later: dict[str, _Later] = {}
+        self._retries: dict[str, _Later] = {}
         self.refusals: dict[str, str] = {}
         """Why the server did not let us in when we asked last, by folded room."""
 
-    def ask(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
+    def join_lines(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
         """The lines to send. `again`: if one is refused or not answered, it is tried again later.
 
         Not for rooms that we are in (a bouncer kept us there): servers do not answer that.
         """
         wanted = [room for room in dict.fromkeys(rooms) if isupport.fold(room) not in self.entered]
         folded = {isupport.fold(room): room for room in wanted}
-        self.asked |= folded.keys()
+        self.requested |= folded.keys()
         if again:
-            self._again |= folded.keys()
+            self._retried |= folded.keys()
             for key, room in folded.items():
-                self._later.setdefault(key, _Later(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
+                self._retries.setdefault(key, _Later(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
         return [line("JOIN", ",".join(together)) for together in _batched(wanted)]
 
     def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> list[Outcome]:
@@ -77,7 +77,7 @@ class Rooms:
             if len(self.entered) < _MOST_ENTERED:
                 self.entered.add(room)
                 self.refusals.pop(room, None)
-            if later := self._later.get(room):
+            if later := self._retries.get(room):
                 later.at_s, later.wait_s = float("inf"), 0.0
         elif (said.command == "PART" and mine) or (
             said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
@@ -88,49 +88,49 @@ class Rooms:
             return []
         names = {room} if said.command == "JOIN" else {isupport.fold(param) for param in said.params[1:]}
         refusal = "" if said.command == "JOIN" else refusals.reason(said)
-        settled = [Outcome(name, refusal) for name in sorted(self.asked & names)] if mine or refusal else []
-        self.asked -= {outcome.room for outcome in settled}
+        settled = [Outcome(name, refusal) for name in sorted(self.requested & names)] if mine or refusal else []
+        self.requested -= {outcome.room for outcome in settled}
         if refusal:
             for outcome in settled:
                 self.refusals[outcome.room] = refusal
-                self._put_off(outcome.room, now_s, closed=said.command in _CLOSED)
+                self._postpone(outcome.room, now_s, closed=said.command in _CLOSED)
         return settled
 
-    def _put_off(self, room: str, now_s: float, *, closed: bool) -> None:
-        later = self._later.get(room)
-        if later is not None and room in self._again:
+    def _postpone(self, room: str, now_s: float, *, closed: bool) -> None:
+        later = self._retries.get(room)
+        if later is not None and room in self._retried:
             first_s, most_s = (_CLOSED_FIRST_S, _CLOSED_MOST_S) if closed else (_FIRST_S, _MOST_S)
             later.wait_s = min(most_s, max(first_s, later.wait_s * 2))
             later.at_s = now_s + later.wait_s
 
-    def kicked(self, room: str, isupport: Isupport, now_s: float) -> None:
+    def schedule_rejoin(self, room: str, isupport: Isupport, now_s: float) -> None:
         """Try to get back, after a while."""
         folded = isupport.fold(room)
-        self._again.add(folded)
-        later = self._later.setdefault(folded, _Later(room, 0.0, 0.0))
+        self._retried.add(folded)
+        later = self._retries.setdefault(folded, _Later(room, 0.0, 0.0))
         later.at_s = now_s + REJOIN_S
 
     def retry_at_s(self, room: str) -> float | None:
         """When it (folded) is asked for again; None: it is not, or the answer is still to come."""
-        later = self._later.get(room)
+        later = self._retries.get(room)
         return later.at_s if later is not None and later.at_s < float("inf") else None
 
-    def give_up(self, room: str) -> None:
+    def cancel_retry(self, room: str) -> None:
         """It (folded) is not to be tried again."""
-        self._again.discard(room)
-        self._later.pop(room, None)
+        self._retried.discard(room)
+        self._retries.pop(room, None)
 
-    def leave(self, room: str) -> bool:
+    def drop(self, room: str) -> bool:
         """We are about to go, and it (folded) is not to be tried again. Whether we are there, or soon may be."""
-        self.give_up(room)
-        there = room in self.entered or room in self.asked
+        self.cancel_retry(room)
+        there = room in self.entered or room in self.requested
         self.entered.discard(room)
-        self.asked.discard(room)
+        self.requested.discard(room)
         return there
 
-    def due(self, now_s: float) -> list[str]:
+    def take_due(self, now_s: float) -> list[str]:
         """Rooms to ask for again now, in the operator's spelling."""
-        due = [later for later in self._later.values() if later.at_s <= now_s]
+        due = [later for later in self._retries.values() if later.at_s <= now_s]
         for later in due:
             later.at_s = float("inf")
         return [later.room for later in due]
@@ -142,44 +142,44 @@ class Openness:
     def __init__(self) -> None:
         self._open: dict[str, bool] = {}
         """Folded. Rooms of which nothing is known do not stand here."""
-        self._wanted: dict[str, None] = {}
+        self._to_query: dict[str, None] = {}
         """Folded; whose modes are to be asked for."""
 
-    def of(self, room: str) -> bool | None:
+    def is_open(self, room: str) -> bool | None:
         """Of a folded room. None: it is not known."""
         return self._open.get(room)
 
-    def wanted(self) -> str:
+    def next_query(self) -> str:
         """A folded room whose modes are to be asked for. Empty: none."""
-        return next(iter(self._wanted), "")
+        return next(iter(self._to_query), "")
 
-    def asked(self, room: str) -> None:
+    def mark_queried(self, room: str) -> None:
         """They were asked for."""
-        self._wanted.pop(room, None)
+        self._to_query.pop(room, None)
 
     def feed(self, said: Line, me: str, isupport: Isupport) -> None:
         """Take in a line; `me` is our nick before it."""
         room, mine = isupport.fold(said.param(0)), isupport.fold(said.source.nick) == isupport.fold(me)
         match said.command:
-            case "JOIN" if mine and len(self._wanted) < _MOST_ENTERED:
+            case "JOIN" if mine and len(self._to_query) < _MOST_ENTERED:
                 self._open.pop(room, None)
-                self._wanted[room] = None
+                self._to_query[room] = None
             case "PART" if mine:
-                self._wanted.pop(room, None)
+                self._to_query.pop(room, None)
             case "KICK" if isupport.fold(said.param(1)) == isupport.fold(me):
-                self._wanted.pop(room, None)
+                self._to_query.pop(room, None)
             case "324":  # RPL_CHANNELMODEIS
-                self._put(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSING)
+                self._set_open(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSING)
             case "MODE" if room in self._open and set(said.param(1)) & _CLOSING:
                 # Whatever was put on or taken off: closed until the server has told how it stands now.
-                self._put(room, is_open=False)
-                self._wanted[room] = None
+                self._set_open(room, is_open=False)
+                self._to_query[room] = None
             case "473" | "475":  # only for the invited, or with a key
-                self._put(isupport.fold(said.param(1)), is_open=False)
+                self._set_open(isupport.fold(said.param(1)), is_open=False)
             case _:
                 pass
 
-    def _put(self, room: str, *, is_open: bool) -> None:
+    def _set_open(self, room: str, *, is_open: bool) -> None:
         if room in self._open or len(self._open) < _MOST_ENTERED:
             self._open[room] = is_open
 

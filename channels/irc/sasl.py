@@ -25,7 +25,7 @@ class Mechanism(Protocol):
 
     name: str
 
-    def answer(self, challenge: bytes) -> bytes:
+    def respond(self, challenge: bytes) -> bytes:
         """What to answer; the first challenge is empty. Raises Failed."""
 
 
@@ -40,7 +40,7 @@ class Plain:
     def __init__(self, account: str, password: str) -> None:
         self._account, self._password = account, password
 
-    def answer(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN says the same to everything
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN says the same to everything
         return f"{self._account}\0{self._account}\0{self._password}".encode()
 
 
@@ -52,7 +52,7 @@ class External:
     def __init__(self, account: str) -> None:
         self._account = account
 
-    def answer(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL says the same to everything
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL says the same to everything
         return self._account.encode()
 
 
@@ -68,19 +68,19 @@ class ScramSha256:
         self._first = f"n={name},r={nonce}"
         self._signature = b""
         self._step = 0
-        self.proven = False
+        self.is_server_verified = False
         """The server proved that it knows the password, too."""
 
-    def answer(self, challenge: bytes) -> bytes:
+    def respond(self, challenge: bytes) -> bytes:
         self._step += 1
         if self._step == 1:
             return f"n,,{self._first}".encode()
         if self._step == 2:  # noqa: PLR2004 - RFC 5802 section 5 counts the same
-            return self._prove(challenge)
+            return self._client_final(challenge)
         # An error of section 7 is no proof. What it means for us, the numeric behind it says.
-        return b"" if challenge.startswith(b"e=") else self._check(challenge)
+        return b"" if challenge.startswith(b"e=") else self._verify_server(challenge)
 
-    def _prove(self, challenge: bytes) -> bytes:
+    def _client_final(self, challenge: bytes) -> bytes:
         try:
             fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
             nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
@@ -99,11 +99,11 @@ class ScramSha256:
         self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), whole, "sha256")
         return f"{final},p={base64.b64encode(proof).decode()}".encode()
 
-    def _check(self, challenge: bytes) -> bytes:
+    def _verify_server(self, challenge: bytes) -> bytes:
         expected = b"v=" + base64.b64encode(self._signature)
         if not hmac.compare_digest(challenge.split(b",", maxsplit=1)[0], expected):
             raise Failed("the server does not know the password (SCRAM signature differs)")
-        self.proven = True
+        self.is_server_verified = True
         return b""
 
 
@@ -126,7 +126,7 @@ class Exchange:
             challenge = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError) as error:
             raise Failed("the server's challenge is not base64") from error
-        return chunks(self.mechanism.answer(challenge))
+        return chunks(self.mechanism.respond(challenge))
 
 
 def chunks(payload: bytes) -> list[str]:

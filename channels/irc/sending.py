@@ -16,8 +16,11 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
     command = "NOTICE" if part.style == "notice" else "PRIVMSG"
     if "," in target or target.startswith("$"):
         raise Rejected(f"{target} is not one room or person")
-    limit, limits, folded = session.body_bytes(target), session.multiline, session.isupport.fold(target)
-    tags, reference = reply_tags(part.reply_to, session.login.caps, session.isupport), session.reference()
+    limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
+    tags, reference = (
+        reply_tags(part.reply_to, session.registration.caps, session.isupport),
+        session.new_batch_reference(),
+    )
     try:
         single = singly(command, target, part.body, limit, tags)
         whole = None
@@ -25,17 +28,17 @@ async def deliver(session: Session, target: str, part: Part, going: Going) -> Re
             whole = together(command, target, part.body, limit, limits=limits, reference=reference, tags=tags)
     except ValueError as error:
         raise Rejected(f"{target!r} is not a room or nick") from error
-    session.writing.said(folded)  # who sees a message knows that we are not writing any more
+    session.typing_state.mark_stopped(folded)  # who sees a message knows that we are not writing any more
     if is_direct(part.to.room):
         direct = Direct(
             part.to.room,
-            lambda nick, text: pieces(text, session.body_bytes(nick)),
+            lambda nick, text: pieces(text, session.max_body_bytes(nick)),
             lambda nick, text, first: tagged(line(command, nick, trailing=text), tags if first else {}),
         )
         return await session.outgoing.send(pieces(part.body, limit), folded, going, direct=direct)
     if whole is not None:
         try:
-            return await session.outgoing.send(whole.lines, folded, going, whole=whole.whole)
+            return await session.outgoing.send(whole.lines, folded, going, whole=whole.multiline_text)
         except Rejected as rejected:
             if "MULTILINE" not in rejected.reason:
                 raise
@@ -49,20 +52,20 @@ def calling_few(session: Session, target: str, lines: tuple[str, ...]) -> tuple[
 
     They may be longer than what fits one message.
     """
-    here = session.people.inside(target, session.isupport)
+    here = session.users.nicks_in(target, session.isupport)
     return tuple(without_nicks("\n".join(lines), here, session.isupport.fold).split("\n")) if here else lines
 
 
 def show_typing(session: Session, at: Address, now_s: float, *, active: bool) -> None:
     """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
     room = at.room
-    target, state = session.whom(room) if is_direct(room) else (target_of(room, at.thread), "known")
+    target, state = session.resolve_target(room) if is_direct(room) else (target_of(room, at.thread), "known")
     folded = session.isupport.fold(target)
-    if state == "other" or "message-tags" not in session.login.caps or not session.isupport.relays("typing"):
+    if state == "other" or "message-tags" not in session.registration.caps or not session.isupport.relays_tag("typing"):
         return
     try:
         raw = tagged(line("TAGMSG", target), {"+typing": "active" if active else "done"})
     except ValueError:  # not a target
         return
-    if session.writing.due(folded, now_s, active=active) and session.outgoing.aside(raw):
-        session.writing.told(folded, now_s, active=active)
+    if session.typing_state.should_send(folded, now_s, active=active) and session.outgoing.write_if_idle(raw):
+        session.typing_state.mark_sent(folded, now_s, active=active)

@@ -22,7 +22,7 @@ class Splits:
     def __init__(self) -> None:
         self._gone: dict[str, tuple[str, float]] = {}
 
-    def quiet(self, line: Line, isupport: Isupport, now_s: float, *, batched: bool) -> bool:
+    def is_netsplit(self, line: Line, isupport: Isupport, now_s: float, *, batched: bool) -> bool:
         """Whether nobody did anything; `batched`: the server said so itself."""
         nick = isupport.fold(line.source.nick)
         if line.command == "QUIT" and (batched or _SERVERS.fullmatch(line.param(0))):

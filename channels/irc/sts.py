@@ -20,7 +20,7 @@ class Offer:
     duration_s: int | None = None
 
     @classmethod
-    def read(cls, value: str) -> "Offer":
+    def parse(cls, value: str) -> "Offer":
         """Nonsense is as good as nothing."""
         keys = dict(item.partition("=")[::2] for item in value.split(","))
         port = _number(keys.get("port", ""))
@@ -51,23 +51,23 @@ class Policy:
                 self._host, self._port, self._duration_s, self._until = words[0], port, duration_s, until
 
     @property
-    def text(self) -> str:
+    def serialized(self) -> str:
         """What is to be kept over a restart; empty: nothing. What was told in the clear is not."""
         if not self._port or not self._duration_s:
             return ""
         return f"{self._host},{self._port},{self._duration_s},{self._until.isoformat(timespec='seconds')}"
 
-    def port(self, host: str, now: datetime) -> int | None:
+    def tls_port(self, host: str, now: datetime) -> int | None:
         """The port to speak TLS on instead of the configured way; None: as configured."""
         if host != self._host or (self._duration_s is not None and now >= self._until):
             self._port = None
         return self._port
 
-    def upgrade(self, host: str, port: int) -> None:
+    def record_upgrade(self, host: str, port: int) -> None:
         """Told in the clear: holds until the other port has said for how long."""
         self._host, self._port, self._duration_s = host, port, None
 
-    def secured(self, host: str, port: int, offer: Offer | None, now: datetime) -> None:
+    def record_policy(self, host: str, port: int, offer: Offer | None, now: datetime) -> None:
         """Told over TLS on `port`, or the end of a connection there, from which the time runs anew.
 
         `offer` None: it told nothing, so what it told before holds.

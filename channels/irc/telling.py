@@ -36,44 +36,44 @@ class Telling:
 
     def __init__(self, put: Put, memory: Memory, fresh_id: Callable[[], str], age_s: float) -> None:
         """What is older than `age_s` is not asked for."""
-        self.put, self.memory, self.fresh_id, self.age_s = put, memory, fresh_id, age_s
-        self.keeps = False
+        self.put, self.state, self.fresh_id, self.age_s = put, memory, fresh_id, age_s
+        self.has_history = False
         """The server has a history, so the cursor is worth keeping."""
-        self._gaps = Gaps()
+        self._requests = Gaps()
         self._skew = timedelta()
         """How far the server's clock is ahead of ours."""
-        self._server: tuple[datetime, float] | None = None
+        self._server_clock: tuple[datetime, float] | None = None
         """What its clock showed, and when that was by a clock of ours that nobody sets."""
-        self._said: OrderedDict[str, int] = OrderedDict()
+        self._id_counts: OrderedDict[str, int] = OrderedDict()
         """What was said without an id on this connection, and how often."""
         # Without a cursor there is no telling what is missing; a gap that was not filled yet stays one.
-        self.memory.gap = self.memory.safe is not None
+        self.state.has_gap = self.state.complete_until is not None
 
-    def live(self, line: Line, view: View, now: datetime, now_s: float) -> None:
+    def emit_line(self, line: Line, view: View, now: datetime, now_s: float) -> None:
         """A line of this moment. `now_s`: the same as `now` on a clock that nobody sets."""
-        if self._server is not None:  # ours may have been set since
-            sent, at_s = self._server
+        if self._server_clock is not None:  # ours may have been set since
+            sent, at_s = self._server_clock
             self._skew = sent + timedelta(seconds=now_s - at_s) - now
         old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE
-        for notification in to_notifications(line, view, now, partial(self._id, line, old=old)):
+        for notification in to_notifications(line, view, now, partial(self._event_id, line, old=old)):
             if old and isinstance(notification, Message):
-                self._tell(_played_back(notification), now)
+                self._emit(_played_back(notification), now)
             elif old and isinstance(notification, Membership) and notification.change == "invite":
                 continue
-            elif isinstance(notification, Link) or not self._held(notification, view.isupport):
-                self._tell(notification, now)
-        if self._gaps.crowded:
-            self._released(now)
+            elif isinstance(notification, Link) or not self._hold(notification, view.isupport):
+                self._emit(notification, now)
+        if self._requests.is_overfull:
+            self._emit_released(now)
 
-    def heard(self, line: Line, now: datetime, now_s: float) -> None:
+    def sync_clock(self, line: Line, now: datetime, now_s: float) -> None:
         """A line that the server surely says in this moment, so its time tells how its clock goes."""
         if "time" in line.tags:
-            self._server = sent_at(line, now), now_s
+            self._server_clock = sent_at(line, now), now_s
 
     def _age(self, sent: datetime, now: datetime) -> timedelta:
         return now - (sent - self._skew)
 
-    def _id(self, line: Line, *, old: bool) -> str:
+    def _event_id(self, line: Line, *, old: bool) -> str:
         """For a line without one: the same each time that it is played back, and for nothing else.
 
         The same words in the same moment are two messages, unless they are old.
@@ -82,24 +82,26 @@ class Telling:
             return self.fresh_id()
         words = "\0".join((line.tags["time"], line.source.mask, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
-        count = 1 if old else self._said.get(name, 0) + 1
-        self._said[name] = count
-        if len(self._said) > _MOST_SAID:
-            self._said.popitem(last=False)
+        count = 1 if old else self._id_counts.get(name, 0) + 1
+        self._id_counts[name] = count
+        if len(self._id_counts) > _MOST_SAID:
+            self._id_counts.popitem(last=False)
         return f"{LOCAL}{name}" + (f"-{count}" if count > 1 else "")
 
-    def _held(self, notification: Notification, isupport: Isupport) -> bool:
+    def _hold(self, notification: Notification, isupport: Isupport) -> bool:
         # Membership must not wait: who is in a room decides who may be heard.
-        if not self._gaps.open or not isinstance(notification, Message):
+        if not self._requests.is_pending or not isinstance(notification, Message):
             return False
         direct = notification.kind == "direct"
         place = notification.sender.name if direct else notification.at.room
-        return self._gaps.hold(isupport.fold(place), direct, notification)
+        return self._requests.hold(isupport.fold(place), direct, notification)
 
-    def _tell(self, notification: Notification, now: datetime) -> None:
-        if isinstance(notification, Message) and not self.memory.told.add(f"{notification.at.room} {notification.id}"):
+    def _emit(self, notification: Notification, now: datetime) -> None:
+        if isinstance(notification, Message) and not self.state.emitted_ids.add(
+            f"{notification.at.room} {notification.id}"
+        ):
             return
-        self.memory.saw(notification.sent, now)
+        self.state.record_time(notification.sent, now)
         if isinstance(notification, Message | Reacted | Membership | Deleted) and abs(self._skew) > _OFF:
             # Who reads it compares it with our clock. What a server says of the past was said in the past.
             notification = replace(notification, sent=min(notification.sent - self._skew, now))
@@ -107,62 +109,62 @@ class Telling:
 
     @property
     def _cursor(self) -> str | None:
-        return self.memory.cursor if self.keeps and not self.memory.gap else None
+        return self.state.cursor if self.has_history and not self.state.has_gap else None
 
-    def seen(self, line: Line, now: datetime) -> None:
+    def record_time(self, line: Line, now: datetime) -> None:
         """A line that is not told, but whose time says where we begin."""
-        self.memory.saw(sent_at(line, now), now)
+        self.state.record_time(sent_at(line, now), now)
 
-    def expect(self, rooms: Iterable[str]) -> None:
+    def hold_rooms(self, rooms: Iterable[str]) -> None:
         """We are about to enter these (folded) rooms: nothing new of them before what is missing."""
-        if self.keeps and self.memory.gap and self.age_s > 0:
-            self._gaps.expect(rooms)
+        if self.has_history and self.state.has_gap and self.age_s > 0:
+            self._requests.hold_rooms(rooms)
 
-    def fill(self, rooms: Sequence[str], now: datetime, isupport: Isupport) -> list[str]:
+    def request_history(self, rooms: Sequence[str], now: datetime, isupport: Isupport) -> list[str]:
         """Ask for what was said in these rooms, and in direct talk, while we were away; the lines to send."""
-        since = self.memory.since(now, self.age_s) if self.keeps and self.memory.gap else None
-        asked = self._gaps.start(rooms, since, now, isupport) if since is not None else self._gaps.stop()
-        self._released(now)
+        since = self.state.missing_since(now, self.age_s) if self.has_history and self.state.has_gap else None
+        asked = self._requests.start(rooms, since, now, isupport) if since is not None else self._requests.stop()
+        self._emit_released(now)
         return asked
 
-    def page(self, page: History, view: View, now: datetime) -> list[str]:
+    def emit_history(self, page: History, view: View, now: datetime) -> list[str]:
         """An answer; what to ask next."""
-        lines, asked = self._gaps.page(page, view.me, now)
-        since, cursor = self.memory.since(now, self.age_s), self.memory.safe
+        lines, asked = self._requests.handle_page(page, view.own_nick, now)
+        since, cursor = self.state.missing_since(now, self.age_s), self.state.complete_until
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be known again: only what is surely new is told.
             known = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not known:
-                for notification in to_notifications(line, view, now, partial(self._id, line, old=True)):
-                    self._tell(notification, now)
-        self._released(now)
+                for notification in to_notifications(line, view, now, partial(self._event_id, line, old=True)):
+                    self._emit(notification, now)
+        self._emit_released(now)
         return asked
 
-    def pong(self, token: str, now: datetime) -> list[str]:
+    def handle_pong(self, token: str, now: datetime) -> list[str]:
         """The server has dealt with a question; what to ask next."""
-        asked = self._gaps.pong(token, now)
-        self._released(now)
+        asked = self._requests.handle_pong(token, now)
+        self._emit_released(now)
         return asked
 
-    def _released(self, now: datetime) -> None:
-        for notification in self._gaps.release():
-            self._tell(notification, now)
-        if not self._gaps.open and self.memory.gap:
-            self.memory.closed()
+    def _emit_released(self, now: datetime) -> None:
+        for notification in self._requests.release_ready():
+            self._emit(notification, now)
+        if not self._requests.is_pending and self.state.has_gap:
+            self.state.close_gap()
             if self._cursor is not None:
                 self.put(None, self._cursor)
 
-    def keep_up(self, now: datetime) -> None:
+    def check_timeout(self, now: datetime) -> None:
         """To be called now and then: nothing is held back for a server that does not answer."""
-        if self._gaps.late(now):
+        if self._requests.is_timed_out(now):
             self.flush(now)
 
     def flush(self, now: datetime) -> None:
         """No answer will come any more: what is held back is told as it is, and the gap stays one."""
-        self._gaps.stop()
-        for notification in self._gaps.release():
-            self._tell(notification, now)
+        self._requests.stop()
+        for notification in self._requests.release_ready():
+            self._emit(notification, now)
 
 
 def _played_back(message: Message) -> Message:

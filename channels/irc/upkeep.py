@@ -25,20 +25,20 @@ async def come_up(session: Session, config: IrcConfig, clock: Clock, up: Callabl
     try:
         await within(clock, config.connect_timeout, _welcome(session, clock))
     except TimeoutError:
-        session.end("the server did not welcome us in time")
+        session.mark_lost("the server did not welcome us in time")
         return
     with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
         await within(clock, _MOTD_WAIT_S, session.ready.wait())
-    session.settle_in()
+    session.join_rooms()
     try:
-        await within(clock, _JOIN_WAIT_S, session.presence.joined.wait())
+        await within(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
     except TimeoutError:
         _LOG.warning("%s: some rooms did not answer our JOIN", session.name)
     up()
-    session.fill_gap()
+    session.request_history()
     while True:
         await clock.sleep(_UPKEEP_S)
-        session.keep_up()
+        session.tick()
 
 
 async def _welcome(session: Session, clock: Clock) -> None:
@@ -46,7 +46,7 @@ async def _welcome(session: Session, clock: Clock) -> None:
         with contextlib.suppress(TimeoutError):
             await within(clock, _HURRY_S, session.welcomed.wait())
             return
-        session.hurry()
+        session.handle_slow_login()
 
 
 async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
@@ -56,19 +56,19 @@ async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callabl
     """
     patience_s = config.ping_interval + config.ping_timeout
     while True:
-        quiet_s = clock.monotonic() - session.heard_s
+        quiet_s = clock.monotonic() - session.last_heard_s
         if full() or quiet_s < config.ping_interval:
             await clock.sleep(config.ping_interval - (0 if full() else quiet_s))
             if not full() and session.outgoing.oldest_ping_age_s() > patience_s:
-                session.end("the server does not answer PING")
+                session.mark_lost("the server does not answer PING")
             if not full():
-                session.outgoing.give_up(patience_s)
+                session.outgoing.expire_labels(patience_s)
             continue
-        heard_s = session.heard_s
-        session.outgoing.ping()
+        heard_s = session.last_heard_s
+        session.outgoing.queue_ping()
         await clock.sleep(config.ping_timeout)
-        if session.heard_s == heard_s and not full():
-            session.end(f"nothing heard for {patience_s:.0f} s")
+        if session.last_heard_s == heard_s and not full():
+            session.mark_lost(f"nothing heard for {patience_s:.0f} s")
 
 
 async def enter(session: Session, clock: Clock, room: str) -> None:
@@ -76,7 +76,7 @@ async def enter(session: Session, clock: Clock, room: str) -> None:
     if not session.isupport.is_room(room) or "," in room:
         raise Rejected(f"{room!r} is not a room")
     try:
-        entering = session.presence.enter(room, session.isupport, clock.monotonic())
+        entering = session.membership.join(room, session.isupport, clock.monotonic())
     except ValueError as error:
         raise Rejected(f"{room!r} is not a room") from error
     try:

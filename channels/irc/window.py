@@ -34,7 +34,7 @@ class _Written(Generic[Owner]):
     owner: Owner
     target: str
     text: str
-    echoed: bool = False
+    is_echoed: bool = False
     id: MessageId | None = None
 
 
@@ -43,38 +43,38 @@ class Window(Generic[Owner]):
 
     def __init__(self) -> None:
         self._lines: list[_Written[Owner]] = []
-        self.alone = ""
+        self.lone_command = ""
         """The command that stands in it all by itself; empty: messages."""
-        self._answered: Counter[str] = Counter()
+        self._answered_counts: Counter[str] = Counter()
         """Target -> how many of its lines are behind the last answer."""
         self._refusals: Counter[str] = Counter()
         """Target -> numerics that name it; the empty one: they name none."""
         self._reasons: dict[str, str] = {}
 
-    def wrote(self, owner: Owner, target: str, text: str) -> None:
+    def add_line(self, owner: Owner, target: str, text: str) -> None:
         """One line went out."""
         self._lines.append(_Written(owner, target, text))
 
-    def addresses(self, target: str) -> bool:
+    def has_target(self, target: str) -> bool:
         """Whether a line to it is among them."""
         return any(line.target == target for line in self._lines)
 
-    def echo(self, target: str, text: str, msgid: str | None) -> None:
+    def record_echo(self, target: str, text: str, msgid: str | None) -> None:
         """The server showed us a line of ours. A text that we did not write (a bouncer's other client) is ignored."""
         lines = [line for line in self._lines if line.target == target]
-        for index in range(self._answered[target], len(lines)):
+        for index in range(self._answered_counts[target], len(lines)):
             if _same(lines[index].text, text):
-                lines[index].echoed = True
+                lines[index].is_echoed = True
                 lines[index].id = MessageId(msgid) if msgid else None
-                self._answered[target] = index + 1
+                self._answered_counts[target] = index + 1
                 return
 
-    def refuse(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
+    def record_refusal(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
         """The server refused a line to one of `names`, or, if `anybody`, perhaps to somebody it did not name."""
         target = next((line.target for line in self._lines if line.target in names), "")
         if target or (anybody and self._lines):  # where nothing waits, it is about something else
             self._refusals[target] += 1
-            self._answered[target] += 1
+            self._answered_counts[target] += 1
             self._reasons.setdefault(target, reason)
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Window(Generic[Owner]):
 
     def verdicts(self) -> dict[Owner, Verdict]:
         """Once the server has answered the barrier."""
-        silent = Counter(line.target for line in self._lines if not line.echoed)
+        silent = Counter(line.target for line in self._lines if not line.is_echoed)
         named = sum(min(self._refusals[target], count) for target, count in silent.items())
         nameless = self._refusals[""]
         fates: dict[str, Fate] = {}
@@ -99,7 +99,7 @@ class Window(Generic[Owner]):
         return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
 
     def _verdict(self, lines: list[_Written[Owner]], fates: dict[str, Fate]) -> Verdict:
-        found = {"taken" if line.echoed else fates[line.target] for line in lines}
+        found = {"taken" if line.is_echoed else fates[line.target] for line in lines}
         ids = tuple(line.id for line in lines if line.id)
         if found == {"taken"}:
             return Verdict("taken", ids)

@@ -14,25 +14,25 @@ class Writing:
     """Where we are shown as writing. Targets are folded."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, float] = {}
-        self.unknown = False
+        self._sent_s: dict[str, float] = {}
+        self.is_unsupported = False
         """The server has said that it knows no such thing."""
 
-    def due(self, target: str, now_s: float, *, active: bool) -> bool:
+    def should_send(self, target: str, now_s: float, *, active: bool) -> bool:
         """Whether telling it would be news."""
-        if self.unknown:
+        if self.is_unsupported:
             return False
-        age_s = now_s - self._shown.get(target, float("-inf"))
+        age_s = now_s - self._sent_s.get(target, float("-inf"))
         return age_s >= EVERY_S if active else age_s < _FADES_S
 
-    def told(self, target: str, now_s: float, *, active: bool) -> None:
+    def mark_sent(self, target: str, now_s: float, *, active: bool) -> None:
         """It was told."""
-        self._shown.pop(target, None)
+        self._sent_s.pop(target, None)
         if active:
-            self._shown[target] = now_s
-            if len(self._shown) > _MOST:
-                del self._shown[next(iter(self._shown))]
+            self._sent_s[target] = now_s
+            if len(self._sent_s) > _MOST:
+                del self._sent_s[next(iter(self._sent_s))]
 
-    def said(self, target: str) -> None:
+    def mark_stopped(self, target: str) -> None:
         """A message says that we have stopped, too."""
-        self._shown.pop(target, None)
+        self._sent_s.pop(target, None)

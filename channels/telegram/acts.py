@@ -41,7 +41,7 @@ class Acts:
     """Of one account."""
 
     def __init__(self, api: Api, clock: Clock, outgoing: Outgoing, me: int) -> None:
-        self._api, self._clock, self._outgoing, self._me = api, clock, outgoing, me
+        self._api, self._clock, self._outgoing, self._own_id = api, clock, outgoing, me
         self._reactions: OrderedDict[tuple[int, int], str] = OrderedDict()
         """What we put on messages lately: a bot has one reaction on each, and another takes its place."""
 
@@ -63,7 +63,7 @@ class Acts:
                 self._reactions.popitem(last=False)
 
         try:
-            await self._do(at, put)
+            await self._run(at, put)
         except Rejected as refused:
             if "reaction_invalid" in refused.reason.casefold():
                 raise Rejected(f"Telegram does not take {emoji[:16]} here; it knows few, such as {_SOME}") from None
@@ -78,7 +78,7 @@ class Acts:
 
         async def write() -> None:
             try:
-                await self._here(at, change)
+                await self._retry_if_moved(at, change)
             except BadRequest as error:
                 if not _unchanged(error):
                     raise
@@ -94,7 +94,7 @@ class Acts:
                     raise Rejected(f"the text under a file has at most {CAPTION} characters") from None
                 await bot.edit_message_caption(chat, number, caption=new.text, caption_entities=marks)
 
-        await self._outgoing.paced(at, write)  # Telegram counts edits with the messages of a chat
+        await self._outgoing.run_paced(at, write)  # Telegram counts edits with the messages of a chat
 
     async def delete(self, at: Address, message: MessageId) -> None:
         """As `CanDelete`."""
@@ -110,7 +110,7 @@ class Acts:
             await bot.delete_message(chat, number)
 
         try:
-            await self._do(at, take)
+            await self._run(at, take)
         except Rejected as refused:
             if "can't be edited" in refused.reason:
                 raise Rejected("that is not a message of ours, or no longer ours to take back") from None
@@ -130,7 +130,7 @@ class Acts:
             await self._api.bot.leave_chat(chat)
 
         try:
-            await self._do(at, go)
+            await self._run(at, go)
         except Rejected as refused:
             if not any(said in refused.reason.casefold() for said in _OUTSIDE):
                 raise
@@ -157,54 +157,54 @@ class Acts:
                 if not _unchanged(error):
                     raise
 
-        await self._do(at, change)
+        await self._run(at, change)
 
-    async def people(self, at: Address, most: int) -> People:
+    async def list_members(self, at: Address, most: int) -> People:
         """As `CanList`."""
 
         async def ask(chat: int) -> People:
             if chat > 0:
-                with_us = somebody(obj(await self._asked("getChat", chat), "told"))
-                return People(people=(with_us,) if with_us else (), total=2)
-            members = [obj(one, "user") for one in objs(await self._asked("getChatAdministrators", chat), "told")]
-            found = [who for one in members if (who := somebody(one)) and who.id != str(self._me)]
-            total = whole(await self._asked("getChatMemberCount", chat), "told")
-            return People(people=tuple(found[: max(0, most)]), total=total, note=_ADMINISTRATORS)
+                with_us = somebody(obj(await self._call_method("getChat", chat), "told"))
+                return People(members=(with_us,) if with_us else (), total=2)
+            members = [obj(one, "user") for one in objs(await self._call_method("getChatAdministrators", chat), "told")]
+            found = [who for one in members if (who := somebody(one)) and who.id != str(self._own_id)]
+            total = whole(await self._call_method("getChatMemberCount", chat), "told")
+            return People(members=tuple(found[: max(0, most)]), total=total, note=_ADMINISTRATORS)
 
         try:
-            return await self._do(at, ask)
+            return await self._run(at, ask)
         except (Rejected, RateLimited):
             raise
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
-    async def _asked(self, method: str, chat: int) -> Json:
+    async def _call_method(self, method: str, chat: int) -> Json:
         """The answer, as `told`."""
         # Not by the library's methods, which insist on every field.
         bot = self._api.bot
-        return {"told": await self._api.read(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
+        return {"told": await self._api.await_call(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
 
-    async def _do(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
+    async def _run(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
         """What `act` gives, told where the chat is. Raises `SendError`."""
-        chat, now_s = self._outgoing.chat(at), self._clock.monotonic()
-        if wait_s := self._outgoing.pace.quiet_s(chat, now_s):
+        chat, now_s = self._outgoing.chat_id(at), self._clock.monotonic()
+        if wait_s := self._outgoing.pacer.quiet_s(chat, now_s):
             raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
         try:
-            return await self._here(at, act)
+            return await self._retry_if_moved(at, act)
         except Exception as error:  # noqa: BLE001 - said as what it means
-            verdict = self._api.verdict(error)
+            verdict = self._api.to_send_error(error)
             if isinstance(verdict, RateLimited):
-                self._outgoing.pace.hush(chat, self._clock.monotonic() + verdict.retry_after_s)
+                self._outgoing.pacer.hold_optional(chat, self._clock.monotonic() + verdict.retry_after_s)
             raise verdict from None
 
-    async def _here(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
+    async def _retry_if_moved(self, at: Address, act: Callable[[int], Awaitable[T]]) -> T:
         """The same, once more where a group has moved to."""
-        chat = self._outgoing.chat(at)
+        chat = self._outgoing.chat_id(at)
         try:
             return await act(chat)
         except ChatMigrated as error:
-            self._outgoing.moved(chat, error)
-            return await act(self._outgoing.chat(at))
+            self._outgoing.record_move(chat, error)
+            return await act(self._outgoing.chat_id(at))
 
 
 def _number(at: Address, chat: int, message: MessageId) -> int:

@@ -44,33 +44,33 @@ class Api:
         # One context for all: each costs megabytes.
         bare = not base.lower().startswith("https")
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
-        self._environment = not _is_loopback(base)
+        self._trust_env = not _is_loopback(base)
         """Whether proxies named by the environment are meant: not on the way to a server on this machine."""
         settings: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "read_timeout": config.request_timeout,
             "write_timeout": config.request_timeout,
             "pool_timeout": _POOL_S,
-            "httpx_kwargs": {"verify": self._tls, "trust_env": self._environment},
+            "httpx_kwargs": {"verify": self._tls, "trust_env": self._trust_env},
         }
-        self._polls = UpdatesRequest(connection_pool_size=1, **settings)
-        self.files = f"{base}/file/bot{self._token}/"
+        self._updates_request = UpdatesRequest(connection_pool_size=1, **settings)
+        self.file_base_url = f"{base}/file/bot{self._token}/"
         """What a file's address begins with."""
-        with self.discreet():  # the library logs its addresses as it is made
+        with self.redact_logs():  # the library logs its addresses as it is made
             self.bot = Bot(
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",
                 request=Request(connection_pool_size=_POOL, **settings),
-                get_updates_request=self._polls,
+                get_updates_request=self._updates_request,
             )
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await asyncio.gather(self.bot.request.shutdown(), self._polls.shutdown())
+        await asyncio.gather(self.bot.request.shutdown(), self._updates_request.shutdown())
 
     @staticmethod
-    async def read(call: Awaitable[T]) -> T:
+    async def await_call(call: Awaitable[T]) -> T:
         """What the library makes of an answer. Raises TelegramError, also where the library trips over it."""
         try:
             return await call
@@ -79,61 +79,61 @@ class Api:
         except Exception as error:  # noqa: BLE001 - no answer, however odd, may end more than the call
             raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
 
-    async def known(self) -> object:
+    async def get_me(self) -> object:
         """What getMe tells. Raises TelegramError: InvalidToken if Telegram does not know our token."""
         # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
-        return await self.read(self.bot.request.post(f"{self.bot.base_url}/getMe"))
+        return await self.await_call(self.bot.request.post(f"{self.bot.base_url}/getMe"))
 
-    async def me(self, view: View) -> View:
+    async def identify(self, view: View) -> View:
         """`view` with who we are. Raises TelegramError."""
-        answer = await self.known()
+        answer = await self.get_me()
         me = answer if isinstance(answer, dict) else {}
         if (number := whole(me, "id")) is None:
             raise TelegramError("the answer to getMe cannot be read: no id")
         reads_all = me.get("can_read_all_group_messages") is not False
-        return replace(view, me=number, username=string(me, "username"), reads_all=reads_all)
+        return replace(view, own_id=number, username=string(me, "username"), can_read_all=reads_all)
 
-    async def updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
+    async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
         """The next updates, as they came; with `wait`, once there are any or the poll's time is over.
 
         Raises TelegramError, or TimeoutError if the server keeps the connection and says nothing whole.
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
-            await self.read(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
-        updates, self._polls.updates = self._polls.updates, []
+            await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
+        updates, self._updates_request.updates = self._updates_request.updates, []
         return updates
 
-    async def rest(self, presses: Sequence[str]) -> None:
+    async def answer_buttons(self, presses: Sequence[str]) -> None:
         """Let buttons rest that were pressed: none is ours. Returns soon; nothing depends on it."""
 
         async def one(press: str) -> None:
             # Cancelled before it begins, it must not have made a coroutine that nobody awaits.
-            await self.read(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON))
+            await self.await_call(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON))
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BUTTONS_S):
                 await asyncio.gather(*map(one, presses), return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def file(self, url: str) -> AsyncIterator[httpx.Response]:
+    async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
         """A file's bytes as they come. Raises httpx.HTTPError."""
         timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
-        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._environment)
+        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._trust_env)
         plain = {"Accept-Encoding": "identity"}  # the limit counts bytes as they come, and they are the file's
         async with client, client.stream("GET", url, headers=plain) as response:
             yield response
 
-    def clean(self, text: object) -> str:
+    def redact(self, text: object) -> str:
         """`text` without our secrets."""
         said = str(text)
         for secret in self._secrets:
             said = said.replace(secret, "<secret>")
         return said
 
-    def verdict(self, error: Exception) -> SendError:
+    def to_send_error(self, error: Exception) -> SendError:
         """What an error of a call means for what was to be sent; whatever tells nothing leaves it uncertain."""
-        said = self.clean(error)
+        said = self.redact(error)
         match error:
             case SendError():
                 return error
@@ -155,9 +155,9 @@ class Api:
                 return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
 
     @contextlib.contextmanager
-    def discreet(self) -> Iterator[None]:
+    def redact_logs(self) -> Iterator[None]:
         """Keep the libraries from logging secrets, whoever has configured the logging."""
-        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self.clean)
+        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self.redact)
         for logger in loggers:
             logger.addFilter(discretion)
         try:
@@ -177,11 +177,11 @@ class _Discretion(logging.Filter):
 
     def __init__(self, clean: Callable[[object], str]) -> None:
         super().__init__()
-        self._clean = clean
+        self._redact = clean
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()
-        kept = self._clean(said)
+        kept = self._redact(said)
         if kept == said:
             return True
         record.msg, record.args = kept, None

@@ -68,9 +68,9 @@ _FORMATTING = (
 class TelegramChannel:
     """One bot account; a `channels.base.Channel` that can do all but page and join."""
 
-    typing_every_s = 4.5
+    typing_interval_s = 4.5
     """Telegram shows it for five seconds (core.telegram.org/bots/api#sendchataction)."""
-    preview_every_s = 1.5
+    preview_interval_s = 1.5
 
     def __init__(
         self,
@@ -86,20 +86,20 @@ class TelegramChannel:
         """`ranks`: chats where it matters who runs them; `*`: all."""
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._menus = Menus(name, commands)
-        self._pace = Pace(config.flood)
-        self._inbound = Inbound(
+        self._pacer = Pace(config.flood)
+        self._reader = Inbound(
             View(
                 channel=name,
-                me=0,
+                own_id=0,
                 username="",
                 rooms=frozenset(config.rooms),
                 commands=frozenset(command.name for command in commands),
-                cursor=Cursor.parse(cursor).of(config.token.get_secret_value().partition(":")[0]),
+                cursor=Cursor.parse(cursor).for_bot(config.token.get_secret_value().partition(":")[0]),
             ),
             counting=config.webhook is None,
             ranks=Ranks(ranks),
         )
-        self._ways: tuple[Outgoing, Extras, Acts] | None = None
+        self._connected_parts: tuple[Outgoing, Extras, Acts] | None = None
         """Set while something can be sent."""
         self._refusals: dict[RoomId, str] = {}
         """Why Telegram does not show us a configured chat."""
@@ -110,81 +110,81 @@ class TelegramChannel:
     def name(self) -> ChannelName:
         return self._name
 
-    def names(self, at: Address) -> PlaceNames | None:
-        return self._inbound.names(at)
+    def place_names(self, at: Address) -> PlaceNames | None:
+        return self._reader.place_names(at)
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, file_bytes=FILE_BYTES)
+        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, max_file_bytes=FILE_BYTES)
 
     def audience(self, at: Address) -> Audience | None:
-        return self._inbound.audience(at)
+        return self._reader.audience(at)
 
-    def refusal(self, room: RoomId) -> str:
-        return self._refusals.get(room, "") if self._ways else ""
+    def join_refusal(self, room: RoomId) -> str:
+        return self._refusals.get(room, "") if self._connected_parts else ""
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return tuple(text.dump() for text in render(post.text, first=CAPTION if post.file else None))
+        return tuple(text.to_json() for text in render(post.text, first=CAPTION if post.file else None))
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
         if not parse(part.body).text.strip():
             raise ValueError("a part needs text")
         if part.file is not None and len(part.file.data) > FILE_BYTES:
             raise Rejected(f"Telegram takes files of at most {FILE_BYTES} bytes")
-        outgoing, extras, _ = self._connected()
+        outgoing, extras, _ = self._require_connected()
         receipt = await outgoing.send(part, going)
-        extras.said(part.to)
+        extras.end_preview(part.to)
         return receipt
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        if active and self._config.typing and self._ways:
-            await self._ways[1].typing(at)
+        if active and self._config.typing and self._connected_parts:
+            await self._connected_parts[1].typing(at)
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        return await self._connected()[1].preview(at, text, shown)
+        return await self._require_connected()[1].preview(at, text, shown)
 
-    async def unpreview(self, at: Address, shown: MessageId) -> None:
-        await self._connected()[1].unpreview(at, shown)
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:
+        await self._require_connected()[1].delete_preview(at, shown)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
         if at.channel != self._name:
             raise Rejected(f"{at.channel} is another account")
-        return await self._connected()[1].download(attachment, limit_bytes)
+        return await self._require_connected()[1].download(attachment, limit_bytes)
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await self._acts.react(at, message, reaction, add=add)
+        await self._actions.react(at, message, reaction, add=add)
 
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
-        await self._acts.edit(at, message, text)
+        await self._actions.edit(at, message, text)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await self._acts.delete(at, message)
+        await self._actions.delete(at, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await self._acts.set_topic(at, topic)
+        await self._actions.set_topic(at, topic)
 
     async def leave(self, at: Address) -> None:
-        await self._acts.leave(at)
+        await self._actions.leave(at)
 
-    async def people(self, at: Address, *, most: int) -> People:
-        return await self._acts.people(at, most)
+    async def list_members(self, at: Address, *, most: int) -> People:
+        return await self._actions.list_members(at, most)
 
-    async def offer(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
-        await self._menus.offer(to)
+    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+        await self._menus.set_command_menus(to)
 
     @property
-    def _acts(self) -> Acts:
-        return self._connected()[2]
+    def _actions(self) -> Acts:
+        return self._require_connected()[2]
 
-    def _connected(self) -> tuple[Outgoing, Extras, Acts]:
-        if self._ways is None:
+    def _require_connected(self) -> tuple[Outgoing, Extras, Acts]:
+        if self._connected_parts is None:
             raise Unreachable(f"{self._name} is not connected")
-        return self._ways
+        return self._connected_parts
 
     async def run(self, emit: Emit) -> None:
         self._up = None
-        self._inbound.begin()
-        self._inbound.numbers.begin(self._clock.now())
+        self._reader.reset()
+        self._reader.numbers.reset(self._clock.now())
 
         async def link(up: bool, reason: str, *, says: bool = False) -> None:
             if self._up != (up, says):
@@ -202,53 +202,58 @@ class TelegramChannel:
         settling: asyncio.Task[None] | None = None
         looking: asyncio.Task[None] | None = None
         try:
-            with api.discreet():
-                await self._meet(api, trouble)
-                await self._menus.begin(api)
-                settling = asyncio.create_task(self._menus.settle())
-                looking = asyncio.create_task(self._look_at_rooms(api))
+            with api.redact_logs():
+                await self._identify(api, trouble)
+                await self._menus.start(api)
+                settling = asyncio.create_task(self._menus.sync())
+                looking = asyncio.create_task(self._watch_rooms(api))
                 await self._receive(api, emit, trouble)
         finally:
-            self._ways = None
-            self._menus.end()
+            self._connected_parts = None
+            self._menus.stop()
             await end(*(task for task in (settling, looking) if task is not None))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(api.close(), _GOODBYE_S)
 
-    async def _meet(self, api: Api, trouble: Trouble) -> None:
+    async def _identify(self, api: Api, trouble: Trouble) -> None:
         """Learn who we are, however long it takes. Raises Denied."""
         while True:
             try:
-                view = await api.me(self._inbound.view)
+                view = await api.identify(self._reader.context)
             except TelegramError as error:
-                await trouble.met(error)
+                await trouble.handle_error(error)
                 continue
-            self._inbound.view = view
+            self._reader.context = view
             outgoing = Outgoing(
-                api, self._clock, self._pace, self._inbound.chat, self._inbound.move, numbers=self._inbound.numbers
+                api,
+                self._clock,
+                self._pacer,
+                self._reader.chat_id,
+                self._reader.record_move,
+                numbers=self._reader.numbers,
             )
             extras = Extras(api, self._clock, outgoing, self._config.preview)
-            self._ways = (outgoing, extras, Acts(api, self._clock, outgoing, view.me))
-            trouble.greeted(f"connected to {self._config.base_url} as @{view.username}")
-            if not view.reads_all:
+            self._connected_parts = (outgoing, extras, Acts(api, self._clock, outgoing, view.own_id))
+            trouble.set_welcome(f"connected to {self._config.base_url} as @{view.username}")
+            if not view.can_read_all:
                 _LOG.info(
                     "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                     "@BotFather /setprivacy turns it off",
                     self._name,
                 )
-            await trouble.over()
+            await trouble.record_success()
             return
 
-    async def _look_at_rooms(self, api: Api) -> None:
+    async def _watch_rooms(self, api: Api) -> None:
         """Now and then: ask for the configured chats, as what we are in may change behind our back. Never raises."""
         while True:
             for room in (room for room in self._config.rooms if room != ANY):
-                chat = self._inbound.chat(room)
-                url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._inbound.view.me}"
+                chat = self._reader.chat_id(room)
+                url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._reader.context.own_id}"
                 try:  # not by the library's method, which insists on every field
-                    told = await api.read(api.bot.request.post(url))
+                    told = await api.await_call(api.bot.request.post(url))
                 except (BadRequest, Forbidden) as error:
-                    self._refusals[RoomId(room)] = f"{api.clean(error)}: add the bot to this chat"
+                    self._refusals[RoomId(room)] = f"{api.redact(error)}: add the bot to this chat"
                 except TelegramError:
                     continue  # nothing is known of it now
                 else:
@@ -259,7 +264,7 @@ class TelegramChannel:
 
     async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
         if self._config.webhook is None:
-            await Polling(api=api, inbound=self._inbound, emit=emit, clock=self._clock, trouble=trouble).run()
+            await Polling(api=api, inbound=self._reader, emit=emit, clock=self._clock, trouble=trouble).run()
             return
         # Here and not above: a web server costs 10 MB, and few want one.
         from channels.telegram.webhook import Hook  # noqa: PLC0415
@@ -267,7 +272,7 @@ class TelegramChannel:
         await Hook(
             self._config.webhook,
             api=api,
-            inbound=self._inbound,
+            inbound=self._reader,
             emit=emit,
             clock=self._clock,
             trouble=trouble,

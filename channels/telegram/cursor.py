@@ -37,35 +37,35 @@ class Cursor:
             pass
         return cls()
 
-    def dump(self) -> str:
+    def to_json(self) -> str:
         """As JSON, the same for equal cursors."""
         value: dict[str, object] = {"offset": self.offset, "at": self.at_s, "moved": dict(self.moved)}
         if self.bot:
             value["bot"] = self.bot
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
-    def of(self, bot: str) -> Self:
+    def for_bot(self, bot: str) -> Self:
         """For this bot: each counts its own updates, and another's offset would confirm what nobody has seen."""
         return replace(self, bot=bot, offset=self.offset if self.bot in ("", bot) else None)
 
-    def ask_from(self, now: datetime) -> int | None:
+    def request_offset(self, now: datetime) -> int | None:
         """The offset to ask with."""
         return self.offset if now.timestamp() - self.at_s < _FORGET.total_seconds() else None
 
-    def after(self, update_id: int, now: datetime) -> Self:
+    def advance(self, update_id: int, now: datetime) -> Self:
         """All up to `update_id` is taken in."""
         return replace(self, offset=update_id + 1, at_s=int(now.timestamp()))
 
-    def move(self, old: str, new: str) -> Self:
+    def with_move(self, old: str, new: str) -> Self:
         """The group `old` is now `new`."""
         return self if self.moved.get(old) == new or old == new else replace(self, moved={**self.moved, old: new})
 
-    def room(self, chat: str, rooms: frozenset[str]) -> str:
+    def known_room(self, chat: str, rooms: frozenset[str]) -> str:
         """Under which id the chat is known to us: the one that the operator lists, else the first it had."""
         if chat in rooms:
             return chat
         return next((old for old, new in self.moved.items() if new == chat), chat)
 
-    def chat(self, room: str) -> str:
+    def current_chat(self, room: str) -> str:
         """Where Telegram has the room now."""
         return self.moved.get(room, room)

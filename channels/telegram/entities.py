@@ -25,7 +25,7 @@ class _Span:
     start: int
     end: int
     type: str
-    more: str
+    argument: str
     """The link's target, or the code's language."""
 
 
@@ -45,13 +45,13 @@ class Units:
     def cut(self, start: int, end: int) -> str:
         return clean(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
 
-    def fits(self, start: int | None, length: int | None) -> tuple[int, int] | None:
+    def find_span(self, start: int | None, length: int | None) -> tuple[int, int] | None:
         """Start and end, if they are inside the text and part no surrogate pair."""
         if start is None or length is None or start < 0 or length <= 0 or start + length > self.size:
             return None
-        return (start, start + length) if not (self._inside(start) or self._inside(start + length)) else None
+        return (start, start + length) if not (self._splits_pair(start) or self._splits_pair(start + length)) else None
 
-    def _inside(self, at: int) -> bool:
+    def _splits_pair(self, at: int) -> bool:
         """Whether a high surrogate is before `at` and a low one behind it."""
         around = self._bytes[2 * at - 2 : 2 * at + 2] if at else b""
         return len(around) == len(_PAIR) and around[1] & 0xFC == _PAIR[1] and around[3] & 0xFC == _PAIR[3]
@@ -60,7 +60,7 @@ class Units:
 def _nested(units: Units, entities: Iterable[Json]) -> Iterator[_Span]:
     spans: list[_Span] = []
     for entity in entities:
-        place = units.fits(whole(entity, "offset"), whole(entity, "length"))
+        place = units.find_span(whole(entity, "offset"), whole(entity, "length"))
         kind = raw(entity, "type")
         if place and kind in _SHOWN and len(spans) < _MOST:
             more = raw(entity, "url") if kind == "text_link" else raw(entity, "language")
@@ -94,7 +94,7 @@ def _wrapped(span: _Span, inner: str) -> str:
     match span.type:
         case "pre":
             fence = _ticks(inner, 3)
-            return f"{fence}{span.more}\n{inner.strip(chr(10))}\n{fence}"
+            return f"{fence}{span.argument}\n{inner.strip(chr(10))}\n{fence}"
         case "blockquote" | "expandable_blockquote":
             return quoted(inner)
         case "code":
@@ -102,8 +102,8 @@ def _wrapped(span: _Span, inner: str) -> str:
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
             return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
         case "text_link":
-            target = f"<{span.more}>" if set(span.more) & set("()<>") else span.more
-            return _around(inner, "[", f"]({target})") if span.more else inner
+            target = f"<{span.argument}>" if set(span.argument) & set("()<>") else span.argument
+            return _around(inner, "[", f"]({target})") if span.argument else inner
         case _:
             mark = _INLINE[span.type]
             return _around(inner, mark, mark)

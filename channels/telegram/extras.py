@@ -31,19 +31,19 @@ class Extras:
         self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
         self._drafts: dict[Address, int] = {}
         """By place: the id of the draft that is shown there. Another for every answer."""
-        self._showing = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def typing(self, at: Address) -> None:
         """As `CanType`, for `active`."""
         try:
-            chat = self._outgoing.chat(at)
-            if self._outgoing.pace.free(chat, self._clock.monotonic()) and not self._showing.locked():
-                async with self._showing:
+            chat = self._outgoing.chat_id(at)
+            if self._outgoing.pacer.is_free(chat, self._clock.monotonic()) and not self._slots.locked():
+                async with self._slots:
                     await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread(at))
         except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
-            self._verdict(error, at)
+            self._to_send_error(error, at)
 
-    def said(self, at: Address) -> None:
+    def end_preview(self, at: Address) -> None:
         """A message was sent there: what is shown next belongs to another answer."""
         if len(self._drafts) > _MANY:
             self._drafts.clear()
@@ -51,40 +51,42 @@ class Extras:
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
         """As `CanPreview`; `Rejected` where the configuration does not want it."""
-        chat = self._outgoing.chat(at)
+        chat = self._outgoing.chat_id(at)
         private = chat > 0
         if self._preview == "off" or (self._preview == "private" and not private):
             raise Rejected("previews are not wanted here")
         if not text.strip():
             return shown
-        if self._showing.locked() or not self._outgoing.pace.spare(chat, self._clock.monotonic()):
+        if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
             raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_WAIT_S)
         try:
-            async with self._showing:
-                return await (self._draft(at, chat, text) if private else self._stand(at, chat, text, shown))
+            async with self._slots:
+                return await (
+                    self._send_draft(at, chat, text) if private else self._send_or_edit(at, chat, text, shown)
+                )
         except Exception as error:  # noqa: BLE001 - said as what it means
             if isinstance(error, BadRequest) and "not modified" in str(error):
                 return shown
-            verdict = self._verdict(error, at)
+            verdict = self._to_send_error(error, at)
             if isinstance(verdict, Denied):  # 404: an older server, which does not know drafts
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
 
-    async def _draft(self, at: Address, chat: int, text: str) -> None:
+    async def _send_draft(self, at: Address, chat: int, text: str) -> None:
         last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
         async with asyncio.timeout(_DRAFT_S):
             await self._api.bot.send_message_draft(
                 chat, draft, last.text, entities=entities(last.spans), message_thread_id=thread(at)
             )
 
-    async def _stand(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
+    async def _send_or_edit(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
         last, bot = render(text)[-1], self._api.bot
         marks = entities(last.spans)
         if shown is not None:
             number = _number(at, chat, shown)
             await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_PREVIEW)
             return shown
-        self._outgoing.numbers.lost(chat)  # until it is known which one it is
+        self._outgoing.numbers.mark_unknown(chat)  # until it is known which one it is
         sent = await bot.send_message(
             chat,
             last.text,
@@ -93,24 +95,24 @@ class Extras:
             message_thread_id=thread(at),
             link_preview_options=NO_PREVIEW,
         )
-        self._outgoing.numbers.said(chat, sent.message_id)
+        self._outgoing.numbers.record_sent(chat, sent.message_id)
         return named(sent.message_id, str(chat), at.room)
 
-    async def unpreview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:
         """As `CanPreview`."""
-        chat = self._outgoing.chat(at)
+        chat = self._outgoing.chat_id(at)
         try:
             await self._api.bot.delete_message(chat, _number(at, chat, shown))
         except Exception as error:  # noqa: BLE001 - said as what it means
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
-                raise self._verdict(error, at) from None
+                raise self._to_send_error(error, at) from None
 
-    def _verdict(self, error: Exception, at: Address) -> SendError:
+    def _to_send_error(self, error: Exception, at: Address) -> SendError:
         """As ours. Being told to wait with what need not be is no reason to wait with a message."""
-        verdict = self._api.verdict(error)
+        verdict = self._api.to_send_error(error)
         if isinstance(verdict, RateLimited):
             until_s = self._clock.monotonic() + verdict.retry_after_s
-            self._outgoing.pace.hush(self._outgoing.chat(at), until_s)
+            self._outgoing.pacer.hold_optional(self._outgoing.chat_id(at), until_s)
         return verdict
 
     async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -124,15 +126,15 @@ class Extras:
         except SendError:
             raise
         except Exception as error:  # noqa: BLE001 - the network's, the API's, or an answer that cannot be read
-            verdict = self._api.verdict(error)
+            verdict = self._api.to_send_error(error)
             sure = isinstance(verdict, (Rejected, RateLimited))
             raise verdict if sure else Unreachable(verdict.reason) from None
 
     async def _fetch(self, url: str | None, limit_bytes: int) -> bytes:
         # A server in local mode names a path of its own machine instead: nothing for us to open.
-        if not url or not url.startswith(self._api.files):
+        if not url or not url.startswith(self._api.file_base_url):
             raise Rejected("the Bot API server keeps its files to itself")
-        async with self._api.file(url) as response:
+        async with self._api.stream_file(url) as response:
             if response.status_code != _OK:
                 said = f"the file cannot be had: HTTP {response.status_code}"
                 raise Unreachable(said) if response.status_code >= _SERVER else Rejected(said)

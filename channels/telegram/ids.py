@@ -35,25 +35,25 @@ class Numbers:
     def __init__(self) -> None:
         self._since: datetime | None = None
         self._newest: dict[int, int] = {}
-        self._ours: dict[int, deque[int]] = {}
+        self._own: dict[int, deque[int]] = {}
 
-    def begin(self, now: datetime) -> None:
+    def reset(self, now: datetime) -> None:
         """What is older may have messages of an earlier process of ours behind it, which nobody knows of here."""
         self._since = now
         self._newest.clear()
-        self._ours.clear()
+        self._own.clear()
 
-    def heard(self, chat: int, number: int, sent_s: int) -> None:
+    def record_received(self, chat: int, number: int, sent_s: int) -> None:
         """Telegram told us of this message, which was sent at that time (Unix)."""
         if self._since is not None and sent_s >= int(self._since.timestamp()):
             self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
 
-    def said(self, chat: int, number: int) -> None:
+    def record_sent(self, chat: int, number: int) -> None:
         """This one is ours."""
         self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
-        self._ours.setdefault(_sequence(chat), deque(maxlen=200)).append(number)
+        self._own.setdefault(_sequence(chat), deque(maxlen=200)).append(number)
 
-    def lost(self, chat: int) -> None:
+    def mark_unknown(self, chat: int) -> None:
         """There may be one of ours that nobody knows of."""
         self._newest.pop(_sequence(chat), None)
 
@@ -61,9 +61,9 @@ class Numbers:
         """None: it is not known."""
         return self._newest.get(_sequence(chat))
 
-    def ours(self, chat: int) -> tuple[int, ...]:
+    def recent_own(self, chat: int) -> tuple[int, ...]:
         """Lately."""
-        return tuple(self._ours.get(_sequence(chat), ()))
+        return tuple(self._own.get(_sequence(chat), ()))
 
 
 def counts_alone(chat: int) -> bool:

@@ -19,13 +19,13 @@ _PATIENCE_S: Final = 5.0
 
 async def know(api: Api, ranks: Ranks, updates: Sequence[Json], now: datetime) -> None:
     """Have `ranks` know what is needed to read `updates`, or that it is not to be known. Raises nothing."""
-    if not (chats := ranks.missing(updates, now)):
+    if not (chats := ranks.chats_to_ask(updates, now)):
         return
     answers: dict[str, list[Json]] = {}
 
     async def one(chat: str) -> None:
         # Not by the library's method, which insists on every field.
-        told = await api.read(api.bot.request.post(f"{api.bot.base_url}/getChatAdministrators?chat_id={chat}"))
+        told = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getChatAdministrators?chat_id={chat}"))
         if isinstance(told, list):
             answers[chat] = objs({"told": told}, "told")
 
@@ -35,6 +35,6 @@ async def know(api: Api, ranks: Ranks, updates: Sequence[Json], now: datetime) -
     except TimeoutError:
         results = [TelegramError("no answer in time")]
     for failed in (one for one in results if isinstance(one, Exception)):
-        _LOG.warning("who runs a group cannot be told, so nobody there has a rank for now: %s", api.clean(failed))
+        _LOG.warning("who runs a group cannot be told, so nobody there has a rank for now: %s", api.redact(failed))
     for chat in chats:
-        ranks.told(chat, answers.get(chat), now)
+        ranks.record_answer(chat, answers.get(chat), now)

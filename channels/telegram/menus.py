@@ -56,9 +56,9 @@ class Menus:
         self._shown: dict[int, Menu] = {}
         """By chat: what it certainly shows of its own. Empty: nothing."""
         self._wanted: dict[int, Menu] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def begin(self, api: Api) -> None:
+    async def start(self, api: Api) -> None:
         """Telegram can be spoken to: tell it what everybody may use. A menu is not worth a stop."""
         self._api = api
         if not self._specs:
@@ -74,13 +74,13 @@ class Menus:
                 for scope, wanted in scopes:
                     await _show(api, scope, wanted)
         except (TelegramError, TimeoutError) as error:
-            _LOG.warning("%s: the command menu is not set: %s", self._name, api.clean(error) or "no answer in time")
+            _LOG.warning("%s: the command menu is not set: %s", self._name, api.redact(error) or "no answer in time")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Telegram cannot be spoken to any more."""
         self._api = None
 
-    async def offer(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         """As `CanOffer.offer`. What cannot be shown now is shown with the next connection."""
         everybody = menu(self._specs, "guest", direct=True)
         wanted = dict[int, Menu]()
@@ -89,25 +89,25 @@ class Menus:
             if sender.id.isascii() and sender.id.isdigit() and shown != everybody:
                 wanted.setdefault(int(sender.id), shown)
         self._wanted = dict(list(wanted.items())[:_MOST_CHATS])
-        await self.settle()
+        await self.sync()
 
-    async def settle(self) -> None:
+    async def sync(self) -> None:
         """Let each private chat show what it is to show. Raises nothing but cancellation."""
-        async with self._turn:
+        async with self._lock:
             api, wanted = self._api, self._wanted
             if api is None:
                 return
             nobody = dict[int, Menu]((chat, ()) for chat in self._shown if chat not in wanted)
             for chat, shown in (nobody | wanted).items():
                 try:
-                    await self._settle(api, chat, shown)
+                    await self._sync_chat(api, chat, shown)
                 except RetryAfter as error:
-                    _LOG.warning("%s: the menus of some chats are not set: %s", self._name, api.clean(error))
+                    _LOG.warning("%s: the menus of some chats are not set: %s", self._name, api.redact(error))
                     return
                 except TelegramError as error:  # e.g. somebody who has never written to us: there is no such chat
-                    _LOG.info("%s: the menu of a chat is not set: %s", self._name, api.clean(error))
+                    _LOG.info("%s: the menu of a chat is not set: %s", self._name, api.redact(error))
 
-    async def _settle(self, api: Api, chat: int, wanted: Menu) -> None:
+    async def _sync_chat(self, api: Api, chat: int, wanted: Menu) -> None:
         if self._shown.get(chat) == wanted:
             return
         scope = BotCommandScopeChat(chat)
@@ -115,11 +115,11 @@ class Menus:
             await _show(api, scope, wanted)
             self._shown[chat] = wanted
         else:
-            await api.read(api.bot.delete_my_commands(scope))
+            await api.await_call(api.bot.delete_my_commands(scope))
             self._shown.pop(chat, None)
 
 
 async def _show(api: Api, scope: BotCommandScope, wanted: Menu) -> None:
     """Set it if it differs. Raises TelegramError."""
-    if tuple(await api.read(api.bot.get_my_commands(scope))) != wanted:
-        await api.read(api.bot.set_my_commands(wanted, scope))
+    if tuple(await api.await_call(api.bot.get_my_commands(scope))) != wanted:
+        await api.await_call(api.bot.set_my_commands(wanted, scope))

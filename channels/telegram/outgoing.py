@@ -56,66 +56,67 @@ class Outgoing:
         numbers: Numbers,
     ) -> None:
         """`chat` tells where a room is now; `moved(old, new)` is told where it turned out to be."""
-        self._api, self._clock, self.pace, self._chat, self._moved = api, clock, pace, chat, moved
+        self._api, self._clock, self.pacer, self._resolve_chat, self._on_moved = api, clock, pace, chat, moved
         self.numbers = numbers
-        self._settling = asyncio.Lock()
+        self._resolve_lock = asyncio.Lock()
         """Chats may share their ids, so what became of one message is found out after the other."""
-        self._lanes: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    def chat(self, at: Address) -> int:
+    def chat_id(self, at: Address) -> int:
         """The chat's id as Telegram wants it. Raises Rejected."""
         try:
-            return int(self._chat(at.room))
+            return int(self._resolve_chat(at.room))
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
     async def send(self, part: Part, going: Going) -> Receipt:
         """As `Channel.send`."""
         try:
-            return Receipt(ids=(await self.paced(part.to, lambda: self._hand_over(part), going),))
+            return Receipt(ids=(await self.run_paced(part.to, lambda: self._hand_over(part), going),))
         except Denied as error:  # whether we are really refused is found out by whoever polls
             raise Unreachable(error.reason) from None
 
-    async def paced(self, at: Address, hand_over: Callable[[], Awaitable[T]], going: Going = unrecorded) -> T:
+    async def run_paced(self, at: Address, hand_over: Callable[[], Awaitable[T]], going: Going = unrecorded) -> T:
         """What `hand_over` gives, once it is a message's turn there. Raises `SendError`, and what `going` raises."""
-        lane = self._lanes.setdefault(at.room, asyncio.Lock())
+        lane = self._locks.setdefault(at.room, asyncio.Lock())
         async with lane:  # in a chat, one after the other
-            chat = self.chat(at)
-            while wait_s := self.pace.wait_s(chat, self._clock.monotonic()):
+            chat = self.chat_id(at)
+            while wait_s := self.pacer.wait_s(chat, self._clock.monotonic()):
                 if wait_s > _PATIENCE_S:
                     raise RateLimited("Telegram wants no more messages in this chat for now", retry_after_s=wait_s)
                 await self._clock.sleep(wait_s)
-                chat = self.chat(at)
-            self.pace.take(chat, self._clock.monotonic())
+                chat = self.chat_id(at)
+            self.pacer.start(chat, self._clock.monotonic())
             try:
                 await going()
-                return await self._said(hand_over, chat)
+                return await self._run_hand_over(hand_over, chat)
             finally:
-                self.pace.done(chat, self._clock.monotonic())
+                self.pacer.finish(chat, self._clock.monotonic())
 
-    async def _said(self, hand_over: Callable[[], Awaitable[T]], chat: int) -> T:
+    async def _run_hand_over(self, hand_over: Callable[[], Awaitable[T]], chat: int) -> T:
         try:
             return await hand_over()
         except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
-            raise self.verdict(error, chat) from None
+            raise self.to_send_error(error, chat) from None
 
-    def verdict(self, error: Exception, chat: int) -> SendError:
+    def to_send_error(self, error: Exception, chat: int) -> SendError:
         """As ours, and the chat's pace slowed down if Telegram asks for that."""
-        verdict = self._api.verdict(error)
+        verdict = self._api.to_send_error(error)
         if isinstance(verdict, RateLimited):
-            self.pace.hold(chat, self._clock.monotonic() + verdict.retry_after_s)
+            self.pacer.hold(chat, self._clock.monotonic() + verdict.retry_after_s)
         return verdict
 
     async def _hand_over(self, part: Part) -> MessageId:
         text, replying = parse(part.body), part.reply_to is not None
         for _ in range(_TRIES):
-            chat, room = self.chat(part.to), part.to.room
+            chat, room = self.chat_id(part.to), part.to.room
             reply = number_of(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
-                return named(await self._sent(chat, lambda: self._call(part, chat, text, reply)), str(chat), room)  # noqa: B023
+                sent = await self._send_once(chat, lambda: self._call_send(part, chat, text, reply))  # noqa: B023 - called at once
+                return named(sent, str(chat), room)
             # Each of these says that the message was surely not sent.
             except ChatMigrated as error:
-                self.moved(chat, error)
+                self.record_move(chat, error)
             except BadRequest as error:
                 said = str(error).casefold()
                 if text.spans and "entit" in said:
@@ -126,51 +127,51 @@ class Outgoing:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
-    async def _sent(self, chat: int, call: Callable[[], Awaitable[int]]) -> int:
+    async def _send_once(self, chat: int, call: Callable[[], Awaitable[int]]) -> int:
         """The id of what `call` sends, also where the server fails after it has sent it."""
         newest = self.numbers.newest(chat)
         try:
             number = await call()
         except ServerError as error:
-            number = await self._settle(chat, newest, error)
+            number = await self._resolve_failed(chat, newest, error)
         except Exception as error:
-            if isinstance(self._api.verdict(error), Uncertain):
-                self.numbers.lost(chat)
+            if isinstance(self._api.to_send_error(error), Uncertain):
+                self.numbers.mark_unknown(chat)
             raise
-        self.numbers.said(chat, number)
+        self.numbers.record_sent(chat, number)
         return number
 
-    async def _settle(self, chat: int, newest: int | None, error: ServerError) -> int:
+    async def _resolve_failed(self, chat: int, newest: int | None, error: ServerError) -> int:
         """The id of the message, if it was sent all the same. Raises Unreachable if not, `error` if nobody knows."""
         try:
-            async with self._settling:
-                if newest is not None and await self._back():
+            async with self._resolve_lock:
+                if newest is not None and await self._wait_until_back():
                     await self._clock.sleep(_SETTLED_S)
-                    if (number := await self._find(chat, newest)) is not None:
+                    if (number := await self._find_sent(chat, newest)) is not None:
                         _LOG.info("a message that the server answered with %s was sent all the same", error)
                         return number
-                    raise Unreachable(f"not sent: {self._api.clean(error)}")
+                    raise Unreachable(f"not sent: {self._api.redact(error)}")
         except TelegramError as failed:
-            _LOG.info("nobody knows what became of a message: %s", self._api.clean(failed))
-        self.numbers.lost(chat)
-        if error.page:  # what stands in front of the servers had none that answered
-            raise Unreachable(f"no Bot API server has answered: {self._api.clean(error)}") from None
+            _LOG.info("nobody knows what became of a message: %s", self._api.redact(failed))
+        self.numbers.mark_unknown(chat)
+        if error.is_proxy_page:  # what stands in front of the servers had none that answered
+            raise Unreachable(f"no Bot API server has answered: {self._api.redact(error)}") from None
         raise error
 
-    async def _back(self) -> bool:
+    async def _wait_until_back(self) -> bool:
         """Whether the server answers again before long."""
         backoff, until_s = Backoff(10.0), self._clock.monotonic() + _TRIED_S
         while self._clock.monotonic() < until_s:
             try:
-                await self._api.known()
+                await self._api.get_me()
             except TelegramError as error:
-                wait_s = error.retry_after_s if isinstance(error, Flooded) else backoff.next_s(0.0, 0.5)
+                wait_s = error.retry_after_s if isinstance(error, Flooded) else backoff.next_delay_s(0.0, 0.5)
                 await self._clock.sleep(wait_s)
             else:
                 return True
         return False
 
-    async def _find(self, chat: int, newest: int) -> int | None:
+    async def _find_sent(self, chat: int, newest: int) -> int | None:
         """A message of ours behind `newest` that nobody knows of. None: there is none. Raises TelegramError."""
         number, last = newest, newest
         gap = _GAP if counts_alone(chat) else _SHARED_GAP
@@ -178,11 +179,11 @@ class Outgoing:
             number += 1
             if number > newest + _MOST_PROBED:
                 raise TelegramError("too much was said since")
-            if number in self.numbers.ours(chat):
+            if number in self.numbers.recent_own(chat):
                 last = number
                 continue
             try:
-                await self._api.read(self._api.bot.edit_message_reply_markup(chat, number))
+                await self._api.await_call(self._api.bot.edit_message_reply_markup(chat, number))
             except BadRequest as error:
                 said = str(error).casefold().replace("_", " ")
                 if "not modified" in said:
@@ -195,7 +196,7 @@ class Outgoing:
                 return number
         return None
 
-    async def _call(self, part: Part, chat: int, text: Text, reply: int | None) -> int:
+    async def _call_send(self, part: Part, chat: int, text: Text, reply: int | None) -> int:
         bot, marks = self._api.bot, entities(text.spans)
         more: dict[str, Any] = {
             "disable_notification": True if part.style == "notice" else None,
@@ -211,9 +212,9 @@ class Outgoing:
             sent = await bot.send_document(chat, file, caption=text.text, caption_entities=marks, **more)
         return sent.message_id
 
-    def moved(self, chat: int, error: ChatMigrated) -> None:
+    def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Telegram says that the group `chat` is another one now."""
-        self._moved(str(chat), str(error.new_chat_id))
+        self._on_moved(str(chat), str(error.new_chat_id))
 
 
 def entities(spans: tuple[Span, ...]) -> list[MessageEntity] | None:

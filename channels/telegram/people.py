@@ -24,11 +24,11 @@ class View:
     """What must be known to read an update."""
 
     channel: ChannelName
-    me: int
+    own_id: int
     """Our own user id."""
     username: str
     """Our own, without `@`; empty if there is none."""
-    reads_all: bool = True
+    can_read_all: bool = True
     """False: privacy mode, so what a reply refers to was perhaps never shown to us."""
     rooms: frozenset[str] = frozenset()
     """As configured."""
@@ -45,7 +45,7 @@ def place(message: Json, view: View) -> Address | None:
     thread = whole(message, "message_thread_id") if message.get("is_topic_message") is True else None
     return Address(
         channel=view.channel,
-        room=RoomId(view.cursor.room(str(chat), view.rooms)),
+        room=RoomId(view.cursor.known_room(str(chat), view.rooms)),
         thread=ThreadId(str(thread)) if thread is not None else None,
     )
 
@@ -58,7 +58,7 @@ def message_id(message: Json, view: View, about: Json | None = None) -> MessageI
         return None
     # A reply may be to what was said before the group moved.
     chat = whole(obj(said, "chat"), "id") or here
-    return named(number, str(chat), view.cursor.room(str(here), view.rooms))
+    return named(number, str(chat), view.cursor.known_room(str(here), view.rooms))
 
 
 def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:

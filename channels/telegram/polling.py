@@ -27,56 +27,56 @@ class Polling:
     """The loop. `run` it."""
 
     def __init__(self, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble) -> None:
-        self._api, self._inbound, self._emit, self._clock, self._trouble = api, inbound, emit, clock, trouble
+        self._api, self._reader, self._emit, self._clock, self._backoff = api, inbound, emit, clock, trouble
         self._looked_for_webhook = False
 
     async def run(self) -> None:
         """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
         holding = False
         while True:
-            offset, asked_s = self._inbound.durable.ask_from(self._clock.now()), self._clock.monotonic()
-            wait = not (holding or self._trouble.lasting)
+            offset, asked_s = self._reader.durable_cursor.request_offset(self._clock.now()), self._clock.monotonic()
+            wait = not (holding or self._backoff.is_failing)
             try:
-                updates = await self._api.updates(offset, self._inbound.allowed, wait=wait)
+                updates = await self._api.get_updates(offset, self._reader.allowed_updates, wait=wait)
             except (TelegramError, TimeoutError) as error:
-                if isinstance(error, Conflict) and await self._webhook_removed():
+                if isinstance(error, Conflict) and await self._remove_webhook():
                     continue
-                await self._trouble.met(error, _CONFLICT if isinstance(error, Conflict) else "")
+                await self._backoff.handle_error(error, _CONFLICT if isinstance(error, Conflict) else "")
                 continue
             readable = valid(updates)
             if updates and not readable:
-                await self._trouble.met(TelegramError("updates without an id"))
+                await self._backoff.handle_error(TelegramError("updates without an id"))
                 continue
-            await self._trouble.over()
+            await self._backoff.record_success()
             new = any((whole(one, "update_id") or 0) >= (offset or 0) for one in readable)
-            holding = await self._take(readable)
+            holding = await self._process(readable)
             if holding:
                 await self._clock.sleep(ALBUM_S)
             elif wait and not new and self._clock.monotonic() - asked_s < _PAUSE_S:
                 await self._clock.sleep(_PAUSE_S)
 
-    async def _take(self, updates: list[Json]) -> bool:
+    async def _process(self, updates: list[Json]) -> bool:
         """Hand over what is whole; True: the rest must be asked for again."""
-        await know(self._api, self._inbound.ranks, updates, self._clock.now())
-        taken = self._inbound.take(updates, self._clock.now())
-        if taken.batch or taken.cursor != self._inbound.durable:
-            await self._emit(taken.batch, cursor=taken.cursor.dump())
-            self._inbound.durable = taken.cursor
-        await self._api.rest(taken.buttons)
+        await know(self._api, self._reader.ranks, updates, self._clock.now())
+        taken = self._reader.read_batch(updates, self._clock.now())
+        if taken.notifications or taken.cursor != self._reader.durable_cursor:
+            await self._emit(taken.notifications, cursor=taken.cursor.to_json())
+            self._reader.durable_cursor = taken.cursor
+        await self._api.answer_buttons(taken.button_presses)
         return taken.count < len(updates)
 
-    async def _webhook_removed(self) -> bool:
+    async def _remove_webhook(self) -> bool:
         """Whether the conflict was with a webhook, which is now gone. Looked for once."""
         if self._looked_for_webhook:
             return False
         self._looked_for_webhook = True
         try:
-            info = await self._api.read(self._api.bot.get_webhook_info())
+            info = await self._api.await_call(self._api.bot.get_webhook_info())
             if not info.url:
                 return False
-            await self._api.read(self._api.bot.delete_webhook(drop_pending_updates=False))
+            await self._api.await_call(self._api.bot.delete_webhook(drop_pending_updates=False))
         except TelegramError as error:
-            _LOG.warning("%s: cannot see to the webhook: %s", self._inbound.view.channel, self._api.clean(error))
+            _LOG.warning("%s: cannot see to the webhook: %s", self._reader.context.channel, self._api.redact(error))
             return False
-        _LOG.warning("%s: a webhook was set for this bot; it is removed, because we poll", self._inbound.view.channel)
+        _LOG.warning("%s: a webhook was set for this bot; it is removed, because we poll", self._reader.context.channel)
         return True

@@ -28,9 +28,9 @@ _GROUPS: Final = frozenset({"group", "supergroup"})
 
 @dataclass(slots=True)
 class _Group:
-    asked: datetime
-    answered: bool = False
-    people: dict[int, str] = field(default_factory=dict)
+    asked_at: datetime
+    is_answered: bool = False
+    ranks: dict[int, str] = field(default_factory=dict)
 
 
 class Ranks:
@@ -42,30 +42,30 @@ class Ranks:
         self._groups: OrderedDict[str, _Group] = OrderedDict()
 
     @property
-    def wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether it matters anywhere."""
         return bool(self._rooms)
 
-    def missing(self, updates: Iterable[Json], now: datetime) -> list[str]:
+    def chats_to_ask(self, updates: Iterable[Json], now: datetime) -> list[str]:
         """Chats to be asked about before these updates are read."""
         if not self._rooms:
             return []
-        chats = dict.fromkeys(chat for update in updates if (chat := _group(update)) and self._matters(chat))
-        return [chat for chat in chats if self._due(chat, now)][:_AT_ONCE]
+        chats = dict.fromkeys(chat for update in updates if (chat := _group(update)) and self._is_relevant(chat))
+        return [chat for chat in chats if self._is_due(chat, now)][:_AT_ONCE]
 
-    def told(self, chat: str, members: Sequence[Json] | None, now: datetime) -> None:
+    def record_answer(self, chat: str, members: Sequence[Json] | None, now: datetime) -> None:
         """The answer to a question of `now`; None: there is none."""
-        found = _Group(asked=now, answered=members is not None)
+        found = _Group(asked_at=now, is_answered=members is not None)
         for member in members or ():
             user, status = whole(obj(member, "user"), "id"), raw(member, "status")
             if user is not None and status in RANKS:
-                found.people[user] = status
+                found.ranks[user] = status
         self._groups[chat] = found
         self._groups.move_to_end(chat)
         if len(self._groups) > _MOST_GROUPS:
             self._groups.popitem(last=False)
 
-    def learn(self, update: Json) -> None:
+    def apply_update(self, update: Json) -> None:
         """Take in one update: somebody was made an administrator, or is none any more."""
         change = obj(update, CHANGES)
         member, when = obj(change, "new_chat_member"), moment(change, "date")
@@ -74,24 +74,24 @@ class Ranks:
         if group is None or user is None:
             return
         if status not in RANKS:
-            group.people.pop(user, None)
-        elif when is not None and when >= group.asked:  # an older one may be over: the answer knows
-            group.people[user] = status
+            group.ranks.pop(user, None)
+        elif when is not None and when >= group.asked_at:  # an older one may be over: the answer knows
+            group.ranks[user] = status
 
-    def of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
+    def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
         """What somebody is there: one rank or none."""
         group = self._groups.get(chat)
-        if group is None or not group.answered or now - group.asked >= _HOLDS or not user.isdecimal():
+        if group is None or not group.is_answered or now - group.asked_at >= _HOLDS or not user.isdecimal():
             return ()
-        rank = group.people.get(int(user))
+        rank = group.ranks.get(int(user))
         return (rank,) if rank else ()
 
-    def _matters(self, chat: str) -> bool:
+    def _is_relevant(self, chat: str) -> bool:
         return ANY in self._rooms or chat in self._rooms
 
-    def _due(self, chat: str, now: datetime) -> bool:
+    def _is_due(self, chat: str, now: datetime) -> bool:
         group = self._groups.get(chat)
-        return group is None or now - group.asked >= (_HOLDS if group.answered else _AGAIN)
+        return group is None or now - group.asked_at >= (_HOLDS if group.is_answered else _AGAIN)
 
 
 def _group(update: Json) -> str:

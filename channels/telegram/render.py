@@ -46,7 +46,7 @@ class Text:
     text: str
     spans: tuple[Span, ...] = ()
 
-    def dump(self) -> str:
+    def to_json(self) -> str:
         """As JSON, the same for equal texts."""
         spans = [
             {key: value for key in Span.__slots__ if (value := getattr(span, key)) is not None} for span in self.spans

@@ -43,15 +43,15 @@ def membership(message: Json, view: View, now: datetime) -> tuple[Membership, ..
         event_id = EventId(f"{number}.{index}")
         return Membership(id=event_id, at=at, sender=who, change=change, sent=sent, subject=subject, text=text)
 
-    joined = [who for one in objs(message, "new_chat_members") if (who := somebody(one)) and who.id != str(view.me)]
+    joined = [who for one in objs(message, "new_chat_members") if (who := somebody(one)) and who.id != str(view.own_id)]
     if joined:
         return tuple(event("join", who, index) for index, who in enumerate(joined))
     left = somebody(obj(message, "left_chat_member"))
-    if left and left.id != str(view.me):
+    if left and left.id != str(view.own_id):
         return (event("part", left) if left.id == by.id else event("kick", by, subject=left.name),)
     topic = obj(message, "forum_topic_created") or obj(message, "forum_topic_edited")
     title = line(raw(message, "new_chat_title") or raw(topic, "name"), _TITLE_CHARS)
-    if title and by.id != str(view.me):
+    if title and by.id != str(view.own_id):
         return (event("title", by, text=title),)
     return ()
 
@@ -62,24 +62,24 @@ class ChatTitles:
     def __init__(self) -> None:
         self._names: OrderedDict[Address, PlaceNames] = OrderedDict()
 
-    def learn(self, update: Json, view: View) -> None:
+    def apply_update(self, update: Json, view: View) -> None:
         """Take in what an update tells of its place."""
         for kind in _KINDS:
             message = obj(update, kind) or obj(obj(update, "callback_query"), kind)
             at = place(message, view)
             if at is not None:
-                self._put(replace(at, thread=None), _chat(obj(message, "chat")))
+                self._store(replace(at, thread=None), _chat(obj(message, "chat")))
                 if at.thread is not None:
-                    self._put(at, _topic(message))
+                    self._store(at, _topic(message))
 
-    def names(self, at: Address, view: View) -> PlaceNames:
+    def place_names(self, at: Address, view: View) -> PlaceNames:
         """Of a thread with the names of its room."""
         known = self._names.get(replace(at, thread=None), PlaceNames())
         if at.thread is not None and (topic := self._names.get(at)) is not None:
             known = replace(known, thread=topic.thread, thread_created_as=topic.thread_created_as)
         return replace(known, me=f"@{view.username}" if view.username else None)
 
-    def _put(self, at: Address, told: PlaceNames) -> None:
+    def _store(self, at: Address, told: PlaceNames) -> None:
         before = self._names.get(at)
         if at.thread is not None and before is not None and told.thread is None:
             first = told.thread_created_as or before.thread_created_as

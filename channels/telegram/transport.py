@@ -35,9 +35,9 @@ class Flooded(TelegramError):
 class ServerError(NetworkError):
     """5xx: the request was answered, and may have been carried out."""
 
-    def __init__(self, said: str, *, page: bool) -> None:
+    def __init__(self, said: str, *, is_proxy_page: bool) -> None:
         super().__init__(said)
-        self.page = page
+        self.is_proxy_page = is_proxy_page
         """It was not answered by a Bot API server but by what stands in front of it."""
 
 
@@ -110,7 +110,11 @@ def refusal(code: int, answer: Json) -> TelegramError:
         case 429:
             return Flooded(_retry_after_s(parameters))
         case _:
-            return BadRequest(said) if code < _THEIR_FAULT else ServerError(said, page=answer.get("ok") is not False)
+            return (
+                BadRequest(said)
+                if code < _THEIR_FAULT
+                else ServerError(said, is_proxy_page=answer.get("ok") is not False)
+            )
 
 
 def _retry_after_s(parameters: Json) -> float:

@@ -30,66 +30,66 @@ class Trouble:
     """The link's state, and the back-off."""
 
     def __init__(self, api: Api, clock: Clock, random: Callable[[], float], link: LinkChanged) -> None:
-        self._api, self._clock, self._random, self._link = api, clock, random, link
+        self._api, self._clock, self._random, self._report_link = api, clock, random, link
         self._backoff = Backoff(_MOST_S)
         self._welcome = ""
 
-    def greeted(self, welcome: str) -> None:
+    def set_welcome(self, welcome: str) -> None:
         """From now on, this is what an established link is said to be."""
         self._welcome = welcome
 
     @property
-    def lasting(self) -> bool:
+    def is_failing(self) -> bool:
         """The last request failed: the next one should not wait long, for nobody knows whether it will be answered."""
-        return self._backoff.lasting
+        return self._backoff.is_failing
 
-    async def over(self) -> None:
+    async def record_success(self) -> None:
         """An answer came."""
-        self._backoff.over()
-        await self._link(True, self._welcome)
+        self._backoff.reset()
+        await self._report_link(True, self._welcome)
 
-    async def hopeless(self, reason: str) -> NoReturn:
+    async def deny(self, reason: str) -> NoReturn:
         """Only the operator can help. Raises Denied."""
-        await self._link(False, reason)
+        await self._report_link(False, reason)
         raise Denied(reason) from None
 
-    async def met(self, error: Exception, reason: str = "") -> None:
+    async def handle_error(self, error: Exception, reason: str = "") -> None:
         """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a token that is surely refused.
 
         What is to be said does not wait for that, unless Telegram cannot be reached at all.
         """
         if isinstance(error, InvalidToken):
-            await self._confirm(error)
+            await self._confirm_refusal(error)
         if isinstance(error, Flooded):
             if error.retry_after_s > _LONG_FLOOD_S:
-                await self._link(False, str(error), says=self._greeted)
+                await self._report_link(False, str(error), says=self._has_welcome)
             _LOG.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
             await self._clock.sleep(error.retry_after_s)
             return
-        said = reason or self._api.clean(error) or "no answer in time"
+        said = reason or self._api.redact(error) or "no answer in time"
         away = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT)
-        await self._link(False, said, says=self._greeted and not away)
-        delay_s = self._backoff.next_s(0.0, self._random())
+        await self._report_link(False, said, says=self._has_welcome and not away)
+        delay_s = self._backoff.next_delay_s(0.0, self._random())
         _LOG.warning("no updates from Telegram: %s; asking again in %.1f s", said, delay_s)
         await self._clock.sleep(delay_s)
 
     @property
-    def _greeted(self) -> bool:
+    def _has_welcome(self) -> bool:
         return bool(self._welcome)
 
-    async def _confirm(self, error: InvalidToken) -> None:
+    async def _confirm_refusal(self, error: InvalidToken) -> None:
         """Return once Telegram says that it knows us. Raises Denied once it has said often enough that it does not."""
-        refusals, said = 1, self._api.clean(error)
+        refusals, said = 1, self._api.redact(error)
         while refusals <= len(_CONFIRM_S):
             await self._clock.sleep(_CONFIRM_S[refusals - 1])
             try:
-                await self._api.known()
+                await self._api.get_me()
             except InvalidToken:
                 refusals += 1
                 _LOG.warning("Telegram may refuse our token (%s); asking again to be sure", said)
-                await self._link(False, f"Telegram may refuse our token ({said})", says=self._greeted)
+                await self._report_link(False, f"Telegram may refuse our token ({said})", says=self._has_welcome)
             except (TelegramError, TimeoutError):  # that says nothing of the token
-                await self._clock.sleep(self._backoff.next_s(0.0, self._random()))
+                await self._clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
             else:
                 return
-        await self.hopeless(REFUSED)
+        await self.deny(REFUSED)

@@ -40,17 +40,17 @@ class Hook:
     def __init__(
         self, config: Webhook, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble
     ) -> None:
-        self._config, self._api, self._inbound, self._emit = config, api, inbound, emit
-        self._clock, self._trouble = clock, trouble
-        self._durable: Cursor | None = None
+        self._config, self._api, self._reader, self._emit = config, api, inbound, emit
+        self._clock, self._backoff = clock, trouble
+        self._durable_cursor: Cursor | None = None
         """None: not known. A group may have moved while nobody was looking."""
-        self._order = asyncio.Lock()
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lock = asyncio.Lock()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
         app = web.Application(client_max_size=_BODY_BYTES)
-        app.router.add_post(self._config.path, self._called)
+        app.router.add_post(self._config.path, self._handle_request)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
         try:
@@ -58,64 +58,68 @@ class Hook:
                 await web.TCPSite(runner, self._config.listen, self._config.port).start()
             except OSError as error:
                 where = f"{self._config.listen}:{self._config.port}"
-                await self._trouble.hopeless(f"cannot listen on {where} for the webhook: {error.strerror}")
-            await self._stay()
+                await self._backoff.deny(f"cannot listen on {where} for the webhook: {error.strerror}")
+            await self._serve()
         finally:
             await runner.cleanup()
 
-    async def _stay(self) -> None:
-        watching = asyncio.ensure_future(self._watch())
+    async def _serve(self) -> None:
+        watching = asyncio.ensure_future(self._watch_webhook())
         try:
-            done, _ = await asyncio.wait({watching, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({watching, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _watch(self) -> None:
-        await self._announce()
+    async def _watch_webhook(self) -> None:
+        await self._set_webhook()
         failed = None
         while True:
             await self._clock.sleep(_LOOK_S)
-            info = await self._info()
+            info = await self._get_info()
             if info.url != self._config.url:
-                _LOG.warning("%s: somebody has changed the bot's webhook; it is set again", self._inbound.view.channel)
-                await self._announce()
+                _LOG.warning(
+                    "%s: somebody has changed the bot's webhook; it is set again", self._reader.context.channel
+                )
+                await self._set_webhook()
             if info.last_error_date not in (None, failed):
-                failed, said = info.last_error_date, self._api.clean(info.last_error_message)
-                _LOG.warning("%s: Telegram could not call the webhook: %s", self._inbound.view.channel, line(said, 200))
+                failed, said = info.last_error_date, self._api.redact(info.last_error_message)
+                _LOG.warning(
+                    "%s: Telegram could not call the webhook: %s", self._reader.context.channel, line(said, 200)
+                )
 
-    async def _info(self) -> WebhookInfo:
+    async def _get_info(self) -> WebhookInfo:
         """What Telegram has of our webhook, however long it takes. Raises Denied."""
         while True:
             try:
-                info = await self._api.read(self._api.bot.get_webhook_info())
+                info = await self._api.await_call(self._api.bot.get_webhook_info())
             except TelegramError as error:
-                await self._trouble.met(error)
+                await self._backoff.handle_error(error)
             else:
-                await self._trouble.over()
+                await self._backoff.record_success()
                 return info
 
-    async def _announce(self) -> None:
+    async def _set_webhook(self) -> None:
         """Tell Telegram where we are, however long it takes. Raises Denied."""
         while True:
             try:
-                await self._api.read(
+                await self._api.await_call(
                     self._api.bot.set_webhook(
                         self._config.url,
-                        allowed_updates=self._inbound.allowed,
+                        allowed_updates=self._reader.allowed_updates,
                         drop_pending_updates=False,
                         secret_token=self._config.secret.get_secret_value(),
                     )
                 )
             except TelegramError as error:
-                await self._trouble.met(error)
+                await self._backoff.handle_error(error)
             else:
-                await self._trouble.over()
+                await self._backoff.record_success()
                 return
 
-    async def _called(self, request: web.Request) -> web.Response:
+    async def _handle_request(self, request: web.Request) -> web.Response:
         told = request.headers.get(_SECRET, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(told, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
@@ -124,18 +128,18 @@ class Hook:
         except (ValueError, RecursionError):
             updates = []  # it will not be better the next time
         try:
-            await self._take(updates)
+            await self._process(updates)
         except Exception as error:  # noqa: BLE001 - comes out of `run`
-            if not self._broken.done():
-                self._broken.set_exception(error)
+            if not self._failure.done():
+                self._failure.set_exception(error)
             return web.Response(status=503)
         return web.Response()
 
-    async def _take(self, updates: list[Json]) -> None:
-        async with self._order:
-            await know(self._api, self._inbound.ranks, updates, self._clock.now())
-            taken = self._inbound.take(updates, self._clock.now())
-            if taken.batch or taken.cursor != self._durable:
-                await self._emit(taken.batch, cursor=taken.cursor.dump())
-                self._durable = self._inbound.durable = taken.cursor
-        await self._api.rest(taken.buttons)
+    async def _process(self, updates: list[Json]) -> None:
+        async with self._lock:
+            await know(self._api, self._reader.ranks, updates, self._clock.now())
+            taken = self._reader.read_batch(updates, self._clock.now())
+            if taken.notifications or taken.cursor != self._durable_cursor:
+                await self._emit(taken.notifications, cursor=taken.cursor.to_json())
+                self._durable_cursor = self._reader.durable_cursor = taken.cursor
+        await self._api.answer_buttons(taken.button_presses)

@@ -19,7 +19,7 @@ def command(message: Json, view: View) -> tuple[str, str] | None:
     """
     first = next((one for one in objs(message, "entities") if whole(one, "offset") == 0), {})
     units = Units(raw(message, "text"))
-    where = units.fits(whole(first, "offset"), whole(first, "length"))
+    where = units.find_span(whole(first, "offset"), whole(first, "length"))
     others = bool(origin(message)) or bool(obj(message, "via_bot")) or message.get("is_automatic_forward") is True
     if raw(first, "type") != "bot_command" or not where or others:
         return None
@@ -48,14 +48,14 @@ def kind(message: Json, view: View, about: Json) -> Kind:
         return "direct"
     if any(_mentions(message, text, entities, view) for text, entities in BODIES):
         return "mention"
-    return "reply" if whole(obj(about, "from"), "id") == view.me else "room"
+    return "reply" if whole(obj(about, "from"), "id") == view.own_id else "room"
 
 
 def _mentions(message: Json, text: str, entities: str, view: View) -> bool:
     units = Units(raw(message, text))
     for entity in objs(message, entities):
-        where, kind = units.fits(whole(entity, "offset"), whole(entity, "length")), raw(entity, "type")
-        if kind == "text_mention" and whole(obj(entity, "user"), "id") == view.me:
+        where, kind = units.find_span(whole(entity, "offset"), whole(entity, "length")), raw(entity, "type")
+        if kind == "text_mention" and whole(obj(entity, "user"), "id") == view.own_id:
             return True
         if where and kind in ("mention", "bot_command") and view.username:
             named = units.cut(*where).partition("@")[2]

@@ -91,7 +91,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
         return ()
     if happened := membership(message, view, now):
         return happened
-    if who.id == str(view.me):
+    if who.id == str(view.own_id):
         return ()
     sent = moment(message, "date") or now
     if called := command(message, view):
@@ -130,7 +130,7 @@ def _message(message: Json, view: View, now: datetime) -> tuple[Notification, ..
 
 def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
     at, who, number = place(message, view), sender(message), message_id(message, view)
-    if at is None or who is None or number is None or who.id == str(view.me):
+    if at is None or who is None or number is None or who.id == str(view.own_id):
         return ()
     if "live_period" in obj(message, "location"):
         return ()  # a moving position, every few seconds
@@ -152,7 +152,7 @@ def _edited(message: Json, view: View, now: datetime, update_id: int) -> tuple[N
 
 def _reactions(event: Json, view: View, now: datetime, update_id: int) -> tuple[Notification, ...]:
     at, who, number = place(event, view), sender(event, user="user", chat="actor_chat"), message_id(event, view)
-    if at is None or who is None or number is None or who.id == str(view.me):
+    if at is None or who is None or number is None or who.id == str(view.own_id):
         return ()
     old, new = ([_reaction(one) for one in objs(event, key)] for key in ("old_reaction", "new_reaction"))
     changes = [(one, False) for one in old if one not in new] + [(one, True) for one in new if one not in old]
@@ -223,7 +223,7 @@ def _quote(message: Json, view: View) -> str:
     if external:
         by = f"{origin({'forward_origin': external.get('origin')}) or 'somebody'}: "
         words = words or media.described(external) or "(another chat)"
-    elif not words and not view.reads_all and whole(obj(about, "from"), "id") not in (None, view.me):
+    elif not words and not view.can_read_all and whole(obj(about, "from"), "id") not in (None, view.own_id):
         if raw(obj(message, "chat"), "type") == "private":
             return ""
         whom = somebody(obj(about, "from"))

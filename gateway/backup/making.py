@@ -118,14 +118,14 @@ class _Read(io.RawIOBase):
 
     def __init__(self, file: io.BufferedReader, size: int, tell: Callable[[bytes], object]) -> None:
         super().__init__()
-        self._file, self._left, self._tell = file, size, tell
+        self._file, self._bytes_left, self._on_read = file, size, tell
 
     def read(self, size: int = -1, /) -> bytes:
-        piece = self._file.read(min(size, self._left) if size >= 0 else self._left)
-        if self._left and not piece:
+        piece = self._file.read(min(size, self._bytes_left) if size >= 0 else self._bytes_left)
+        if self._bytes_left and not piece:
             raise OSError(errno.EBUSY, f"{self._file.name} became shorter while it was read: try again")
-        self._left -= len(piece)
-        self._tell(piece)
+        self._bytes_left -= len(piece)
+        self._on_read(piece)
         return piece
 
 

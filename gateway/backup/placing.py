@@ -50,9 +50,9 @@ class Restored:
     """What came of it."""
 
     verified: Verified
-    settled: Settled
-    placed: tuple[Path, ...]
-    kept: tuple[Path, ...]
+    reconciled: Settled
+    restored_paths: tuple[Path, ...]
+    kept_paths: tuple[Path, ...]
     """Where what was there before is now."""
 
 
@@ -107,7 +107,7 @@ def restore(
                 carry_out(store, moves)
             _given(store.with_name(f"{store.name}.lock"), store.parent)
         kept = tuple(move.old for move in moves if move.old is not None and os.path.lexists(move.old))
-        return Restored(verified=verified, settled=settled, placed=tuple(places.values()), kept=kept)
+        return Restored(verified=verified, reconciled=settled, restored_paths=tuple(places.values()), kept_paths=kept)
     finally:
         lock.release()
 

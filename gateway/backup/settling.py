@@ -40,11 +40,11 @@ _NEWEST: Final = 50
 class Settled:
     """How much there was."""
 
-    posts: int
+    uncertain_posts: int
     """They waited, and are uncertain now."""
-    unread: int
+    unread_conversations: int
     """Conversations in which something was due; it is context now."""
-    cursors: tuple[str, ...]
+    reset_channels: tuple[str, ...]
     """Channels that begin anew where the restore was."""
 
 
@@ -55,11 +55,11 @@ async def settle(path: Path, settings: Settings, clock: Clock, *, made: datetime
     """
     async with await Store.open(path, clock) as store:
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
-        posts = () if exact else await store.outbox()
-        due = () if exact else [place for place, _ in await store.due(LOW)]
+        posts = () if exact else await store.undelivered_posts()
+        due = () if exact else [place for place, _ in await store.due_conversations(LOW)]
         owed = () if exact else await _interrupted(store)
-        cursors = () if exact else [name for name in _retold(settings) if await store.cursor(name)]
-        last = Seq(max([one.seq for one in await store.newest(1)], default=0))
+        cursors = () if exact else [name for name in _retold(settings) if await store.saved_cursor(name)]
+        last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
         told = f"{why}: it may have been answered since"
         entries = [_audited(now, by, why, exact=exact)]
         for item in posts:
@@ -78,7 +78,7 @@ async def settle(path: Path, settings: Settings, clock: Clock, *, made: datetime
         entries += [_turn(now, place, told) for place in owed]
         entries += [Entry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
-    return Settled(posts=len(posts), unread=len({*due, *owed}), cursors=tuple(cursors))
+    return Settled(uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors))
 
 
 def _retold(settings: Settings) -> list[ChannelName]:
@@ -88,7 +88,7 @@ def _retold(settings: Settings) -> list[ChannelName]:
 async def _interrupted(store: Store) -> list[ConversationId]:
     """Where the last turn was interrupted: what it heard would be answered at the next start."""
     last = dict[ConversationId, Fact]()
-    for one in await store.newest(_NEWEST, kinds=["turn_ended"]):
+    for one in await store.newest_entries(_NEWEST, kinds=["turn_ended"]):
         compacted = isinstance(one.fact, TurnEnded) and one.fact.cause == "compact"
         if one.conversation is not None and not is_inner(one.conversation) and not compacted:
             last[one.conversation] = one.fact

@@ -32,19 +32,21 @@ class Audit:
         self._policy, self._redact = policy, redact
         self._refusals = Pace()
 
-    def used(self, row: Row, command: Command, answer: str, *, ok: bool) -> tuple[Made, ...]:
+    def build_use_facts(self, row: Row, command: Command, answer: str, *, ok: bool) -> tuple[Made, ...]:
         """Somebody who may use it did. Nothing, if it administers nothing."""
-        return (self._made(row, command, answer, ok=ok),) if row.administrative else ()
+        return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
 
-    def refused(self, row: Row, command: Command, decision: Decision, rule: str, now_s: float) -> tuple[Made, ...]:
+    def build_refusal_facts(
+        self, row: Row, command: Command, decision: Decision, rule: str, now_s: float
+    ) -> tuple[Made, ...]:
         """Somebody may not."""
         who = person(command.at.channel, command.sender.id)
         trusted = decision.role in ADMINS and not command.sender.is_bot
-        if not row.administrative or not (trusted or self._refusals.admits(who, now_s, _REFUSALS)):
+        if not row.is_administrative or not (trusted or self._refusals.try_acquire(who, now_s, _REFUSALS)):
             return ()
-        return (self._made(row, command, f"refused: {rule}", ok=False),)
+        return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
 
-    def _made(self, row: Row, command: Command, result: str, *, ok: bool) -> Made:
+    def _build_fact(self, row: Row, command: Command, result: str, *, ok: bool) -> Made:
         who = standing(self._policy, command.at, command.sender)
         fact = Audited(
             what=row.name,

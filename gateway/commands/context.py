@@ -9,8 +9,8 @@ from gateway.rewinds import Wish
 async def new(ask: Ask, world: World) -> Answer:
     """Nothing of what was said there until now is in view any more."""
     answer = await _change("new", ask, world)
-    if world.deciding is not None and answer.text != BUSY:
-        world.deciding.afresh(ask.command.at.conversation)
+    if world.approvals is not None and answer.text != BUSY:
+        world.approvals.reset_conversation(ask.command.at.conversation)
     return answer
 
 
@@ -21,7 +21,7 @@ async def retry(ask: Ask, world: World) -> Answer:
 
 async def rewind(ask: Ask, world: World) -> Answer:
     """The newest exchanges there are taken back."""
-    count = counted(ask.given.get("n", ""))
+    count = counted(ask.arguments.get("n", ""))
     if count is None:
         return Answer(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
     return await _change("rewind", ask, world, count)
@@ -35,13 +35,13 @@ async def compact(ask: Ask, world: World) -> Answer:
 async def _change(what: What, ask: Ask, world: World, count: int = 1) -> Answer:
     command = ask.command
     wish = Wish(
-        what=what,
+        action=what,
         at=command.at,
         by=f"{command.at.channel}:{command.sender.id}",
         count=count,
-        direct=command.direct,
-        trusted=ask.role in ("owner", "admin"),
+        is_direct=command.direct,
+        is_trusted=ask.role in ("owner", "admin"),
         reply_to=MessageId(command.id) if command.origin == "text" else None,
     )
-    change = await world.rewinds.ask(wish)
-    return Answer(text=change.words, change=change)
+    change = await world.rewinds.plan(wish)
+    return Answer(text=change.answer, effect=change)

@@ -15,7 +15,8 @@ from gateway import access, attention
 from gateway.access import Decision
 from gateway.attention import Listen
 from gateway.changes import Change
-from gateway.commands import handlers, help, parse  # noqa: A004 - it is what it is
+from gateway.commands import handlers, help  # noqa: A004 - it is what it is
+from gateway.commands import parse as parser
 from gateway.commands.audit import Audit, Redact
 from gateway.commands.handlers import HANDLERS
 from gateway.commands.pace import Pace
@@ -43,10 +44,10 @@ ANSWER_S = 5.0
 class Handled:
     """What becomes of a command."""
 
-    judged: Judged
+    judgement: Judged
     post: Post | None = None
     """None: it is not answered."""
-    change: Change | None = None
+    effect: Change | None = None
     """What becomes durable with it, and is to be settled then. None: nothing."""
 
 
@@ -71,40 +72,42 @@ class Desk:
 
         `answers`: what answers, by `name` or `name sub`, as `handlers.complete` wants it. `ours`: as for `parse.read`.
         """
-        self._world = world
-        self._access = access_policy
-        self._said = said
-        self._pace = Pace()
-        self._answers = answers
-        self._ours = ours
+        self._context = world
+        self._access_policy = access_policy
+        self._read_config = said
+        self._rate_limiter = Pace()
+        self._handlers = answers
+        self._find_own_names = ours
         self._redact = redact
-        self._named = named
+        self._with_titles = named
         self._audit = Audit(access_policy, redact)
 
-    async def command(self, message: Message, listen: Listen) -> Command | None:
+    async def parse(self, message: Message, listen: Listen) -> Command | None:
         """The command that a message is; None: it is an ordinary one. Where nothing is listened to, none is."""
         if listen == "off":
             return None
-        read = parse.read(message, self._said().prefix, BY_NAME, self._ours(message.at.channel))
+        read = parser.read(message, self._read_config().prefix, BY_NAME, self._find_own_names(message.at.channel))
         if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
         if read.only_if_allowed:
             alone = BY_NAME[read.command.name].direct_only and not read.command.direct
-            return None if alone or self._refusal(read.command) else read.command
+            return None if alone or self._find_refusal(read.command) else read.command
         return read.command
 
-    async def _has_more(self, read: parse.Read) -> bool:
+    async def _has_more(self, read: parser.Read) -> bool:
         command = read.command
-        if not access.decide(self._access, command).allowed:
+        if not access.decide(self._access_policy, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_S):
                 if command.name == "again":
-                    return bool(await doubtful(self._world.reader, command.at.conversation))
-                page = await handlers.next_page(self._world, command, look_back=1)
+                    return bool(await doubtful(self._context.reader, command.at.conversation))
+                page = await handlers.next_page(self._context, command, look_back=1)
                 if page is not None and read.overheard:
-                    (newest,) = await self._world.reader.newest(1, kinds=["post"], conversation=command.at.conversation)
-                    return (self._world.clock.now() - newest.at).total_seconds() <= OVERHEARD_MORE_S
+                    (newest,) = await self._context.reader.newest_entries(
+                        1, kinds=["post"], conversation=command.at.conversation
+                    )
+                    return (self._context.clock.now() - newest.at).total_seconds() <= OVERHEARD_MORE_S
         except Exception:  # as for a handler: the word is then an ordinary one
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False
@@ -118,54 +121,54 @@ class Desk:
         command = replace(command, args=self._redact(command.args))  # an answer quotes words without what told of them
         if command.name == "start":  # what a link of Telegram's hands over is for nobody here
             command = replace(command, args="")
-        decision = access.decide(self._access, command)
+        decision = access.decide(self._access_policy, command)
         row = BY_NAME.get(command.name)
-        now_s = self._world.clock.monotonic()
-        refusal = self._refusal(command)
+        now_s = self._context.clock.monotonic()
+        refusal = self._find_refusal(command)
         if refusal:
-            facts = self._audit.refused(row, command, decision, refusal, now_s) if row is not None else ()
-            change = Change(words="", facts=facts) if facts else None
-            return Handled(judged=_judged(command, decision.role, refusal, refused=True), change=change)
+            facts = self._audit.build_refusal_facts(row, command, decision, refusal, now_s) if row is not None else ()
+            change = Change(answer="", facts=facts) if facts else None
+            return Handled(judgement=_judged(command, decision.role, refusal, refused=True), effect=change)
         if row is None and (not command.direct or command.name == "button"):  # its platform tells who pressed it
-            return Handled(judged=_judged(command, decision.role, "no such command"))
+            return Handled(judgement=_judged(command, decision.role, "no such command"))
         trusted = decision.role in ADMINS  # who administers says much in a minute
-        who, most = source(person(command.at.channel, command.sender.id)), self._said().per_minute
-        if not trusted and not self._pace.admits(who, now_s, most):
-            return Handled(judged=_judged(command, decision.role, "commands.per_minute"))
+        who, most = source(person(command.at.channel, command.sender.id)), self._read_config().per_minute
+        if not trusted and not self._rate_limiter.try_acquire(who, now_s, most):
+            return Handled(judgement=_judged(command, decision.role, "commands.per_minute"))
         answer = await self._answer(row, command, decision)
-        change = answer.change
-        if row is not None and (facts := self._audit.used(row, command, answer.text, ok=answer.ok)):
-            change = replace(change or Change(words=""), facts=(*(change.facts if change else ()), *facts))
+        change = answer.effect
+        if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
+            change = replace(change or Change(answer=""), facts=(*(change.facts if change else ()), *facts))
         private = row is None or (row.private if answer.private is None else answer.private)
-        aside = private and row is not None and row.administrative and not command.direct
-        to = self._world.alone(command) if aside else command.at
+        aside = private and row is not None and row.is_administrative and not command.direct
+        to = self._context.private_address(command) if aside else command.at
         post = Post(
             key=answer_key(command),
             to=to,
-            text=self._named(self._redact(answer.text)),
+            text=self._with_titles(self._redact(answer.text)),
             reply_to=MessageId(command.id) if to == command.at else None,
             style="message" if to == command.at else "notice",
             private=private,
             page=answer.page,
         )
         judged = _judged(command, decision.role, f"command {row.name}" if row else "no such command")
-        return Handled(judged=judged, post=post, change=change)
+        return Handled(judgement=judged, post=post, effect=change)
 
-    def regret(self, command: Command) -> Post | None:
+    def build_refusal_post(self, command: Command) -> Post | None:
         """What is said to whoever may not, where the platform shows them that they are waiting. None: nothing."""
-        waits = command.origin == "native" and command.at.channel in self._world.awaits
-        decision, row = access.decide(self._access, command), BY_NAME.get(command.name)
+        waits = command.origin == "native" and command.at.channel in self._context.awaiting_channels
+        decision, row = access.decide(self._access_policy, command), BY_NAME.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
             return None
-        where = " everywhere" if row is not None and row.wide else ""
+        where = " everywhere" if row is not None and row.needs_global_role else ""
         text = (
             f"That is for {row.role}s{where} and above." if decision.allowed and row else "I may not answer you here."
         )
         return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id))
 
-    def _refusal(self, command: Command) -> str:
+    def _find_refusal(self, command: Command) -> str:
         """Why this person may not. Empty: they may."""
-        decision, row = access.decide(self._access, command), BY_NAME.get(command.name)
+        decision, row = access.decide(self._access_policy, command), BY_NAME.get(command.name)
         if not decision.allowed:
             return decision.rule
         if command.sender.is_bot:
@@ -173,14 +176,14 @@ class Desk:
         if row is None:
             return ""
         sub = typed(row, command.args).sub
-        if row.open_to(decision.role, direct=command.direct, everywhere=decision.everywhere, sub=sub):
+        if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role, sub=sub):
             return ""
-        places = " in all places" if row.wide and decision.role != decision.everywhere else ""
+        places = " in all places" if row.needs_global_role and decision.role != decision.global_role else ""
         return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
 
-    def _late(self, row: Row, command: Command, prefix: str) -> str:
+    def _find_late_notice(self, row: Row, command: Command, prefix: str) -> str:
         """What is said instead of carrying out what was meant a while ago. Empty: it was said just now."""
-        age_s = (self._world.clock.now() - command.sent).total_seconds()
+        age_s = (self._context.clock.now() - command.sent).total_seconds()
         if age_s <= LATE_S:
             return ""
         return (
@@ -189,11 +192,11 @@ class Desk:
         )
 
     async def _answer(self, row: Row | None, command: Command, decision: Decision) -> Answer:
-        prefix = self._world.prefix[command.at.channel]
-        ask = Ask(command=command, role=decision.role, rule=decision.rule, everywhere=decision.everywhere)
+        prefix = self._context.prefixes[command.at.channel]
+        ask = Ask(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
         if row is None:
             return Answer(text=handlers.unknown(ask, command.name, prefix), ok=False)
-        if (row.administrative or row.name == "link") and (late := self._late(row, command, prefix)):
+        if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
             return Answer(text=late, ok=False)
         if row.direct_only and not command.direct:
             return Answer(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
@@ -203,8 +206,8 @@ class Desk:
         sub = use.sub.name if use.sub is not None else ""
         try:
             async with asyncio.timeout(ANSWER_S):
-                handler = self._answers.get(f"{row.name} {sub}") or self._answers[row.name]
-                answer = await handler(replace(ask, sub=sub, given=use.given), self._world)
+                handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
+                answer = await handler(replace(ask, sub=sub, arguments=use.arguments), self._context)
             return answer if isinstance(answer, Answer) else Answer(text=answer)
         except Exception:  # a bug, or a store that cannot be read: the stream goes on, and the asker is told
             reference = answer_key(command)[:8]

@@ -26,12 +26,12 @@ class ElsewhereCommands:
 
     async def why(self, ask: Ask, world: World) -> str | Answer:
         """As `handlers.why_`, of an entry that may be shown."""
-        number = int(ask.given["entry"])
+        number = int(ask.arguments["entry"])
         entry = await world.reader.entry(number)
         if entry is None or not ask.command.direct or entry.conversation == ask.command.at.conversation:
             return await handlers.why_(ask, world)
         names_all = entry.kind in ASIDE and not sees_all(ask)
-        if ask.everywhere not in ADMINS or names_all or await hidden(ask, self._places, about(entry)):
+        if ask.global_role not in ADMINS or names_all or await hidden(ask, self._places, about(entry)):
             return Answer(text=f"Entry {number} is of a conversation that you may not see.", ok=False)
         return await handlers.story(world, number)
 

@@ -23,7 +23,7 @@ def find(
     A room that is `known` is meant in any case of its letters, or by its title, if that leaves one.
     """
     wanted = written.strip().strip("`")
-    called = [] if titles is None else [at for at in titles.meant(wanted, known) if at in known]
+    called = [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
     if len(called) > 1:
         told = ", ".join(code(at.conversation, PLACE_CHARS) for at in called)
         raise NoRoom(f"Several rooms are called {code(written, PLACE_CHARS)}: {told}. Write which.")

@@ -42,36 +42,36 @@ async def unnamed(_places: list[ConversationId]) -> list[ConversationId]:
 
 async def help_(ask: Ask, world: World) -> str:
     """All that this person may use, or one command in full, or one thing that it can do."""
-    prefix = world.prefix[ask.command.at.channel]
-    wanted = ask.given.get("command", "").removeprefix(prefix).lower()
+    prefix = world.prefixes[ask.command.at.channel]
+    wanted = ask.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
-        return help.listing(ask.listed(), prefix)
+        return help.listing(ask.available_commands(), prefix)
     row = BY_NAME.get(wanted)
-    if row is None or row not in ask.listed():
+    if row is None or row not in ask.available_commands():
         return unknown(ask, wanted, prefix)
-    named = ask.given.get("sub", "")
-    sub = row.sub(named.lower())
+    named = ask.arguments.get("sub", "")
+    sub = row.find_sub(named.lower())
     return help.no_sub(row, named, prefix) if named and sub is None else help.one(row, prefix, sub)
 
 
 def unknown(ask: Ask, name: str, prefix: str) -> str:
     """There is no such command: the nearest ones that this person may use."""
-    return help.unknown(nearest(name, [row.name for row in ask.listed()]), prefix)
+    return help.unknown(nearest(name, [row.name for row in ask.available_commands()]), prefix)
 
 
 async def about(ask: Ask, world: World) -> str:
     """The truth about what is speaking."""
-    contact = world.contact(ask.command.at.channel)
+    contact = world.operator_contact(ask.command.at.channel)
     lines = ["I am a bot, not a person: a program that answers with a language model.", f"Model: {_model(ask, world)}."]
     lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
-    if prefix := world.prefix[ask.command.at.channel]:
+    if prefix := world.prefixes[ask.command.at.channel]:
         lines.append(f"`{prefix}help` lists what I can be asked.")
     return "\n".join(lines)
 
 
 def _model(ask: Ask, world: World) -> str:
     """What answers people. Where it runs is told to those who administer everything."""
-    return world.model() if ask.everywhere in ADMINS else _HOST.sub("", world.model())
+    return world.model_name() if ask.global_role in ADMINS else _HOST.sub("", world.model_name())
 
 
 async def whoami(ask: Ask, _world: World) -> str:
@@ -88,8 +88,8 @@ async def status(ask: Ask, world: World) -> str:
     everything = RANKS.index(ask.role) >= RANKS.index("member")
     shown = [one for one in snapshot.channels if everything or one.channel == ask.command.at.channel]
     running = span((now - snapshot.started).total_seconds())
-    lines = [f"Running for {running} with {_model(ask, world)}; the agent is {world.mode()}."]
-    lines += [f"Under way here: {one}." for one in world.tools(ask.command.at).doing]
+    lines = [f"Running for {running} with {_model(ask, world)}; the agent is {world.agent_mode()}."]
+    lines += [f"Under way here: {one}." for one in world.tools_at(ask.command.at).running]
     return "\n".join(lines + [f"- {one.channel}: {one.state} since {clock_time(one.since)}" for one in shown])
 
 
@@ -106,7 +106,7 @@ async def version(_ask: Ask, world: World) -> str:
 
 async def why_(ask: Ask, world: World) -> str:
     """The story of one log entry of this conversation. Of others tells `gateway.commands.elsewhere`."""
-    number = int(ask.given["entry"])
+    number = int(ask.arguments["entry"])
     entry = await world.reader.entry(number)
     if entry is not None and entry.conversation != ask.command.at.conversation:
         return f"Entry {number} is not of this conversation: ask me in a direct chat."
@@ -122,7 +122,7 @@ async def story(world: World, number: int) -> str:
 async def cache(ask: Ask, world: World) -> str:
     """What the provider's cache gave this conversation today, and what it last failed to give."""
     here = ask.command.at.conversation
-    today = await world.reader.spending("all", since=_day(world), conversation=here)
+    today = await world.reader.spending_sums("all", since=_day(world), conversation=here)
     recent = await ledger.newest(world.reader, RECENT, here)
     missed = [one for one in recent if one.account.missed]
     lines = [_spent("Here today", today)]
@@ -140,14 +140,14 @@ async def usage(ask: Ask, world: World, named: Named = unnamed) -> str:
     """What was spent in this room, threads included; elsewhere, only to admins of all, and only in a direct chat."""
     at, day = ask.command.at, _day(world)
     room = Address(channel=at.channel, room=at.room).conversation
-    lines = [_spent("Here today", await world.reader.spending("all", since=day, conversation=room, threads=True))]
-    if ask.everywhere in ADMINS:
+    lines = [_spent("Here today", await world.reader.spending_sums("all", since=day, conversation=room, threads=True))]
+    if ask.global_role in ADMINS:
         if not ask.command.direct:
             return f"- {lines[0]}\n- Of all rooms I tell you in a direct chat."
         month = _day(world, MONTH_DAYS - 1)
-        lines.append(_spent("Everywhere today", await world.reader.spending("all", since=day)))
-        lines.append(_spent(f"Everywhere in {MONTH_DAYS} days", await world.reader.spending("all", since=month)))
-        rooms = await world.reader.spending("room", since=day)
+        lines.append(_spent("Everywhere today", await world.reader.spending_sums("all", since=day)))
+        lines.append(_spent(f"Everywhere in {MONTH_DAYS} days", await world.reader.spending_sums("all", since=month)))
+        rooms = await world.reader.spending_sums("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
         shown = await named([ConversationId(one.key) for one in dearest])
         told = [one for one in dearest if one.key in shown]
@@ -157,7 +157,7 @@ async def usage(ask: Ask, world: World, named: Named = unnamed) -> str:
 
 async def tools_(ask: Ask, world: World) -> str:
     """What the agent there could do, by family."""
-    return world.tools(ask.command.at).told()
+    return world.tools_at(ask.command.at).render()
 
 
 async def more(ask: Ask, world: World) -> str | Answer:
@@ -180,13 +180,13 @@ async def next_page(world: World, command: Command, *, look_back: int = SHOWN_PO
     Private answers are not shown to others than who asked; in a direct chat there is nobody else.
     """
     posts = list[Post]()
-    for post in reversed(await world.reader.posts(command.at.conversation, newest=SHOWN_POSTS)):
+    for post in reversed(await world.reader.newest_posts(command.at.conversation, newest=SHOWN_POSTS)):
         if not post.private or command.direct or await _asked_by(world, post, command.sender.id):
             posts.append(post)
         if len(posts) == look_back:
             break
     for post in posts:
-        if (pages := world.pages(post)) > 1:
+        if (pages := world.count_pages(post)) > 1:
             return post if post.page < pages else None
     return None
 
@@ -196,7 +196,7 @@ async def _asked_by(world: World, post: Post, sender: SenderId) -> bool:
     if post.reply_to is None:
         return False
     for family in ("message", "command"):  # as `records.key_of` has them
-        entry = await world.reader.by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
+        entry = await world.reader.entry_by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
         if entry is not None and isinstance(entry.fact, Command):
             return entry.fact.sender.id == sender
     return False

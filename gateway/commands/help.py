@@ -44,8 +44,8 @@ def unfit(row: Row, wrong: Unfit, prefix: str) -> str:
     if wrong.sub is not None or not row.subs:
         summary = wrong.sub.summary if wrong.sub is not None else row.summary
         return f"{wrong.reason} Write {usage(row, prefix, wrong.sub)}: {summary}"
-    if wrong.nearest:
-        meant = " or ".join(f"`{prefix}{row.name} {name}`" for name in wrong.nearest)
+    if wrong.suggestions:
+        meant = " or ".join(f"`{prefix}{row.name} {name}`" for name in wrong.suggestions)
         return f"{wrong.reason} Did you mean {meant}? `{prefix}help {row.name}` tells all it can do."
     return f"{wrong.reason} Write `{prefix}{row.name}` and one of {', '.join(f'`{sub.name}`' for sub in row.subs)}."
 
@@ -66,8 +66,8 @@ def _who(row: Row, sub: Sub | None = None) -> str:
     needs = (sub.role if sub is not None else None) or row.role
     told = []
     if needs != "guest":
-        told.append(f"For {needs} and above{' in all places' if row.wide else ''}")
-        if row.own:
+        told.append(f"For {needs} and above{' in all places' if row.needs_global_role else ''}")
+        if row.allowed_in_own_chat:
             told[-1] += ", and for anybody in their own direct chat"
     if row.direct_only:
         told.append("Only in a direct chat")

@@ -16,22 +16,22 @@ class Later:
         self, store: Store, clock: Clock, post: Callable[[OutboxPost], None], named: Callable[[str], str] = str
     ) -> None:
         """`post` is called with what is said, after it is durable. `named` puts the titles of places into it."""
-        self._named = named
+        self._with_titles = named
         self._store, self._clock, self._post = store, clock, post
 
-    async def tell(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
+    async def send(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
         """Say it as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
         post = Post(
             key=key(command, "later"),
             to=command.at,
-            text=self._named(words),
+            text=self._with_titles(words),
             reply_to=MessageId(command.id),
             private=private,
         )
         now, place = self._clock.now(), command.at.conversation
         entry = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
         (queued,) = await self._store.append([entry])
-        if queued.fresh:
+        if queued.is_new:
             self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
 

@@ -35,12 +35,12 @@ class LogCommands:
 
     async def tail(self, ask: Ask, _world: World) -> Answer:
         """The newest entries, oldest first. Of private places of others an admin sees no more than that there are."""
-        wanted = ask.given.get("n", str(DEFAULT))
+        wanted = ask.arguments.get("n", str(DEFAULT))
         if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MOST:
             return Answer(text=f"How many: a number from 1 to {MOST}.", ok=False)
-        found = await self._reader.newest(int(wanted), kinds=_KINDS)
+        found = await self._reader.newest_entries(int(wanted), kinds=_KINDS)
         unseen = await hidden(ask, self._places, [place for entry in found for place in about(entry)])
-        shown = [self._told(entry) for entry in found if not unseen.intersection(about(entry))]
+        shown = [self._format_entry(entry) for entry in found if not unseen.intersection(about(entry))]
         text = "\n".join(shown).replace("`", "'")
         beyond = len(found) - len(shown)
         lines = [f"```\n{text}\n```"] if shown else []
@@ -48,7 +48,7 @@ class LogCommands:
             lines.append(f"{beyond} more of private conversations, which owners see.")
         return Answer(text="\n".join(lines) or "Nothing has happened yet.")
 
-    def _told(self, entry: Stored) -> str:
+    def _format_entry(self, entry: Stored) -> str:
         told = line(entry, self._redact).strip()
         return told if len(told) <= CHARS else f"{told[: CHARS - 1]}…"
 

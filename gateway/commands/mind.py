@@ -71,7 +71,7 @@ class DmnCommands:
     async def _order(self, what: Literal["pause", "wake", "sleep", "quiet", "off"], ask: Ask, _world: World) -> Answer:
         now = self._clock.now()
         try:
-            until = mindctl.until_of(ask.given.get("until", ""), now, ZoneInfo(self._timezone()))
+            until = mindctl.until_of(ask.arguments.get("until", ""), now, ZoneInfo(self._timezone()))
         except BadSchedule as error:
             return Answer(text=str(error), ok=False)
         order = DmnOrder(what=what, by=_by(ask), agent=self._agent_of(ask.command.at), until=until)
@@ -79,22 +79,24 @@ class DmnCommands:
         words = "\n".join(f"{line}." for line in said.lines)
         if not todo:
             return Answer(text=words, ok=said.ok)
-        facts = [made for one in todo for made in self._made(one)]
+        facts = [made for one in todo for made in self._build_facts(one)]
         return Answer(
-            text=words, change=Change(words=words, facts=tuple(facts), settle=partial(self._tell, todo)), ok=said.ok
+            text=words,
+            effect=Change(answer=words, facts=tuple(facts), settle=partial(self._send_directives, todo)),
+            ok=said.ok,
         )
 
-    def _made(self, told: Told) -> Sequence[Made]:
-        both: tuple[Directed, DmnSaved] = mindctl.facts(self._mind(told.agent), told.directive, told.directed)
+    def _build_facts(self, told: Told) -> Sequence[Made]:
+        both: tuple[Directed, DmnSaved] = mindctl.facts(self._find_mind(told.agent), told.directive, told.directed)
         return [Made(fact, place=inner(told.agent)) for fact in both]
 
-    def _mind(self, agent: str) -> Running:
+    def _find_mind(self, agent: str) -> Running:
         return next(mind for mind in self._minds if mind.agent == agent)
 
-    def _tell(self, todo: Iterable[Told], asked: Appended | None) -> None:
-        if asked is not None and asked.fresh:
+    def _send_directives(self, todo: Iterable[Told], asked: Appended | None) -> None:
+        if asked is not None and asked.is_new:
             for one in todo:
-                self._mind(one.agent).send(one.directive)
+                self._find_mind(one.agent).send(one.directive)
 
 
 class PendingCommands:
@@ -111,7 +113,7 @@ class PendingCommands:
 
     async def pending(self, ask: Ask, _world: World) -> str:
         """What is unread, by conversation; private ones are counted, but for an owner alone."""
-        found = await self._reader.pending()
+        found = await self._reader.pending_counts()
         private = await hidden(ask, self._places, (one.conversation for one in found))
         shown = [one for one in found if one.conversation not in private]
         lines = [f"{place_of(one.conversation)}: {_sum([one])}, since {one.since:%Y-%m-%d %H:%M} UTC" for one in shown]

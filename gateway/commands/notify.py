@@ -51,7 +51,7 @@ class NotifyCommands:
 
     async def types(self, ask: Ask, _world: World) -> str:
         """Those that came, the newest first; who speaks to the agent alone is counted, but for an owner alone."""
-        found = await self._reader.types()
+        found = await self._reader.notification_types()
         told = found if sees_all(ask) else _open(found)
         newest = sorted(told, key=lambda one: one.last_at, reverse=True)
         bars = notifications.thresholds(self._policy, [one.type for one in newest[:MOST_TYPES]])
@@ -68,27 +68,27 @@ class NotifyCommands:
 
     async def threshold(self, ask: Ask, _world: World) -> Answer:
         """How a type stands, or a lowest urgency for it from now on."""
-        dotted = _type(ask.given["type"]).removesuffix(".*")
+        dotted = _type(ask.arguments["type"]).removesuffix(".*")
         if not dotted:
             return Answer(text=_NO_TYPE, ok=False)
-        urgency, here = ask.given.get("urgency"), self._policy.made().thresholds
+        urgency, here = ask.arguments.get("urgency"), self._policy.overrides().thresholds
         if urgency is None:
-            return Answer(text=self._stands(self._policy, dotted))
+            return Answer(text=self._describe_threshold(self._policy, dotted))
         if urgency == "reset":
             if dotted not in here:
-                return Answer(text=f"Nothing was set here for it. {self._stands(self._policy, dotted)}")
-            left = replace(self._policy.made(), thresholds={one: here[one] for one in here if one != dotted})
-            then = replace(self._policy, made=lambda: left)
-            words = f"What was set here is taken back. {self._stands(then, dotted)}"
+                return Answer(text=f"Nothing was set here for it. {self._describe_threshold(self._policy, dotted)}")
+            left = replace(self._policy.overrides(), thresholds={one: here[one] for one in here if one != dotted})
+            then = replace(self._policy, overrides=lambda: left)
+            words = f"What was set here is taken back. {self._describe_threshold(then, dotted)}"
             return _changed(words, ThresholdSet(type=dotted, value=None, by=ask.person))
         if dotted not in here and len(here) >= MOST_THRESHOLDS:
             return Answer(text=f"There are {MOST_THRESHOLDS} of them already: take one back with `reset`.", ok=False)
-        words = f"From now on {code(dotted, TYPE_CHARS)} {_passes(urgency, '')}.{await self._unseen(dotted)}"
+        words = f"From now on {code(dotted, TYPE_CHARS)} {_passes(urgency, '')}.{await self._find_unseen_note(dotted)}"
         return _changed(words, ThresholdSet(type=dotted, value=URGENCIES[urgency], by=ask.person))
 
     async def rules(self, _ask: Ask, _world: World) -> str:
         """In the order in which they are tried, and how often each decided lately."""
-        newest = await self._reader.newest(LAST, kinds=["judged"])
+        newest = await self._reader.newest_entries(LAST, kinds=["judged"])
         judged = [one.fact for one in newest if isinstance(one.fact, Judged)]
         found = [one for one in notifications.deciding(self._policy, judged) if one.says]
         lines = [f"- {code(one.rule)}: {code(one.says, _SAID_CHARS)}; {one.decided} decided by it" for one in found]
@@ -96,24 +96,24 @@ class NotifyCommands:
 
     async def rule(self, ask: Ask, _world: World) -> Answer:
         """One more, in front of all others."""
-        dotted, keyword = _type(ask.given["type"]), line(ask.given.get("keyword", ""), KEYWORD_CHARS + 1)
+        dotted, keyword = _type(ask.arguments["type"]), line(ask.arguments.get("keyword", ""), KEYWORD_CHARS + 1)
         if not dotted:
             return Answer(text=_NO_TYPE, ok=False)
         if len(keyword) > KEYWORD_CHARS:
             return Answer(text=f"A keyword has at most {KEYWORD_CHARS} characters.", ok=False)
-        if self._overrides.full:
+        if self._overrides.is_full:
             return Answer(text=f"There are {MOST_RULES} of them already: take one back with `notify unrule`.", ok=False)
-        unseen = await self._unseen(dotted)
-        name, over = self._overrides.name()
-        level = URGENCIES[ask.given["urgency"]]
+        unseen = await self._find_unseen_note(dotted)
+        name, over = self._overrides.reserve_name()
+        level = URGENCIES[ask.arguments["urgency"]]
         fact = RuleSet(rule=name, type=dotted, urgency=level, keyword=keyword, by=ask.person)
         says = code(notifications.said(rule_of(fact)), _SAID_CHARS)
         words = f"Rule `{name}` is added, in front of all others: {says}.{unseen}"
-        return Answer(text=words, change=Change(words=words, facts=(Made(fact),), settle=lambda _: over()))
+        return Answer(text=words, effect=Change(answer=words, facts=(Made(fact),), settle=lambda _: over()))
 
     async def unrule(self, ask: Ask, _world: World) -> Answer:
         """One less, of those that were added."""
-        wanted = ask.given["id"].strip(" `").lower()
+        wanted = ask.arguments["id"].strip(" `").lower()
         found = next((one for one in self._overrides.rules if one.rule == wanted), None)
         if found is None:
             added = ", ".join(f"`{one.rule}`" for one in self._overrides.rules)
@@ -121,22 +121,22 @@ class NotifyCommands:
             return Answer(text=f"There is no rule {code(wanted)} to take back. {there}", ok=False)
         return _changed(f"Rule `{found.rule}` is taken back.", replace(found, gone=True, by=ask.person))
 
-    async def suggested(self, typed: CommandTyped) -> list[str]:
+    async def suggest(self, typed: CommandTyped) -> list[str]:
         """To suggest: types that came, the newest first, and their beginnings; or the rules that were added."""
         if typed.sub == "unrule":
-            return matching([one.rule for one in self._overrides.rules], typed.begun)
-        newest = sorted(_open(await self._reader.types()), key=lambda one: one.last_at, reverse=True)
+            return matching([one.rule for one in self._overrides.rules], typed.prefix)
+        newest = sorted(_open(await self._reader.notification_types()), key=lambda one: one.last_at, reverse=True)
         words = (one.type.split(".") for one in newest)
         heads = (".".join(some[:end]) for some in words for end in range(len(some), 0, -1))
-        return matching(dict.fromkeys(heads), typed.begun)
+        return matching(dict.fromkeys(heads), typed.prefix)
 
-    def _stands(self, policy: Policy, dotted: str) -> str:
+    def _describe_threshold(self, policy: Policy, dotted: str) -> str:
         level, says = bar_of(policy, dotted)
         return f"{code(dotted, TYPE_CHARS)} {_passes(WORDS[level], says or 'default')}."
 
-    async def _unseen(self, dotted: str) -> str:
+    async def _find_unseen_note(self, dotted: str) -> str:
         """Words for a type of which nothing came: it may be misspelt."""
-        for one in await self._reader.types():
+        for one in await self._reader.notification_types():
             together = one.type.endswith(".*") and dotted.startswith(one.type[:-1])  # counted with others
             if together or one.type == dotted or one.type.startswith(f"{dotted}.") or fnmatchcase(one.type, dotted):
                 return ""
@@ -166,4 +166,4 @@ def _passes(lowest: str, says: str) -> str:
 
 
 def _changed(words: str, fact: Fact) -> Answer:
-    return Answer(text=words, change=Change(words=words, facts=(Made(fact),)))
+    return Answer(text=words, effect=Change(answer=words, facts=(Made(fact),)))

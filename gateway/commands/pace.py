@@ -11,14 +11,14 @@ class Pace:
     """A sliding window per person."""
 
     def __init__(self) -> None:
-        self._answered: OrderedDict[str, deque[float]] = OrderedDict()
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def admits(self, person: str, now_s: float, per_minute: int) -> bool:
+    def try_acquire(self, person: str, now_s: float, per_minute: int) -> bool:
         """Whether one more is answered at this monotonic time, of so many in a minute; it counts if so."""
-        times = self._answered.setdefault(person, deque())
-        self._answered.move_to_end(person)
-        if len(self._answered) > PEOPLE:
-            self._answered.popitem(last=False)
+        times = self._times.setdefault(person, deque())
+        self._times.move_to_end(person)
+        if len(self._times) > PEOPLE:
+            self._times.popitem(last=False)
         while times and times[0] <= now_s - WINDOW_S:
             times.popleft()
         if len(times) >= per_minute:

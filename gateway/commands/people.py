@@ -19,7 +19,7 @@ class PeopleCommands:
     """Answers all of them."""
 
     def __init__(self, persons: Persons) -> None:
-        self._persons = persons
+        self._people = persons
         self._others = (*LettingCommands(persons).handlers.items(), *RoleCommands(persons).handlers.items())
 
     @property
@@ -34,16 +34,16 @@ class PeopleCommands:
         }
 
     async def _link_start(self, ask: Ask, _world: World) -> Answer:
-        return self._persons.answer(self._persons.linking.start(_claim(ask)))
+        return self._people.build_reply(self._people.linking.start_link(_claim(ask)))
 
     async def _link_code(self, ask: Ask, _world: World) -> Answer:
-        return self._persons.answer(self._persons.linking.handed(_claim(ask), ask.given["code"]))
+        return self._people.build_reply(self._people.linking.submit_code(_claim(ask), ask.arguments["code"]))
 
     async def _link_list(self, ask: Ask, _world: World) -> Answer:
-        return self._persons.answer(self._persons.linking.listed(_claim(ask)))
+        return self._people.build_reply(self._people.linking.list_accounts(_claim(ask)))
 
     async def _link_remove(self, ask: Ask, _world: World) -> Answer:
-        return self._persons.answer(self._persons.linking.removed(_claim(ask), ask.given["account"]))
+        return self._people.build_reply(self._people.linking.unlink(_claim(ask), ask.arguments["account"]))
 
 
 def _claim(ask: Ask) -> Claim:

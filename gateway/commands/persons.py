@@ -23,43 +23,43 @@ class Persons:
     roster: Roster
     policy: Policy
     linking: Linking
-    manners: Manners
+    channel_names: Manners
     clock: Clock
 
-    def answer(self, outcome: Outcome) -> Answer:
+    def build_reply(self, outcome: Outcome) -> Answer:
         """Say it, and have its facts written down with that. Nothing may be waited for behind it."""
         if not outcome.facts:
-            return Answer(text=outcome.words, ok=outcome.ok)
-        settle = self.roster.hold(outcome.about)
+            return Answer(text=outcome.text, ok=outcome.ok)
+        settle = self.roster.reserve_request(outcome.request)
         if settle is None:
             return Answer(text=UNDER_WAY, ok=False)
-        change = Change(words=outcome.words, facts=outcome.facts, settle=settle)
-        return Answer(text=outcome.words, change=change, ok=outcome.ok)
+        change = Change(answer=outcome.text, facts=outcome.facts, settle=settle)
+        return Answer(text=outcome.text, effect=change, ok=outcome.ok)
 
-    async def whom(self, ask: Ask, world: World) -> Found | Outcome:
+    async def find_person(self, ask: Ask, world: World) -> Found | Outcome:
         """Whom `who` means; else why nobody."""
         at = ask.command.at
         recent = await heard(world.reader, at.conversation)
         known = dict.fromkeys([*self.policy.roles, *self.policy.grants], "")
-        known |= {one.person: one.name for one in self.roster.pending("pair", "room")}
+        known |= {one.person: one.name for one in self.roster.pending_requests("pair", "room")}
         known |= {one.person: one.name for one in self.roster.roles}
         names = {one: sender.name for one, sender in recent.items()}
-        found = find(ask.given["who"], at, self.manners.platforms, names, known)
+        found = find(ask.arguments["who"], at, self.channel_names.platforms, names, known)
         if isinstance(found, str):
             return no(found)
         sender = recent.get(found.person)
-        return found if sender is None else found._replace(seen=role_of(self.policy, at, sender))
+        return found if sender is None else found._replace(last_role=role_of(self.policy, at, sender))
 
-    def scope(self, ask: Ask) -> Scope | Outcome:
+    def find_scope(self, ask: Ask) -> Scope | Outcome:
         """Where it is to hold. Who is an admin in one place only, acts there only."""
-        where, wide = ask.given.get("where"), ask.everywhere in ADMINS
+        where, wide = ask.arguments.get("where"), ask.global_role in ADMINS
         if where == "here" or (where is None and not wide):
             if ask.command.direct:
                 return no("Say that in the room that you mean.")
             return Scope(ask.command.at, ask.role)
         if not wide:
             return no(f"You are {ask.role} here only. Say `here` behind it.")
-        return Scope(None, ask.everywhere)
+        return Scope(None, ask.global_role)
 
 
 def room_of(at: Address) -> Address:

@@ -32,15 +32,15 @@ class RemindCommands:
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """By name and sub."""
-        return {"remind list": self.listed, "remind cancel": self.cancel}
+        return {"remind list": self.list_reminders, "remind cancel": self.cancel}
 
-    async def listed(self, ask: Ask, _world: World) -> str:
+    async def list_reminders(self, ask: Ask, _world: World) -> str:
         """Those that are still to come, the next first."""
-        here, elsewhere, private = await self._found(ask)
-        lines = [*map(self._line, here[:MOST_TOLD]), *_more(here)] or ["There are no reminders here."]
+        here, elsewhere, private = await self._find_reminders(ask)
+        lines = [*map(self._format_reminder, here[:MOST_TOLD]), *_more(here)] or ["There are no reminders here."]
         if elsewhere or private:
             told = [
-                f"{self._line(one)}, in {place_of(one.conversation or inner(one.agent))}"
+                f"{self._format_reminder(one)}, in {place_of(one.conversation or inner(one.agent))}"
                 for one in elsewhere[:MOST_TOLD]
             ]
             counted = [f"- {private} in private conversations"] if private else []
@@ -49,36 +49,36 @@ class RemindCommands:
 
     async def cancel(self, ask: Ask, _world: World) -> Answer:
         """End one for good."""
-        wanted = meant(ask.given["id"].strip(" `"))
-        here, elsewhere, _ = await self._found(ask)
+        wanted = meant(ask.arguments["id"].strip(" `"))
+        here, elsewhere, _ = await self._find_reminders(ask)
         row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
         if row is None:
-            return Answer(text=f"There is no reminder {code(ask.given['id'])} here.", ok=False)
+            return Answer(text=f"There is no reminder {code(ask.arguments['id'])} here.", ok=False)
         words = f"Reminder `{row.id}` is cancelled."
         fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {ask.person}")
         made = Made(fact, place=row.conversation or inner(row.agent))
-        return Answer(text=words, change=Change(words=words, facts=(made,), settle=self._ended))
+        return Answer(text=words, effect=Change(answer=words, facts=(made,), settle=self._settle_cancel))
 
-    async def ids(self, typed: CommandTyped) -> list[str]:
+    async def suggest_ids(self, typed: CommandTyped) -> list[str]:
         """To suggest: those of that place, the next first."""
-        return matching([one.id for one in await self._reader.reminders(typed.at.conversation)], typed.begun)
+        return matching([one.id for one in await self._reader.pending_reminders(typed.at.conversation)], typed.prefix)
 
-    def _ended(self, asked: Appended | None) -> None:
-        if asked is not None and asked.fresh:
-            self._reminders.changed()
+    def _settle_cancel(self, asked: Appended | None) -> None:
+        if asked is not None and asked.is_new:
+            self._reminders.notify_changed()
 
-    async def _found(self, ask: Ask) -> tuple[list[Reminder], list[Reminder], int]:
+    async def _find_reminders(self, ask: Ask) -> tuple[list[Reminder], list[Reminder], int]:
         """Those of this place, those of others that may be told here, and how many may not."""
         at = ask.command.at.conversation
-        if not (ask.command.direct and ask.everywhere in ADMINS):
-            return list(await self._reader.reminders(at)), [], 0
-        rows = await self._reader.reminders()
+        if not (ask.command.direct and ask.global_role in ADMINS):
+            return list(await self._reader.pending_reminders(at)), [], 0
+        rows = await self._reader.pending_reminders()
         others = [one for one in rows if one.conversation != at]
         private = await hidden(ask, self._places, (one.conversation for one in others if one.conversation))
         told = [one for one in others if one.conversation not in private]
         return [one for one in rows if one.conversation == at], told, len(others) - len(told)
 
-    def _line(self, one: Reminder) -> str:
+    def _format_reminder(self, one: Reminder) -> str:
         asked = f", asked for by {code(one.asked_by)}" if one.asked_by else ""
         text = code(one.text, TEXT_CHARS)
         return f"- `{one.id}`: {when(one, self._reminders.timezone)}, {again(one.schedule)}{asked}: {text}"

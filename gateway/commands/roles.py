@@ -24,7 +24,7 @@ class RoleCommands:
     """Answers them."""
 
     def __init__(self, persons: Persons) -> None:
-        self._persons = persons
+        self._people = persons
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -38,33 +38,37 @@ class RoleCommands:
         }
 
     async def _list(self, _ask: Ask, _world: World) -> str:
-        return "\n".join(roles(self._persons.policy, self._persons.roster.roles))
+        return "\n".join(roles(self._people.policy, self._people.roster.roles))
 
     async def _set(self, ask: Ask, world: World) -> Answer:
-        policy, roster, wants = self._persons.policy, self._persons.roster, _WANTED[ask.given["role"]]
-        return await self._decided(
+        policy, roster, wants = self._people.policy, self._people.roster, _WANTED[ask.arguments["role"]]
+        return await self._change_role(
             ask, world, lambda whom, at: naming.given(policy, roster, whom, ask.person, at, wants=wants)
         )
 
     async def _clear(self, ask: Ask, world: World) -> Answer:
-        policy, roster = self._persons.policy, self._persons.roster
-        return await self._decided(ask, world, lambda whom, at: naming.cleared(policy, roster, whom, ask.person, at))
+        policy, roster = self._people.policy, self._people.roster
+        return await self._change_role(
+            ask, world, lambda whom, at: naming.cleared(policy, roster, whom, ask.person, at)
+        )
 
     async def _block(self, ask: Ask, world: World) -> Answer:
-        policy, roster = self._persons.policy, self._persons.roster
-        return await self._decided(ask, world, lambda whom, at: naming.blocked(policy, roster, whom, ask.person, at))
+        policy, roster = self._people.policy, self._people.roster
+        return await self._change_role(
+            ask, world, lambda whom, at: naming.blocked(policy, roster, whom, ask.person, at)
+        )
 
     async def _unblock(self, ask: Ask, world: World) -> Answer:
         """Where it is not said: everywhere and here, as far as whoever asks may."""
-        policy, roster = self._persons.policy, self._persons.roster
-        both = "where" not in ask.given and ask.everywhere in ADMINS and not ask.command.direct
+        policy, roster = self._people.policy, self._people.roster
+        both = "where" not in ask.arguments and ask.global_role in ADMINS and not ask.command.direct
         also = [Scope(ask.command.at, ask.role)] if both else []
-        return await self._decided(
+        return await self._change_role(
             ask, world, lambda whom, at: naming.unblocked(policy, roster, whom, ask.person, [at, *also])
         )
 
-    async def _decided(self, ask: Ask, world: World, decide: Callable[[Found, Scope], Outcome]) -> Answer:
-        whom, at = await self._persons.whom(ask, world), self._persons.scope(ask)
+    async def _change_role(self, ask: Ask, world: World, decide: Callable[[Found, Scope], Outcome]) -> Answer:
+        whom, at = await self._people.find_person(ask, world), self._people.find_scope(ask)
         if isinstance(whom, Outcome):
-            return self._persons.answer(whom)
-        return self._persons.answer(at if isinstance(at, Outcome) else decide(whom, at))
+            return self._people.build_reply(whom)
+        return self._people.build_reply(at if isinstance(at, Outcome) else decide(whom, at))

@@ -28,9 +28,9 @@ class _Room:
     """A line of the table."""
 
     at: Address
-    how: str
+    reason: str
     """Why it is open, or that it is not yet."""
-    about: str = ""
+    title: str = ""
     """What it calls itself. Untrusted."""
 
 
@@ -61,17 +61,17 @@ class RoomCommands:
 
     async def rooms(self, _ask: Ask, _world: World) -> Answer:
         """Every room that is open, or waits to be opened."""
-        found = await self._all()
-        lines = [self._told(room) for room in found[:MOST_ROOMS]]
-        lines += [f"- {code(name)}: any room is open." for name in self._any()]
+        found = await self._find_known()
+        lines = [self._format_room(room) for room in found[:MOST_ROOMS]]
+        lines += [f"- {code(name)}: any room is open." for name in self._find_open_channels()]
         lines += [f"- and {len(found) - MOST_ROOMS} more."] if len(found) > MOST_ROOMS else []
         return Answer(text="\n".join(lines) or "No room is open to me, and none waits to be opened.")
 
     async def join(self, ask: Ask, world: World) -> Answer:
         """Enter a room that is open."""
-        prefix = world.prefix[ask.command.at.channel]
+        prefix = world.prefixes[ask.command.at.channel]
         try:
-            at = await self._meant(ask.given["room"], ask)
+            at = await self._resolve(ask.arguments["room"], ask)
         except NoRoom as no:
             return Answer(text=str(no), ok=False)
         name = code(at.conversation, PLACE_CHARS)
@@ -81,78 +81,82 @@ class RoomCommands:
         if not access.listed(self._who, at):
             text = f"{name} is not open to me. An admin opens it by `{prefix}room approve`, or the operator lists it."
             return Answer(text=text, ok=False)
-        if self._travels.inside(at) and not self._travels.stays_out(at):
+        if self._travels.is_inside(at) and not self._travels.was_sent_out(at):
             return Answer(text=f"I am in {name} already.")
         words = f"I enter {name}. If I cannot, I say so here."
-        return Answer(text=words, change=Change(words=words, settle=lambda asked: self._go(ask, at, "enter", asked)))
+        return Answer(
+            text=words, effect=Change(answer=words, settle=lambda asked: self._begin_travel(ask, at, "enter", asked))
+        )
 
     async def part(self, ask: Ask, world: World) -> Answer:
         """Leave a room, and stay out of it."""
-        command, prefix = ask.command, world.prefix[ask.command.at.channel]
-        written = ask.given.get("room", "")
+        command, prefix = ask.command, world.prefixes[ask.command.at.channel]
+        written = ask.arguments.get("room", "")
         if not written and command.direct:
             return Answer(text="We are alone here: name the room that I am to leave.", ok=False)
         try:
-            at = await self._meant(written, ask) if written else command.at
+            at = await self._resolve(written, ask) if written else command.at
         except NoRoom as no:
             return Answer(text=str(no), ok=False)
         name = code(at.conversation, PLACE_CHARS)
         if not self._travels.can_leave(at.channel):
             return Answer(text="Rooms are not left there.", ok=False)
-        if self._travels.inside(at) is False and self._travels.stays_out(at):
+        if self._travels.is_inside(at) is False and self._travels.was_sent_out(at):
             return Answer(text=f"I am not in {name}.")
         words = f"I leave {name}, and stay out until `{prefix}join` or until I am started anew."
-        return Answer(text=words, change=Change(words=words, settle=lambda asked: self._go(ask, at, "leave", asked)))
+        return Answer(
+            text=words, effect=Change(answer=words, settle=lambda asked: self._begin_travel(ask, at, "leave", asked))
+        )
 
-    def _go(self, ask: Ask, at: Address, way: Way, asked: Appended | None) -> None:
-        if asked is None or not asked.fresh:
+    def _begin_travel(self, ask: Ask, at: Address, way: Way, asked: Appended | None) -> None:
+        if asked is None or not asked.is_new:
             return
 
         async def told(reason: str) -> None:
             words = f"I cannot {way} {code(at.conversation, PLACE_CHARS)}: {code(reason, PLACE_CHARS)}."
-            await self._later.tell(ask.command, asked.seq, words, private=False)
+            await self._later.send(ask.command, asked.seq, words, private=False)
 
-        self._travels.begin(way, at, told)
+        self._travels.start(way, at, told)
 
-    async def _meant(self, written: str, ask: Ask) -> Address:
+    async def _resolve(self, written: str, ask: Ask) -> Address:
         """Raises `NoRoom`."""
-        return find(written, ask.command.at.channel, self._channels, await self.places(), self._titles)
+        return find(written, ask.command.at.channel, self._channels, await self.known_rooms(), self._titles)
 
-    async def places(self) -> list[Address]:
+    async def known_rooms(self) -> list[Address]:
         """Every room that is known by name, in the order of their names."""
-        return [room.at for room in await self._all()]
+        return [room.at for room in await self._find_known()]
 
-    async def _all(self) -> list[_Room]:
+    async def _find_known(self) -> list[_Room]:
         """The configured ones, the approved ones, and those that wait for it; each once, by name."""
         found: dict[Address, _Room] = {}
-        for channel, rooms in self._who.rooms.items():
+        for channel, rooms in self._who.open_rooms.items():
             for name in rooms - {access.ANY_ROOM}:
                 at = Address(channel=channel, room=name)
                 found[at] = _Room(at, "configured")
         about = {
             one.fact.room: one.fact
-            for one in await self._reader.holds("room_opened")
+            for one in await self._reader.current_facts("room_opened")
             if isinstance(one.fact, RoomOpened)
         }
-        for conversation in self._who.known().rooms:
+        for conversation in self._who.roster_state().rooms:
             at = Address.parse(conversation)
             told = about.get(at)
             found.setdefault(at, _Room(at, "approved", told.about if told else ""))
         now = self._clock.now()
-        for one in await self._reader.holds("code_given"):
+        for one in await self._reader.current_facts("code_given"):
             if isinstance(one.fact, CodeGiven) and one.fact.room is not None and one.fact.until > now:
                 found.setdefault(one.fact.room, _Room(one.fact.room, "waits to be approved", one.fact.about))
         return sorted(found.values(), key=lambda room: room.at.conversation)
 
-    def _any(self) -> list[ChannelName]:
-        return sorted(channel for channel, rooms in self._who.rooms.items() if access.ANY_ROOM in rooms)
+    def _find_open_channels(self) -> list[ChannelName]:
+        return sorted(channel for channel, rooms in self._who.open_rooms.items() if access.ANY_ROOM in rooms)
 
-    def _told(self, room: _Room) -> str:
-        at, bound = room.at, self._bindings.of(room.at)
-        inside = "stays out" if self._travels.stays_out(at) else _INSIDE[self._travels.inside(at)]
+    def _format_room(self, room: _Room) -> str:
+        at, bound = room.at, self._bindings.find(room.at)
+        inside = "stays out" if self._travels.was_sent_out(at) else _INSIDE[self._travels.is_inside(at)]
         agent = f"agent {code(bound.agent)}" if bound.agent else "nobody's"
-        words = [room.how, inside, _LISTENS[bound.listen], agent, "private" if bound.private else ""]
-        return f"- {place(at.conversation, room.about)}: {', '.join(filter(None, words))}"
+        words = [room.reason, inside, _LISTENS[bound.listen], agent, "private" if bound.private else ""]
+        return f"- {place(at.conversation, room.title)}: {', '.join(filter(None, words))}"
 
 
 _LISTENS: Mapping[Listen, str] = {

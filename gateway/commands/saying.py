@@ -58,44 +58,44 @@ class Saying:
         """Say it there: what was said is a turn of that room, so the agent there knows of it."""
         try:
             to = find(
-                ask.given["room"], ask.command.at.channel, self._channels, await self._rooms(), self._places.titles
+                ask.arguments["room"], ask.command.at.channel, self._channels, await self._rooms(), self._places.titles
             )
         except NoRoom as no:
             return Answer(text=str(no), ok=False)
-        name, text = code(to.conversation, PLACE_CHARS), ask.given["text"].strip()
+        name, text = code(to.conversation, PLACE_CHARS), ask.arguments["text"].strip()
         if not text:
             return Answer(text="Write what I am to say.", ok=False)
-        newest = await self._places.newest(to.conversation)
+        newest = await self._places.newest_message(to.conversation)
         alone = newest is not None and newest.kind == "direct"
-        if not (self._serves(newest) if newest is not None and alone else access.listed(self._who, to)):
+        if not (self._may_write_to(newest) if newest is not None and alone else access.listed(self._who, to)):
             return Answer(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
         if not alone and self._inside(to) is False:
-            text = f"I am not in {name}: `{world.prefix[ask.command.at.channel]}join` takes me there."
+            text = f"I am not in {name}: `{world.prefixes[ask.command.at.channel]}join` takes me there."
             return Answer(text=text, ok=False)
-        door = self._doors.of(to.conversation)
+        door = self._doors.lock_for(to.conversation)
         try:
             async with asyncio.timeout(FREE_S):
                 await door.acquire()
         except TimeoutError:
             return Answer(text=BUSY, ok=False)
-        said = _Said(key(ask.command, "said"), to, text, self._bindings.of(to).agent)
+        said = _Said(key(ask.command, "said"), to, text, self._bindings.find(to).agent)
         words = f"I say it in {name}."
 
         def settle(asked: Appended | None) -> None:
             door.release()
-            if asked is not None and asked.fresh:
+            if asked is not None and asked.is_new:
                 self._forget(to.conversation)
-                self._spawn(self._sent(said.key))
+                self._spawn(self._post_stored(said.key))
 
-        return Answer(text=words, change=Change(words=words, facts=said.facts, settle=settle))
+        return Answer(text=words, effect=Change(answer=words, facts=said.facts, settle=settle))
 
-    def _serves(self, said: Message) -> bool:
+    def _may_write_to(self, said: Message) -> bool:
         """Whether whoever said that directly has a role."""
         decided = access.decide(self._who, said)
         return decided.allowed and RANKS.index(decided.role) >= RANKS.index("member")
 
-    async def _sent(self, post: PostKey) -> None:
-        queued = await self._reader.by_key(f"post:{post}")
+    async def _post_stored(self, post: PostKey) -> None:
+        queued = await self._reader.entry_by_key(f"post:{post}")
         assert queued is not None
         assert isinstance(queued.fact, Queued)
         self._post(OutboxPost(seq=queued.seq, at=queued.at, post=queued.fact.post, parts=()))

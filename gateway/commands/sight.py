@@ -26,21 +26,21 @@ class Homes(Protocol):
     async def scope(self, conversation: ConversationId) -> str:
         """Who may be told what is said there."""
 
-    async def sight(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
         """What a turn there may see."""
 
 
 def sees_all(ask: Ask) -> bool:
     """Whether it is an owner, alone with the agent."""
-    return ask.command.direct and ask.everywhere == "owner"
+    return ask.command.direct and ask.global_role == "owner"
 
 
 async def sight_of(ask: Ask, places: Homes) -> Sight:
     """What may be told where it is asked. A direct chat is private whatever was heard there before."""
     here, everything = ask.command.at.conversation, sees_all(ask)
     if ask.command.direct:
-        return Sight(scope=here, private=True, everything=everything)
-    return await places.sight(here, everything=everything)
+        return Sight(scope=here, is_private=True, sees_everything=everything)
+    return await places.visibility(here, everything=everything)
 
 
 async def hidden(ask: Ask, places: Homes, named: Iterable[ConversationId]) -> frozenset[ConversationId]:
@@ -49,7 +49,7 @@ async def hidden(ask: Ask, places: Homes, named: Iterable[ConversationId]) -> fr
         return frozenset()
     sight = await sight_of(ask, places)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset([place for place in others if not sight.sees(await places.scope(place))])
+    return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
 
 
 def place_of(conversation: ConversationId) -> str:

@@ -21,13 +21,13 @@ class SparingCommands:
 
     async def retry(self, ask: Ask, world: World) -> Answer:
         """As `context.retry`."""
-        return self._refused(ask) or await context.retry(ask, world)
+        return self._find_refusal(ask) or await context.retry(ask, world)
 
     async def compact(self, ask: Ask, world: World) -> Answer:
         """As `context.compact`."""
-        return self._refused(ask) or await context.compact(ask, world)
+        return self._find_refusal(ask) or await context.compact(ask, world)
 
-    def _refused(self, ask: Ask) -> Answer | None:
+    def _find_refusal(self, ask: Ask) -> Answer | None:
         at = ask.command.at
         why = self._over(at, ask.command.sender, ask.role, self._agent_of(at))
         return Answer(text=why, ok=False) if why else None

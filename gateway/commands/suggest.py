@@ -37,22 +37,22 @@ class Suggestions:
 
     async def __call__(self, typed: CommandTyped) -> Sequence[str]:
         """At most 25, each at most 100 characters. Raises what a source raises."""
-        decision, row = self._decision(typed), BY_NAME.get(typed.name)
+        decision, row = self._decide(typed), BY_NAME.get(typed.name)
         if row is None or not decision.allowed or decision.role == "guest" or not _may(row, typed, decision):
             return ()
-        sub = row.sub(typed.sub)
+        sub = row.find_sub(typed.sub)
         arg = next((one for one in (sub.args if sub else row.args) if one.name == typed.arg), None)
         if arg is None:
             return ()
         if arg.choices:
-            return fitting(arg.choices, typed.begun)
+            return fitting(arg.choices, typed.prefix)
         if row.name == "help":
-            return fitting([one.name for one in TABLE if _may(one, typed, decision)], typed.begun)
+            return fitting([one.name for one in TABLE if _may(one, typed, decision)], typed.prefix)
         keys = (" ".join(filter(None, (row.name, typed.sub, arg.name))), f"{row.name} {arg.name}", arg.name)
         source = next((self._sources[key] for key in keys if key in self._sources), None)
-        return fitting(await source(typed), typed.begun) if arg.suggests and source is not None else ()
+        return fitting(await source(typed), typed.prefix) if arg.suggests and source is not None else ()
 
-    def _decision(self, typed: CommandTyped) -> Decision:
+    def _decide(self, typed: CommandTyped) -> Decision:
         """As if it had been given."""
         command = Command(
             id=EventId("typed"),
@@ -77,10 +77,10 @@ def fitting(found: Iterable[str], begun: str) -> list[str]:
 
 
 def _may(row: Row, typed: CommandTyped, decision: Decision) -> bool:
-    able = row.open_to(
+    able = row.is_allowed_for(
         decision.role,
         direct=typed.direct,
-        everywhere=decision.everywhere,
-        sub=row.sub(typed.sub) if row.name == typed.name else None,
+        everywhere=decision.global_role,
+        sub=row.find_sub(typed.sub) if row.name == typed.name else None,
     )
     return able and not typed.sender.is_bot and (typed.direct or not row.direct_only)

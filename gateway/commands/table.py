@@ -37,13 +37,13 @@ class Row:
     """One line, at most 100 characters."""
     args: tuple[CommandArg, ...] = ()
     subs: tuple[Sub, ...] = ()
-    otherwise: str = ""
+    default_sub: str = ""
     """The sub that is meant where the first word names none. Empty: that is an error."""
     role: Role = "guest"
     """The lowest role that may use it. Others are not answered."""
-    wide: bool = False
+    needs_global_role: bool = False
     """It acts beyond the place where it is given: a role that holds there alone does not count."""
-    own: bool = False
+    allowed_in_own_chat: bool = False
     """In a direct chat whoever it belongs to may use it, too."""
     direct_only: bool = False
     """Only in a direct chat."""
@@ -52,21 +52,23 @@ class Row:
     aliases: tuple[str, ...] = ()
     """Other names for it, not listed anywhere."""
 
-    def open_to(self, role: Role, *, direct: bool, everywhere: Role | None = None, sub: Sub | None = None) -> bool:
+    def is_allowed_for(
+        self, role: Role, *, direct: bool, everywhere: Role | None = None, sub: Sub | None = None
+    ) -> bool:
         """Whether this role may use it; `direct`: in a direct chat, which is that person's own.
 
         `everywhere`: the role that holds in all places. None: the same one.
         """
-        has = everywhere if self.wide and everywhere is not None else role
+        has = everywhere if self.needs_global_role and everywhere is not None else role
         needs = (sub.role if sub is not None else None) or self.role
-        return RANKS.index(has) >= RANKS.index(needs) or (self.own and direct and role != "blocked")
+        return RANKS.index(has) >= RANKS.index(needs) or (self.allowed_in_own_chat and direct and role != "blocked")
 
     @property
-    def administrative(self) -> bool:
+    def is_administrative(self) -> bool:
         """Whether its use is written into the audit."""
         return self.role in ADMINS or any(sub.role in ADMINS for sub in self.subs)
 
-    def sub(self, name: str) -> Sub | None:
+    def find_sub(self, name: str) -> Sub | None:
         """The one of that name."""
         return next((one for one in self.subs if one.name == name), None)
 
@@ -158,7 +160,7 @@ TABLE: Final[tuple[Row, ...]] = (
                 args=(_arg("account", "As list shows it.", form="person", needed=True, suggests=True),),
             ),
         ),
-        otherwise="code",
+        default_sub="code",
         direct_only=True,
         private=True,
     ),
@@ -191,20 +193,26 @@ TABLE: Final[tuple[Row, ...]] = (
         role="admin",
         private=True,
     ),
-    Row(name="stop", group="this conversation", summary="Leave off what I am doing here.", role="admin", own=True),
+    Row(
+        name="stop",
+        group="this conversation",
+        summary="Leave off what I am doing here.",
+        role="admin",
+        allowed_in_own_chat=True,
+    ),
     Row(
         name="new",
         group="this conversation",
         summary="Begin afresh: I see nothing of what was said here until now.",
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
     ),
     Row(
         name="retry",
         group="this conversation",
         summary="Answer once more what I answered last here.",
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
     ),
     Row(
         name="rewind",
@@ -212,14 +220,14 @@ TABLE: Final[tuple[Row, ...]] = (
         summary="Take back the last exchange here, or as many as you say.",
         args=(_arg("n", "How many exchanges.", form="number"),),
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
     ),
     Row(
         name="compact",
         group="this conversation",
         summary="Make what I see of this conversation smaller, now.",
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
     ),
     Row(
         name="journal",
@@ -227,7 +235,7 @@ TABLE: Final[tuple[Row, ...]] = (
         summary="What I wrote down here lately.",
         args=(_arg("n", "How many entries.", form="number"),),
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
         private=True,
     ),
     Row(
@@ -249,7 +257,7 @@ TABLE: Final[tuple[Row, ...]] = (
             ),
         ),
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
         private=True,
     ),
     Row(
@@ -265,7 +273,7 @@ TABLE: Final[tuple[Row, ...]] = (
             ),
         ),
         role="admin",
-        own=True,
+        allowed_in_own_chat=True,
         private=True,
     ),
     Row(
@@ -317,7 +325,7 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="clear", summary="Take back what was given here.", args=(_WHO, _WHERE)),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -334,7 +342,7 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="revoke", summary="Let somebody in no more.", args=(_WHO,)),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -351,7 +359,7 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="revoke", summary="Close a room that was approved; without one, this room.", args=(_ROOM,)),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -359,7 +367,7 @@ TABLE: Final[tuple[Row, ...]] = (
         group="rooms",
         summary="Where I am, and how I behave there.",
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -368,7 +376,7 @@ TABLE: Final[tuple[Row, ...]] = (
         summary="Enter a room.",
         args=(_arg("room", "Where to.", form="room", needed=True, suggests=True),),
         role="admin",
-        wide=True,
+        needs_global_role=True,
     ),
     Row(
         name="part",
@@ -376,7 +384,7 @@ TABLE: Final[tuple[Row, ...]] = (
         summary="Leave a room; without one, this one.",
         args=(_ROOM,),
         role="admin",
-        wide=True,
+        needs_global_role=True,
     ),
     Row(
         name="say",
@@ -387,7 +395,7 @@ TABLE: Final[tuple[Row, ...]] = (
             _arg("text", "What.", needed=True, rest=True),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -395,7 +403,7 @@ TABLE: Final[tuple[Row, ...]] = (
         group="how I run",
         summary="Every channel: state, age, reconnects, reason.",
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -403,7 +411,7 @@ TABLE: Final[tuple[Row, ...]] = (
         group="what I do",
         summary="What is unread, by conversation.",
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -437,7 +445,7 @@ TABLE: Final[tuple[Row, ...]] = (
             ),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -461,7 +469,7 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="off", summary="Leave it off, also after a restart."),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -478,7 +486,7 @@ TABLE: Final[tuple[Row, ...]] = (
             Sub(name="reset", summary="Think with what is configured."),
         ),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
     Row(
@@ -486,14 +494,19 @@ TABLE: Final[tuple[Row, ...]] = (
         group="how I run",
         summary="What happened lately.",
         subs=(Sub(name="tail", summary="The newest entries.", args=(_arg("n", "How many.", form="number"),)),),
-        otherwise="tail",
+        default_sub="tail",
         role="admin",
-        wide=True,
+        needs_global_role=True,
         direct_only=True,
         private=True,
     ),
     Row(
-        name="reload", group="how I run", summary="Read the configuration again.", role="admin", wide=True, private=True
+        name="reload",
+        group="how I run",
+        summary="Read the configuration again.",
+        role="admin",
+        needs_global_role=True,
+        private=True,
     ),
     Row(
         name="restart",
@@ -501,7 +514,7 @@ TABLE: Final[tuple[Row, ...]] = (
         summary="Disconnect a channel and connect it again.",
         args=(_arg("channel", "Its name.", form="word", needed=True, suggests=True),),
         role="admin",
-        wide=True,
+        needs_global_role=True,
         private=True,
     ),
 )
@@ -518,7 +531,7 @@ SPECS: Final[tuple[CommandSpec, ...]] = tuple(
         private=row.private,
         role=row.role,
         direct_only=row.direct_only,
-        own=row.own,
+        own=row.allowed_in_own_chat,
     )
     for row in TABLE
 )

@@ -19,26 +19,31 @@ class ThinkingCommands:
     """The handlers."""
 
     def __init__(self, stopping: Stopping, choosing: Choosing) -> None:
-        self._stopping = stopping
-        self._choosing = choosing
+        self._canceller = stopping
+        self._model_choice = choosing
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """By the command's name, and its sub."""
-        return {"stop": self.stop, "model list": self.list, "model switch": self.switch, "model reset": self.reset}
+        return {
+            "stop": self.stop,
+            "model list": self.list_models,
+            "model switch": self.switch,
+            "model reset": self.reset,
+        }
 
     async def stop(self, ask: Ask, _world: World) -> Answer:
         """Leave off what is done here."""
-        change = await self._stopping.ask(ask.command.at, ask.person)
-        return Answer(text=change.words, change=change, ok=change.words != NOTHING)
+        change = await self._canceller.plan_stop(ask.command.at, ask.person)
+        return Answer(text=change.answer, effect=change, ok=change.answer != NOTHING)
 
-    async def list(self, _ask: Ask, _world: World) -> str:
+    async def list_models(self, _ask: Ask, _world: World) -> str:
         """Every model that is configured."""
-        return "\n".join(f"- {_told(one)}" for one in self._choosing.listed())
+        return "\n".join(f"- {_told(one)}" for one in self._model_choice.list_models())
 
     async def switch(self, ask: Ask, _world: World) -> Answer:
         """Think with another one."""
-        name, known = ask.given["name"].strip(), {one.name: one for one in self._choosing.listed()}
+        name, known = ask.arguments["name"].strip(), {one.name: one for one in self._model_choice.list_models()}
         if name not in known:
             meant = nearest(name, list(known)) or list(known)[:MOST_NEAR]
             there = " or ".join(f"`{_code(one)}`" for one in meant)
@@ -51,34 +56,37 @@ class ThinkingCommands:
         return self._choose(ask, "")
 
     def _choose(self, ask: Ask, name: str) -> Answer:
-        command, before = ask.command, self._choosing.wanted(self._choosing.agent(ask.command.at.conversation))
+        command, before = (
+            ask.command,
+            self._model_choice.wanted_model(self._model_choice.agent_id_for(ask.command.at.conversation)),
+        )
         wish = Wish(
             name=name,
             at=command.at,
             by=ask.person,
             reply_to=MessageId(command.id) if command.origin == "text" else None,
         )
-        change = self._choosing.choose(wish)
-        known = {one.name: one for one in self._choosing.listed()}
+        change = self._model_choice.choose(wish)
+        known = {one.name: one for one in self._model_choice.list_models()}
         more = ""
         if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
             more = f" Its window is smaller, {known[name].context_tokens:,} tokens: what does not fit is folded."
-        return Answer(text=change.words + more, change=change)
+        return Answer(text=change.answer + more, effect=change)
 
 
 def _told(one: Listed) -> str:
-    called = f" `{_code(one.called)}`" if one.called else ""
+    called = f" `{_code(one.model_name)}`" if one.model_name else ""
     told = [
         f"`{_code(one.name)}`: {one.kind}{called}",
         f"a window of {one.context_tokens:,} tokens, answers up to {one.max_output_tokens:,}",
-        "price known" if one.priced else "price not known",
+        "price known" if one.has_price else "price not known",
     ]
-    if one.sees:
+    if one.takes_images:
         told.append("sees images")
     if one.fallbacks:
         told.append(f"falls back to {', '.join(f'`{_code(name)}`' for name in one.fallbacks)}")
-    if one.used:
-        told.append(f"in use by {', '.join(f'`{_code(agent)}`' for agent in one.used)}")
+    if one.used_by:
+        told.append(f"in use by {', '.join(f'`{_code(agent)}`' for agent in one.used_by)}")
     return "; ".join(told)
 
 

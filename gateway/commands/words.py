@@ -38,9 +38,9 @@ class Typed:
     """A right use of a command."""
 
     sub: Sub | None = None
-    given: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
     """By argument; what was not given is not there."""
-    named: bool = False
+    is_sub_named: bool = False
     """Its sub was named, and not only meant."""
 
 
@@ -52,7 +52,7 @@ class Unfit:
     """A sentence of Markdown."""
     sub: Sub | None = None
     """Which one it would have been. None: none, or it has none."""
-    nearest: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
     """Subs that may have been meant."""
 
 
@@ -60,30 +60,34 @@ def typed(row: Row, text: str) -> Typed | Unfit:
     """What `text` says to this command."""
     if not row.subs:
         given = _given(row.args, text)
-        return Unfit(reason=given) if isinstance(given, str) else Typed(given=given)
+        return Unfit(reason=given) if isinstance(given, str) else Typed(arguments=given)
     first = next(_words(text), ("", 0))
-    sub = row.sub(first[0].lower()) if first[0] else row.subs[0]
+    sub = row.find_sub(first[0].lower()) if first[0] else row.subs[0]
     named = sub is not None and bool(first[0])
     rest = text[first[1] :] if named else text
     if sub is None:
-        sub = row.sub(row.otherwise)
+        sub = row.find_sub(row.default_sub)
     if sub is None:
         near = get_close_matches(first[0].lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
-        return Unfit(reason=f"There is no `{row.name} {code(first[0])}`.", nearest=tuple(near))
+        return Unfit(reason=f"There is no `{row.name} {code(first[0])}`.", suggestions=tuple(near))
     given = _given(sub.args, rest)
-    return Unfit(reason=given, sub=sub) if isinstance(given, str) else Typed(sub=sub, given=given, named=named)
+    return (
+        Unfit(reason=given, sub=sub) if isinstance(given, str) else Typed(sub=sub, arguments=given, is_sub_named=named)
+    )
 
 
 def plainly(row: Row, text: str, rows: Mapping[str, Row]) -> bool:
     """Whether this can be meant as nothing but that command, though no prefix stands before it."""
     use = typed(row, text)
-    if isinstance(use, Unfit) or (row.subs and text.strip() and not use.named):
+    if isinstance(use, Unfit) or (row.subs and text.strip() and not use.is_sub_named):
         return False
     args = {arg.name: arg for arg in (use.sub.args if use.sub is not None else row.args)}
-    if row.name == "help" and use.given:
-        about = rows.get(use.given.get("command", "").lower())
-        return about is not None and ("sub" not in use.given or about.sub(use.given["sub"].lower()) is not None)
-    return all(_is_plain(args[name], value) for name, value in use.given.items())
+    if row.name == "help" and use.arguments:
+        about = rows.get(use.arguments.get("command", "").lower())
+        return about is not None and (
+            "sub" not in use.arguments or about.find_sub(use.arguments["sub"].lower()) is not None
+        )
+    return all(_is_plain(args[name], value) for name, value in use.arguments.items())
 
 
 def masked(row: Row, text: str) -> str:
@@ -92,7 +96,7 @@ def masked(row: Row, text: str) -> str:
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
     if isinstance(use, Typed):
         args = use.sub.args if use.sub is not None else row.args
-        given = [(arg, use.given[arg.name]) for arg in args if arg.name in use.given]
+        given = [(arg, use.arguments[arg.name]) for arg in args if arg.name in use.arguments]
         shown = [HIDDEN if arg.secret and not is_id(value) else value for arg, value in given]
         return " ".join([use.sub.name, *shown] if use.sub is not None else shown)
     if not any(arg.secret for arg in everything):

@@ -23,25 +23,25 @@ class World:
     clock: Clock
     stats: Stats
     version: str
-    model: Callable[[], str]
+    model_name: Callable[[], str]
     """What answers people, by name."""
-    mode: Callable[[], str]
+    agent_mode: Callable[[], str]
     """What the agent is doing, in a word."""
-    prefix: Mapping[ChannelName, str]
+    prefixes: Mapping[ChannelName, str]
     """What stands in front of a command's name there. Empty: none can be given there."""
     rewinds: Rewinds
     """What changes the view of a conversation."""
-    pages: Callable[[Post], int]
+    count_pages: Callable[[Post], int]
     """How many pages a post has where it goes; 1 where there are no pages."""
-    contact: Callable[[ChannelName], str | None] = lambda _: None
+    operator_contact: Callable[[ChannelName], str | None] = lambda _: None
     """Who runs this bot, as that channel says it."""
-    deciding: Deciding | None = None
+    approvals: Deciding | None = None
     """What calls of tools wait for an admin's word. None: no tool does."""
-    tools: Callable[[Address], Toolbox] = lambda _: Toolbox()
+    tools_at: Callable[[Address], Toolbox] = lambda _: Toolbox()
     """What tools whoever answers there has."""
-    awaits: Collection[ChannelName] = ()
+    awaiting_channels: Collection[ChannelName] = ()
     """As `Capabilities.awaits`: there who may not use a command is told so."""
-    alone: Callable[[Command], Address] = lambda command: command.at
+    private_address: Callable[[Command], Address] = lambda command: command.at
     """Where somebody is told what is not for the room's eyes: there, where the platform can tell them alone."""
 
 
@@ -53,11 +53,11 @@ class Ask:
     role: Role
     rule: str
     """Why this person is heard here."""
-    everywhere: Role = "guest"
+    global_role: Role = "guest"
     """The role that this person has in all places."""
     sub: str = ""
     """Which of the things that the command can do is meant. Empty: it has none."""
-    given: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
     """Its arguments by name, those that were given; they fit the table."""
 
     @property
@@ -65,13 +65,14 @@ class Ask:
         """Who asks, as `gateway.standing.person` writes them."""
         return person(self.command.at.channel, self.command.sender.id)
 
-    def listed(self) -> list[Row]:
+    def available_commands(self) -> list[Row]:
         """The commands that this person may use here."""
         direct = self.command.direct
         return [
             row
             for row in TABLE
-            if row.open_to(self.role, direct=direct, everywhere=self.everywhere) and (direct or not row.direct_only)
+            if row.is_allowed_for(self.role, direct=direct, everywhere=self.global_role)
+            and (direct or not row.direct_only)
         ]
 
 
@@ -81,7 +82,7 @@ class Answer:
 
     text: str
     page: int = 1
-    change: Change | None = None
+    effect: Change | None = None
     """What becomes durable with it. None: it only tells."""
     private: bool | None = None
     """Whether it concerns nobody but who asked. None: as the table says."""

@@ -77,9 +77,9 @@ class Api:
             raise ValueError(f"http://{parts.hostname} is not this machine, and all on the way would read the token")
         if not (token.isascii() and token.isprintable() and token.strip()):
             raise ValueError("the token is empty, or holds what no header can")
-        self.where = parts.netloc.rpartition("@")[2]
+        self.address = parts.netloc.rpartition("@")[2]
         """For people: host and port."""
-        self._url = f"{parts.scheme}://{self.where}"
+        self._url = f"{parts.scheme}://{self.address}"
         self._headers = {"authorization": f"Bearer {token}"}
         self._client: httpx.AsyncClient | None = None
 
@@ -88,36 +88,36 @@ class Api:
         if self._client is not None:
             await self._client.aclose()
 
-    async def status(self) -> Status:
+    async def get_status(self) -> Status:
         """Where everything stands."""
         return await self._get("/api/status", Status)
 
-    async def past(self, conversation: str, limit: int = 100) -> Past:
+    async def get_history(self, conversation: str, limit: int = 100) -> Past:
         """The newest messages of a conversation, the oldest first."""
         return await self._get("/api/conversation", Past, {"id": conversation, "limit": str(limit)})
 
-    async def places(self, limit: int = 50) -> Places:
+    async def list_conversations(self, limit: int = 50) -> Places:
         """Conversations, those with the newest words first."""
         return await self._get("/api/conversations", Places, {"limit": str(limit)})
 
     async def say(self, said: str) -> None:
         """Said by the operator; returns when it is durable."""
-        await self._ask("POST", "/api/say", body={"text": said})
+        await self._request("POST", "/api/say", body={"text": said})
 
-    async def order(self, kind: str, conversation: str, by: str) -> Answered:
+    async def send_order(self, kind: str, conversation: str, by: str) -> Answered:
         """`stop` or `kill` what runs in a conversation."""
         body = {"kind": kind, "conversation": conversation, "by": by}
-        return _parsed(Answered, await self._ask("POST", "/api/orders", body=body))
+        return _parsed(Answered, await self._request("POST", "/api/orders", body=body))
 
     @asynccontextmanager
-    async def stream(self, last: str) -> AsyncGenerator[Stream]:
+    async def open_stream(self, last: str) -> AsyncGenerator[Stream]:
         """All events from now on; `last`: from behind that position of the log on."""
         import httpx  # noqa: PLC0415 - as below
 
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
         limits = httpx.Timeout(ASK_S, read=SILENCE_S)
         try:
-            async with self._open().stream("GET", "/api/events", headers=headers, timeout=limits) as response:
+            async with self._http_client().stream("GET", "/api/events", headers=headers, timeout=limits) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
                     _check(response)
@@ -125,7 +125,7 @@ class Api:
         except httpx.HTTPError as error:
             raise Away(_why(error)) from error
 
-    def _open(self) -> "httpx.AsyncClient":
+    def _http_client(self) -> "httpx.AsyncClient":
         if self._client is None:
             import httpx  # noqa: PLC0415 - it takes 200 ms, which `reverie --help` need not
 
@@ -135,15 +135,15 @@ class Api:
         return self._client
 
     async def _get(self, path: str, shape: type[Shape], query: Mapping[str, str] | None = None) -> Shape:
-        return _parsed(shape, await self._ask("GET", path, query=query))
+        return _parsed(shape, await self._request("GET", path, query=query))
 
-    async def _ask(
+    async def _request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, str] | None = None
     ) -> bytes:
         import httpx  # noqa: PLC0415 - as above
 
         try:
-            response = await self._open().request(method, path, params=query, json=body)
+            response = await self._http_client().request(method, path, params=query, json=body)
         except httpx.HTTPError as error:
             raise Away(_why(error)) from error
         _check(response)

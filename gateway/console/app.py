@@ -57,109 +57,115 @@ class ConsoleApp(App[int]):
         """`by`: who gives orders, for people. `child`: the gateway that is started with this, and ended."""
         super().__init__(ansi_color=True)
         self.model = Console()
-        self._board = Board(self.model)
+        self._console_layout = Board(self.model)
         self._api, self._child = api, child
-        self._desk = Desk(api, self.model, by)
-        self._connection = Connection(state="starting", where=api.where, own=child is not None, words="connecting")
-        self._thinking, self._drawing, self._helping, self._stale = True, False, False, False
-        self._beats = 0
-        self._pressed = ("", 0.0)  # what must be pressed again, and until when that counts
+        self._console_actions = Desk(api, self.model, by)
+        self._connection = Connection(
+            state="starting", address=api.address, is_own=child is not None, detail="connecting"
+        )
+        self._shows_thinking, self._draw_pending, self._is_help_open, self._is_status_stale = True, False, False, False
+        self._ticks = 0
+        self._confirmation = ("", 0.0)  # what must be pressed again, and until when that counts
         self.register_theme(THEME)
         self.theme = THEME.name
         self.animation_level = "none"
 
     def compose(self) -> ComposeResult:
-        yield self._board
+        yield self._console_layout
 
     async def on_mount(self) -> None:
         """Begin."""
-        self._board.prompt.focus()
+        self._console_layout.prompt.focus()
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(ValueError, RuntimeError):  # another thread's: then it is not ours to decide
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
-        self.set_interval(BEAT_S, self._beat)
+        self.set_interval(BEAT_S, self._tick)
         self.set_interval(POLL_S, self._poll)
         if self._child is not None:
-            self._do(partial(self._watch, self._child))
-        self._do(partial(attach, self._api, self, self.model.follows))
-        self.draw_soon()
+            self._run_in_background(partial(self._watch_gateway, self._child))
+        self._run_in_background(partial(attach, self._api, self, self.model.followed))
+        self.schedule_draw()
 
-    def attached(self, status: Status, past: Past | None) -> None:
+    def handle_connected(self, status: Status, past: Past | None) -> None:
         """The connection stands."""
         if self._connection.state == "down":
-            self.model.note("attached again", at=status.now)
-        self._connection = replace(self._connection, state="up", words="")
-        self.model.attached(status)
+            self.model.add_gateway_note("attached again", at=status.now)
+        self._connection = replace(self._connection, state="up", detail="")
+        self.model.handle_connected(status)
         if past is not None:
-            self.model.follow(self.model.follows, past)
-            self._do(self._desk.begin)
+            self.model.follow(self.model.followed, past)
+            self._run_in_background(self._console_actions.send_queued)
         self._poll()
-        self.draw_soon()
+        self.schedule_draw()
 
-    def heard(self, events: Sequence[Seen]) -> None:
+    def handle_events(self, events: Sequence[Seen]) -> None:
         """These happened."""
         for event in events:
-            self.model.apply(event)
-        self._stale |= any(isinstance(event, Turn) and event.state != "started" for event in events)
-        self.draw_soon()
+            self.model.apply_event(event)
+        self._is_status_stale |= any(isinstance(event, Turn) and event.state != "started" for event in events)
+        self.schedule_draw()
 
-    def away(self, error: ApiError, seconds: float) -> None:
+    def handle_disconnected(self, error: ApiError, seconds: float) -> None:
         """The connection is gone, or does not come."""
         before = self._connection.state
         if before == "up":
-            self.model.note(f"the connection to the gateway is gone: {error}", bad=True, at=datetime.now(UTC))
+            self.model.add_gateway_note(
+                f"the connection to the gateway is gone: {error}", bad=True, at=datetime.now(UTC)
+            )
         if before == "starting" and self._child is not None and isinstance(error, Away):
-            self._connection = replace(self._connection, words="the gateway is starting")
+            self._connection = replace(self._connection, detail="the gateway is starting")
         elif before != "gone":
-            self._connection = replace(self._connection, state="down", words=f"{error}; again in {seconds:.0f} s")
-        self.draw_soon()
+            self._connection = replace(self._connection, state="down", detail=f"{error}; again in {seconds:.0f} s")
+        self.schedule_draw()
 
-    def draw_soon(self) -> None:
+    def schedule_draw(self) -> None:
         """Draw, with whatever else happens in the next moment."""
-        if not self._drawing:
-            self._drawing = True
-            self.set_timer(SYNC_S, self._draw)
+        if not self._draw_pending:
+            self._draw_pending = True
+            self.set_timer(SYNC_S, self._draw_panes)
 
-    def _draw(self) -> None:
-        self._drawing = False
-        self._board.draw(thinking=self._thinking)
-        self._bottom()
+    def _draw_panes(self) -> None:
+        self._draw_pending = False
+        self._console_layout.draw_panes(thinking=self._shows_thinking)
+        self._draw_status()
 
-    def _bottom(self) -> None:
-        self._board.bottom(self._connection, datetime.now(UTC), self._beats)
+    def _draw_status(self) -> None:
+        self._console_layout.draw_status(self._connection, datetime.now(UTC), self._ticks)
 
-    def _beat(self) -> None:
-        self._beats += 1
-        if self._stale and self._beats % 2 == 0:
+    def _tick(self) -> None:
+        self._ticks += 1
+        if self._is_status_stale and self._ticks % 2 == 0:
             self._poll(places=False)
-        if not self._drawing:
-            self._bottom()
+        if not self._draw_pending:
+            self._draw_status()
 
     def _poll(self, *, places: bool = True) -> None:
-        self._stale = False
+        self._is_status_stale = False
         if self._connection.state == "up":
-            self._do(partial(self._desk.poll, places=places))
+            self._run_in_background(partial(self._console_actions.refresh_model, places=places))
 
-    def _do(self, do: Callable[[], Awaitable[object]]) -> None:
+    def _run_in_background(self, do: Callable[[], Awaitable[object]]) -> None:
         """Carry it out beside everything else."""
 
         async def then() -> None:
             await do()
-            self.draw_soon()
+            self.schedule_draw()
 
         self.run_worker(then)  # type: ignore[arg-type]  # a result that nobody takes has no type for mypy
 
-    async def _watch(self, child: Child) -> None:
+    async def _watch_gateway(self, child: Child) -> None:
         code = await child.wait()  # it should not
-        self._connection = replace(self._connection, state="gone", words=f"the gateway ended with code {code}")
-        self.model.note(f"the gateway ended with code {code}; its log is {child.log}:\n{child.last_words()}", bad=True)
-        self.draw_soon()
+        self._connection = replace(self._connection, state="gone", detail=f"the gateway ended with code {code}")
+        self.model.add_gateway_note(
+            f"the gateway ended with code {code}; its log is {child.log_path}:\n{child.read_log_tail()}", bad=True
+        )
+        self.schedule_draw()
 
     def on_pane_view_moved(self) -> None:
-        self.draw_soon()
+        self.schedule_draw()
 
     def on_descendant_focus(self) -> None:
-        self.draw_soon()
+        self.schedule_draw()
 
     def on_prompt_said(self, event: Prompt.Said) -> None:
         """A line is typed."""
@@ -167,44 +173,44 @@ class ConsoleApp(App[int]):
             case Local(name="quit"):
                 self.exit(0)
             case Local(name="clear"):
-                self.model.talk.clear()
+                self.model.conversation_pane.clear()
             case Local(name="help"):
                 self.action_help()
             case Local(name="follow", args=wanted):
-                self._do(partial(self._desk.follow, wanted))
+                self._run_in_background(partial(self._console_actions.follow, wanted))
             case str(said):
-                self._do(partial(self._desk.say, said))
-        self.draw_soon()
+                self._run_in_background(partial(self._console_actions.say, said))
+        self.schedule_draw()
 
     def action_thinking(self) -> None:
         """Ctrl+R."""
-        self._thinking = not self._thinking
-        self.model.alone.hide("thinking", not self._thinking)
-        self.draw_soon()
+        self._shows_thinking = not self._shows_thinking
+        self.model.autonomous_pane.hide("thinking", not self._shows_thinking)
+        self.schedule_draw()
 
     def action_kill(self) -> None:
         """Ctrl+K."""
-        call = self.model.to_kill()
+        call = self.model.find_call_to_kill()
         if call is None:
-            self.model.remark("no tool is running")
+            self.model.add_remark("no tool is running")
         else:
-            self._do(partial(self._desk.kill, call))
-        self.draw_soon()
+            self._run_in_background(partial(self._console_actions.kill, call))
+        self.schedule_draw()
 
     def action_stop(self) -> None:
         """Esc."""
-        turn = self.model.to_stop()
+        turn = self.model.find_turn_to_stop()
         if turn is None:
-            self.model.remark("no turn is running")
-        elif not self.model.asks_twice(turn) or self._again(f"stop {turn.conversation}"):
-            self._do(partial(self._desk.stop, turn))
+            self.model.add_remark("no turn is running")
+        elif not self.model.needs_confirmation(turn) or self._is_confirmed(f"stop {turn.conversation}"):
+            self._run_in_background(partial(self._console_actions.stop, turn))
         else:
-            self.model.remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
-        self.draw_soon()
+            self.model.add_remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
+        self.schedule_draw()
 
     def action_pane(self, by: int) -> None:
         """Tab and Shift+Tab."""
-        prompt = self._board.prompt
+        prompt = self._console_layout.prompt
         if by > 0 and prompt.has_focus and prompt.complete():
             return
         if by > 0:
@@ -214,37 +220,37 @@ class ConsoleApp(App[int]):
 
     def action_empty(self) -> None:
         """Ctrl+L."""
-        self._board.meant().pane.clear()
-        self.draw_soon()
+        self._console_layout.active_pane().pane.clear()
+        self.schedule_draw()
 
     def action_move(self, how: str) -> None:
         """A key that scrolls."""
-        self._board.meant().move(how)
+        self._console_layout.active_pane().scroll_by_key(how)
 
     def action_help(self) -> None:
         """F1."""
-        own = f"runs here; its log is {self._child.log}" if self._child else "runs without this console"
-        self._helping = True
-        self.push_screen(HelpScreen(f"The gateway at {self._api.where} {own}."), self._helped)
+        own = f"runs here; its log is {self._child.log_path}" if self._child else "runs without this console"
+        self._is_help_open = True
+        self.push_screen(HelpScreen(f"The gateway at {self._api.address} {own}."), self._help_closed)
 
-    def _helped(self, _: None) -> None:
-        self._helping = False
+    def _help_closed(self, _: None) -> None:
+        self._is_help_open = False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's names
         """Textual asks what may be done now. In front of everything else, keys are for the help alone."""
-        return not self._helping or not hasattr(self, f"action_{action}") or action in ("quit", "leave_twice")
+        return not self._is_help_open or not hasattr(self, f"action_{action}") or action in ("quit", "leave_twice")
 
     def action_leave_twice(self) -> None:
         """Ctrl+C."""
-        if self._again("leave"):
+        if self._is_confirmed("leave"):
             self.exit(0)
         else:
-            self.model.remark("Ctrl+C again quits")
-        self.draw_soon()
+            self.model.add_remark("Ctrl+C again quits")
+        self.schedule_draw()
 
-    def _again(self, what: str) -> bool:
+    def _is_confirmed(self, what: str) -> bool:
         """Whether this was asked for a moment ago, too."""
         now = asyncio.get_running_loop().time()
-        again = self._pressed[0] == what and now < self._pressed[1]
-        self._pressed = ("", 0.0) if again else (what, now + AGAIN_S)
+        again = self._confirmation[0] == what and now < self._confirmation[1]
+        self._confirmation = ("", 0.0) if again else (what, now + AGAIN_S)
         return again

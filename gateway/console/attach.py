@@ -16,13 +16,13 @@ MOST_S: Final = 10.0
 class Hearer(Protocol):
     """Who is told. Each call returns at once."""
 
-    def attached(self, status: Status, past: Past | None) -> None:
+    def handle_connected(self, status: Status, past: Past | None) -> None:
         """A connection stands. `past`: of the conversation that is followed, at the first time only."""
 
-    def heard(self, events: Sequence[Seen]) -> None:
+    def handle_events(self, events: Sequence[Seen]) -> None:
         """These happened."""
 
-    def away(self, error: ApiError, seconds: float) -> None:
+    def handle_disconnected(self, error: ApiError, seconds: float) -> None:
         """It stands no longer, or could not be made; the next attempt comes after so many seconds."""
 
 
@@ -31,16 +31,16 @@ async def attach(api: Api, hearer: Hearer, conversation: str, *, chance: Callabl
     backoff, last, known = Backoff(MOST_S), "", False
     while True:
         try:
-            async with api.stream(last) as stream:
-                status = await api.status()
-                past = None if known else await api.past(conversation)
-                hearer.attached(status, past)
+            async with api.open_stream(last) as stream:
+                status = await api.get_status()
+                past = None if known else await api.get_history(conversation)
+                hearer.handle_connected(status, past)
                 known = True
-                backoff.over()
+                backoff.reset()
                 async for position, events in stream.batches():
                     last = position or last
-                    hearer.heard(events)
+                    hearer.handle_events(events)
         except ApiError as error:
-            wait_s = backoff.next_s(0, chance())
-            hearer.away(error, wait_s)
+            wait_s = backoff.next_delay_s(0, chance())
+            hearer.handle_disconnected(error, wait_s)
             await asyncio.sleep(wait_s)

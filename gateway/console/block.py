@@ -14,42 +14,42 @@ class Block:
     """What one of them has written."""
 
     def __init__(self, head: Sequence[Line], tone: Tone, indent: int, held: bool) -> None:
-        self.ended: list[Line] = list(head)
-        self.rows: list[Row] = []
+        self.finished_lines: list[Line] = list(head)
+        self.finished_rows: list[Row] = []
         """Of what ended, as far as they were made."""
-        self.made = 0
+        self.rendered_count = 0
         """Of how many lines."""
-        self.last: list[Row] | None = None
+        self.tail_rows: list[Row] | None = None
         """Rows of what has not ended. None: to be made."""
-        self.rest = ""
-        self.held = held
+        self.tail_text = ""
+        self.is_droppable = held
         self._tone: Tone = tone
         self._indent = indent
 
-    def grow(self, delta: str) -> None:
+    def append(self, delta: str) -> None:
         """So much more."""
-        self.last = None
-        *ended, self.rest = _ENDED.split(self.rest + delta)
+        self.tail_rows = None
+        *ended, self.tail_text = _ENDED.split(self.tail_text + delta)
         for one in ended:
-            self.ended += self._lines(one[:-2] if one.endswith("\r\n") else one[:-1])
-        while len(self.rest) > text.MAX_CHARS:
-            self.ended += self._lines(self.rest[: text.MAX_CHARS])
-            self.rest = self.rest[text.MAX_CHARS :]
+            self.finished_lines += self._make_lines(one[:-2] if one.endswith("\r\n") else one[:-1])
+        while len(self.tail_text) > text.MAX_CHARS:
+            self.finished_lines += self._make_lines(self.tail_text[: text.MAX_CHARS])
+            self.tail_text = self.tail_text[text.MAX_CHARS :]
 
-    def growing(self) -> list[Line]:
+    def tail_lines(self) -> list[Line]:
         """What has not ended."""
-        rest = self.rest.removesuffix("\r")  # a line feed may follow
-        return self._lines(rest) if rest else []
+        rest = self.tail_text.removesuffix("\r")  # a line feed may follow
+        return self._make_lines(rest) if rest else []
 
-    def taken(self) -> list[Line]:
+    def take_finished(self) -> list[Line]:
         """What ended, which is its no longer."""
-        ended, self.ended, self.rows, self.made = self.ended, [], [], 0
+        ended, self.finished_lines, self.finished_rows, self.rendered_count = self.finished_lines, [], [], 0
         return ended
 
-    def laid_out_anew(self) -> None:
+    def invalidate_rows(self) -> None:
         """All rows are to be made again."""
-        self.rows, self.made, self.last = [], 0, None
+        self.finished_rows, self.rendered_count, self.tail_rows = [], 0, None
 
-    def _lines(self, said: str) -> list[Line]:
+    def _make_lines(self, said: str) -> list[Line]:
         pad: Row = (("plain", " " * self._indent),) if self._indent else ()
         return [Line((*pad, (self._tone, one)), self._indent, self._tone) for one in text.lines(said)]

@@ -33,49 +33,49 @@ class Board(Vertical):
     def __init__(self, model: Console) -> None:
         super().__init__(id="board")
         self._model = model
-        panes = {"alone": model.alone, "talk": model.talk, "tools": model.tools}
-        self._views = {name: PaneView(pane, id=name) for name, pane in panes.items()}
+        panes = {"alone": model.autonomous_pane, "talk": model.conversation_pane, "tools": model.tools_pane}
+        self._pane_views = {name: PaneView(pane, id=name) for name, pane in panes.items()}
         self._titles = {name: Title(id=f"{name}-title") for name in panes}
         self._hint, self._status = Rows(id="hint"), Rows(id="status")
-        self.prompt = Prompt(lambda: [one.conversation for one in self._model.places])
+        self.prompt = Prompt(lambda: [one.conversation for one in self._model.conversations])
 
     def compose(self) -> ComposeResult:
         """Textual asks for its parts."""
         with Horizontal(id="body"):
             with Vertical(id="left"):
                 with Vertical(id="alone-box"):
-                    yield from self._pane("alone")
+                    yield from self._compose_pane("alone")
                 with Vertical(id="talk-box"):
-                    yield from self._pane("talk")
+                    yield from self._compose_pane("talk")
                 yield self._hint
                 with Horizontal(id="entry"):
                     yield Static("> ", id="mark", markup=False)
                     yield self.prompt
             with Vertical(id="right"):
-                yield from self._pane("tools")
+                yield from self._compose_pane("tools")
         yield self._status
         yield Rows([KEYS], id="keys")
 
-    def _pane(self, name: str) -> ComposeResult:
+    def _compose_pane(self, name: str) -> ComposeResult:
         yield self._titles[name]
-        yield self._views[name]
+        yield self._pane_views[name]
 
-    def draw(self, *, thinking: bool) -> None:
+    def draw_panes(self, *, thinking: bool) -> None:
         """Show what the panes have. `thinking`: it is shown."""
-        for name, view in self._views.items():
+        for name, view in self._pane_views.items():
             view.sync()
-            words, pane = self._called(name, thinking=thinking), view.pane
-            self._titles[name].show(words, pane.missed, following=pane.following, focused=view.has_focus)
+            words, pane = self._pane_title(name, thinking=thinking), view.pane
+            self._titles[name].show(words, pane.missed_count, following=pane.is_following, focused=view.has_focus)
 
-    def bottom(self, connection: Connection, now: datetime, beats: int) -> None:
+    def draw_status(self, connection: Connection, now: datetime, beats: int) -> None:
         """Show how everything stands."""
         width = max(1, self._status.size.width)
         self._status.show(status.rows(self._model, connection, now, width, beats))
 
-    def meant(self) -> PaneView:
+    def active_pane(self) -> PaneView:
         """The pane that keys are for: while somebody types, the conversation."""
         focused = self.screen.focused
-        return focused if isinstance(focused, PaneView) else self._views["talk"]
+        return focused if isinstance(focused, PaneView) else self._pane_views["talk"]
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         """Somebody types."""
@@ -84,8 +84,8 @@ class Board(Vertical):
             self._hint.display = bool(words)
             self._hint.show([(("note", one_line(words, 300)),)])
 
-    def _called(self, name: str, *, thinking: bool) -> str:
-        follows = self._model.follows
+    def _pane_title(self, name: str, *, thinking: bool) -> str:
+        follows = self._model.followed
         if name == "tools":
             return "tools"
         if name == "alone":

@@ -23,16 +23,16 @@ class Child:
 
     def __init__(self, directory: Path, store: Path, port: int, token: str) -> None:
         """`directory`: of its configuration."""
-        self.log = log_file(store)
+        self.log_path = log_file(store)
         self._directory, self._port, self._token = directory, port, token
         self._process: asyncio.subprocess.Process | None = None
-        self._start = 0
+        self._log_start = 0
 
     async def start(self) -> None:
         """Begin; it takes a second or two until it answers. Raises OSError."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "ab", opener=_private) as log:  # noqa: ASYNC230 - a moment; a Path takes no opener
-            self._start = log.tell()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log_path, "ab", opener=_private) as log:  # noqa: ASYNC230 - a moment; a Path takes no opener
+            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -50,7 +50,7 @@ class Child:
             await self._process.stdin.drain()
 
     @property
-    def ended(self) -> bool:
+    def has_exited(self) -> bool:
         """It runs no more."""
         return self._process is None or self._process.returncode is not None
 
@@ -59,12 +59,12 @@ class Child:
         assert self._process is not None
         return await self._process.wait()
 
-    def last_words(self) -> str:
+    def read_log_tail(self) -> str:
         """The end of what it logged this time."""
         try:
-            with self.log.open("rb") as log:
+            with self.log_path.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
-                log.seek(max(self._start, size - _TAIL_BYTES))
+                log.seek(max(self._log_start, size - _TAIL_BYTES))
                 return log.read().decode("utf-8", "replace").strip()
         except OSError:
             return ""

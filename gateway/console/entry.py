@@ -45,32 +45,32 @@ class History:
     """What was said before, gone through with up and down."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
-        self._at = 0
+        self._messages: list[str] = []
+        self._index = 0
         self._draft = ""
 
-    def said(self, line: str) -> None:
+    def add(self, line: str) -> None:
         """It is the newest now."""
-        if line and self._said[-1:] != [line]:
-            self._said.append(line)
-            del self._said[:-MAX_HISTORY]
-        self._at, self._draft = len(self._said), ""
+        if line and self._messages[-1:] != [line]:
+            self._messages.append(line)
+            del self._messages[:-MAX_HISTORY]
+        self._index, self._draft = len(self._messages), ""
 
     def older(self, now: str) -> str | None:
         """The one before; `now`: what stands there, which is kept. None: there is none."""
-        if self._at == 0:
+        if self._index == 0:
             return None
-        if self._at == len(self._said):
+        if self._index == len(self._messages):
             self._draft = now
-        self._at -= 1
-        return self._said[self._at]
+        self._index -= 1
+        return self._messages[self._index]
 
     def newer(self) -> str | None:
         """The one behind, at last what stood there at first. None: there is none."""
-        if self._at == len(self._said):
+        if self._index == len(self._messages):
             return None
-        self._at += 1
-        return self._said[self._at] if self._at < len(self._said) else self._draft
+        self._index += 1
+        return self._messages[self._index] if self._index < len(self._messages) else self._draft
 
 
 def fitting(typed: str, conversations: Iterable[str] = ()) -> list[str]:
@@ -104,7 +104,7 @@ def usage(typed: str) -> str:
     row = _row(name)
     if not typed.startswith("/") or row is None:
         return OWN.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
-    sub = row.sub(words[0]) if words else None
+    sub = row.find_sub(words[0]) if words else None
     args = " ".join(map(written, sub.args if sub else row.args))
     return " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args))) + f": {(sub or row).summary}"
 
@@ -119,7 +119,7 @@ def _words(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]
         return []
     if before[0] == "help" and len(before) == 1:
         return sorted(one.name for one in TABLE)
-    sub = row.sub(before[1]) if len(before) > 1 else None
+    sub = row.find_sub(before[1]) if len(before) > 1 else None
     if len(before) == 1 and row.subs:
         return [one.name for one in row.subs]
     args = sub.args if sub is not None else row.args

@@ -16,7 +16,7 @@ class Turn:
     conversation: str
     since: datetime | None
     autonomous: bool
-    written: str = ""
+    written_text: str = ""
     """So far, in a conversation."""
 
 

@@ -67,7 +67,7 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._pane = Pane()
         self._pane.add(lines(about))
-        self._pane.home()
+        self._pane.scroll_to_start()
 
     def compose(self) -> ComposeResult:
         """Textual asks for its parts."""
@@ -82,8 +82,8 @@ class HelpScreen(ModalScreen[None]):
     def on_pane_view_moved(self) -> None:
         """Somebody scrolled."""
         pane = self._pane
-        self.query_one(Title).show("help: Esc goes back", 0, following=pane.following, focused=False)
+        self.query_one(Title).show("help: Esc goes back", 0, following=pane.is_following, focused=False)
 
     def action_move(self, how: str) -> None:
         """A key that scrolls."""
-        self.query_one(PaneView).move(how)
+        self.query_one(PaneView).scroll_by_key(how)

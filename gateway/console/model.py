@@ -28,63 +28,67 @@ class Console:
 
     def __init__(self, *, zone: tzinfo | None = None, follows: str = OWN) -> None:
         """`zone`: in which times are told. None: that of the system."""
-        self.alone, self.talk, self.tools = Pane(), Pane(), Pane()
-        self.follows = follows
+        self.autonomous_pane, self.conversation_pane, self.tools_pane = Pane(), Pane(), Pane()
+        self.followed = follows
         self.turns: dict[str, Turn] = {}
-        self.calls: dict[str, Call] = {}
-        self.minds: dict[str, events.Mind] = {}
+        self.tool_calls: dict[str, Call] = {}
+        self.dmn_states: dict[str, events.Mind] = {}
         self.status: events.Status | None = None
-        self.places: tuple[events.Place, ...] = ()
+        self.conversations: tuple[events.Place, ...] = ()
         """Conversations that are known, the newest first."""
         self._titles: dict[str, str] = {}
         """What people call conversations."""
         self._zone = zone
-        self._agents: dict[str, str] = {}  # who answers where
-        self._ended: deque[str] = deque(maxlen=200)
+        self._agent_names: dict[str, str] = {}  # who answers where
+        self._ended_turns: deque[str] = deque(maxlen=200)
         """Turns that are over, the last ones."""
-        self._gone: set[str] = set()
+        self._missing_turns: set[str] = set()
         """Turns that ran no more when the status was asked for last, and whose end was not told yet."""
-        self._shown = 0  # up to here the conversation was filled from the log
+        self._history_seq = 0  # up to here the conversation was filled from the log
 
-    def apply(self, event: events.Seen) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
+    def apply_event(self, event: events.Seen) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Something happened."""
-        self.learn([event])
+        self.learn_titles([event])
         time = say.clock(event.at, self._zone)
         match event:
             case events.Noticed():
-                self._notice(event, time)
+                self._add_notification(event, time)
             case events.Posted():
-                self._post(event, time)
+                self._add_post(event, time)
             case events.Delivered():
-                if event.outcome in _BROKEN and self._followed(event.conversation):
-                    self.talk.add(say.told(time, f"not delivered ({event.outcome}): {event.reason}", "bad"))
+                if event.outcome in _BROKEN and self._is_followed(event.conversation):
+                    self.conversation_pane.add(
+                        say.told(time, f"not delivered ({event.outcome}): {event.reason}", "bad")
+                    )
             case events.Fate():
-                if event.fate == "refused" and self._followed(event.conversation):
-                    self.talk.add(say.told(time, f"refused by {event.rule}"))
+                if event.fate == "refused" and self._is_followed(event.conversation):
+                    self.conversation_pane.add(say.told(time, f"refused by {event.rule}"))
             case events.Turn():
-                self._turn(event, time)
+                self._apply_turn(event, time)
             case events.Thought():
-                self._think(event, time)
+                self._append_thinking(event, time)
             case events.Delta():
-                self._write(event, time)
+                self._append_text(event, time)
             case events.Tool():
-                self._tool(event, time)
+                self._apply_tool(event, time)
             case events.Mind():
-                self._mind(event, time)
+                self._update_dmn(event, time)
             case events.Linked():
                 reason = f": {event.reason}" if event.reason else ""
-                self.alone.add(say.told(time, f"channel {event.channel} is {event.state}{reason}"))
+                self.autonomous_pane.add(say.told(time, f"channel {event.channel} is {event.state}{reason}"))
             case events.Reloaded():
-                self.alone.add(say.told(time, say.reloaded(event), "bad" if event.problems else "note"))
+                self.autonomous_pane.add(say.told(time, say.reloaded(event), "bad" if event.problems else "note"))
             case events.Logged():
                 words = f"{event.level} {event.logger}: {event.message}"
-                self.alone.add(say.told(time, words, "note" if event.level == "warning" else "bad"))
+                self.autonomous_pane.add(say.told(time, words, "note" if event.level == "warning" else "bad"))
             case events.Lost():
-                self.alone.add(say.told(time, f"{event.count} events are missing here: they came too fast", "bad"))
+                self.autonomous_pane.add(
+                    say.told(time, f"{event.count} events are missing here: they came too fast", "bad")
+                )
             case _:
                 pass
 
-    def learn(self, told: Iterable[events.Seen]) -> None:
+    def learn_titles(self, told: Iterable[events.Seen]) -> None:
         """What conversations are called."""
         for one in told:
             conversation = getattr(one, "conversation", "")
@@ -95,181 +99,189 @@ class Console:
         """What people call that conversation."""
         return self._titles.get(conversation, conversation)
 
-    def meant(self, wanted: str) -> str:
+    def find_conversation(self, wanted: str) -> str:
         """The conversation that somebody names: by its title if only one is called so, else as it is written."""
         named = [one for one, title in self._titles.items() if title.casefold() == wanted.strip().casefold()]
         return named[0] if len(named) == 1 else wanted
 
-    def remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
+    def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """The console itself says something, where the operator looks."""
-        self.talk.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
+        self.conversation_pane.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
 
-    def note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
+    def add_gateway_note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """The same about the gateway."""
-        self.alone.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
+        self.autonomous_pane.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
 
-    def attached(self, status: events.Status) -> None:
+    def handle_connected(self, status: events.Status) -> None:
         """A connection stands, at first or again: what is said not to run any more ended meanwhile."""
         for turn in self.turns.keys() - {one.turn for one in status.activity}:
-            self._over(turn)
-        self.calls = {call: one for call, one in self.calls.items() if one.turn in self.turns}
-        self.took(status)
+            self._end_turn(turn)
+        self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn in self.turns}
+        self.update_status(status)
         for mind in status.agents:
-            self._mind(mind, say.clock(status.now, self._zone))
+            self._update_dmn(mind, say.clock(status.now, self._zone))
 
-    def took(self, status: events.Status) -> None:
+    def update_status(self, status: events.Status) -> None:
         """The gateway's state as it is now."""
         self.status = status
-        self.learn(status.activity)
+        self.learn_titles(status.activity)
         gone = self.turns.keys() - {one.turn for one in status.activity}
-        for turn in gone & self._gone:  # twice in a row: its end was lost
-            self._over(turn)
-        self._gone = gone - self._gone
+        for turn in gone & self._missing_turns:  # twice in a row: its end was lost
+            self._end_turn(turn)
+        self._missing_turns = gone - self._missing_turns
         for one in status.activity:
-            self._agents[one.conversation] = one.agent
+            self._agent_names[one.conversation] = one.agent
             self.turns.setdefault(
                 one.turn, Turn(agent=one.agent, conversation=one.conversation, since=one.since, autonomous=False)
             )
 
     def follow(self, conversation: str, past: events.Past | None) -> None:
         """Show another conversation, from its newest messages on; None: from now on."""
-        self.follows, self._shown = conversation, 0
+        self.followed, self._history_seq = conversation, 0
         for turn in self.turns:
-            self.talk.drop(f"talk {turn}")
-        self.talk.clear()
+            self.conversation_pane.drop_block(f"talk {turn}")
+        self.conversation_pane.clear()
         if past is not None and past.agent:
-            self._agents[conversation] = past.agent
+            self._agent_names[conversation] = past.agent
         for one in past.messages if past is not None else ():
-            self._shown = max(self._shown, one.seq)
-            who = one.who or self._who(conversation)
+            self._history_seq = max(self._history_seq, one.seq)
+            who = one.who or self._agent_name(conversation)
             time = say.clock(one.at, self._zone)
-            self.talk.add(say.spoken(time, who, say.typed(one), ours=one.ours, kind=say.kind(one.kind)))
-        self.talk.end()
+            self.conversation_pane.add(say.spoken(time, who, say.typed(one), ours=one.ours, kind=say.kind(one.kind)))
+        self.conversation_pane.scroll_to_end()
 
-    def summarize(self, place: events.Place) -> None:
+    def add_summary(self, place: events.Place) -> None:
         """What was said last somewhere."""
         if not place.last_text:
             return
         who = place.last_who or place.agent or "agent"
         time = say.clock(place.last_at, self._zone)
-        self.talk.add(
+        self.conversation_pane.add(
             say.spoken(time, who, place.last_text, ours=not place.last_who, place=self.title(place.conversation))
         )
 
-    def to_kill(self) -> Call | None:
+    def find_call_to_kill(self) -> Call | None:
         """The tool that is meant by killing one: the newest, if possible in the conversation that is followed."""
-        return newest(self.calls.values(), lambda call: self._followed(call.conversation))
+        return newest(self.tool_calls.values(), lambda call: self._is_followed(call.conversation))
 
-    def to_stop(self) -> Turn | None:
+    def find_turn_to_stop(self) -> Turn | None:
         """The turn that is meant by stopping one: likewise, then one that nobody asked for."""
         turns = self.turns.values()
-        return newest(turns, lambda turn: self._followed(turn.conversation), lambda turn: turn.autonomous)
+        return newest(turns, lambda turn: self._is_followed(turn.conversation), lambda turn: turn.autonomous)
 
-    def asks_twice(self, turn: Turn) -> bool:
+    def needs_confirmation(self, turn: Turn) -> bool:
         """Whether stopping it takes something from people who are not looked at."""
-        return not turn.autonomous and not self._followed(turn.conversation)
+        return not turn.autonomous and not self._is_followed(turn.conversation)
 
-    def _who(self, conversation: str) -> str:
+    def _agent_name(self, conversation: str) -> str:
         """Which agent speaks there."""
-        return self._agents.get(conversation) or (next(iter(self.minds)) if len(self.minds) == 1 else "agent")
+        return self._agent_names.get(conversation) or (
+            next(iter(self.dmn_states)) if len(self.dmn_states) == 1 else "agent"
+        )
 
-    def _place(self, conversation: str) -> str:
-        return self.title(conversation) if self.follows == EVERY else ""
+    def _place_title(self, conversation: str) -> str:
+        return self.title(conversation) if self.followed == EVERY else ""
 
-    def _followed(self, conversation: str) -> bool:
-        return bool(conversation) and self.follows in (EVERY, conversation)
+    def _is_followed(self, conversation: str) -> bool:
+        return bool(conversation) and self.followed in (EVERY, conversation)
 
-    def _notice(self, event: events.Noticed, time: str) -> None:
-        if not self._followed(event.conversation) or 0 < event.seq <= self._shown:
+    def _add_notification(self, event: events.Noticed, time: str) -> None:
+        if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
         said, kind = say.typed(event), say.kind(event.kind)
-        self.talk.add(say.spoken(time, event.who, said, ours=False, place=self._place(event.conversation), kind=kind))
+        self.conversation_pane.add(
+            say.spoken(time, event.who, said, ours=False, place=self._place_title(event.conversation), kind=kind)
+        )
 
-    def _post(self, event: events.Posted, time: str) -> None:
-        if not self._followed(event.conversation) or 0 < event.seq <= self._shown:
+    def _add_post(self, event: events.Posted, time: str) -> None:
+        if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
         for key, turn in self.turns.items():
-            if turn.conversation == event.conversation and same(turn.written, event.text):
-                turn.written = ""
-                self.talk.drop(f"talk {key}")
-        who, place = self._who(event.conversation), self._place(event.conversation)
-        self.talk.add(say.spoken(time, who, event.text, ours=True, place=place))
+            if turn.conversation == event.conversation and same(turn.written_text, event.text):
+                turn.written_text = ""
+                self.conversation_pane.drop_block(f"talk {key}")
+        who, place = self._agent_name(event.conversation), self._place_title(event.conversation)
+        self.conversation_pane.add(say.spoken(time, who, event.text, ours=True, place=place))
 
-    def _turn(self, event: events.Turn, time: str) -> None:
-        self._agents[event.conversation] = event.agent
+    def _apply_turn(self, event: events.Turn, time: str) -> None:
+        self._agent_names[event.conversation] = event.agent
         if event.state == "started":
             self.turns[event.turn] = Turn(
                 agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
             )
             if event.autonomous:
-                self.alone.add(
+                self.autonomous_pane.add(
                     [say.headed(time, f"{event.agent} starts by itself: {event.cause}", self.title(event.conversation))]
                 )
             return
         before = self.turns.get(event.turn)
         seconds = between(before.since if before else None, event.at)
-        self._over(event.turn)
+        self._end_turn(event.turn)
         if event.autonomous:
-            self.alone.add(say.told(time, f"{event.agent} is done: {say.turned(event, seconds)}"))
-        elif event.outcome not in _FINE and self._followed(event.conversation):
-            self.talk.add(say.told(time, f"{event.agent} {event.outcome or 'ended'}: nothing more comes", "bad"))
+            self.autonomous_pane.add(say.told(time, f"{event.agent} is done: {say.turned(event, seconds)}"))
+        elif event.outcome not in _FINE and self._is_followed(event.conversation):
+            self.conversation_pane.add(
+                say.told(time, f"{event.agent} {event.outcome or 'ended'}: nothing more comes", "bad")
+            )
 
-    def _over(self, key: str) -> None:
+    def _end_turn(self, key: str) -> None:
         turn = self.turns.pop(key, None)
-        self._ended.append(key)
-        self.alone.settle(f"think {key}")
-        self.alone.settle(f"write {key}")
-        self.talk.drop(f"talk {key}")  # what was to be said of it was posted
+        self._ended_turns.append(key)
+        self.autonomous_pane.finish_block(f"think {key}")
+        self.autonomous_pane.finish_block(f"write {key}")
+        self.conversation_pane.drop_block(f"talk {key}")  # what was to be said of it was posted
         if turn is not None:
-            self.calls = {call: one for call, one in self.calls.items() if one.turn != key}
+            self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn != key}
 
-    def _think(self, event: events.Thought, time: str) -> None:
+    def _append_thinking(self, event: events.Thought, time: str) -> None:
         head = f"{time} {event.agent} thinks, in {one_line(self.title(event.conversation), 60)}"
         line = Line((("thinking", head),), 2, "thinking")
-        self.alone.grow(f"think {event.turn}", event.delta, head=[line], tone="thinking", indent=2)
-        if event.turn in self._ended:
-            self.alone.settle(f"think {event.turn}")
+        self.autonomous_pane.append_delta(f"think {event.turn}", event.delta, head=[line], tone="thinking", indent=2)
+        if event.turn in self._ended_turns:
+            self.autonomous_pane.finish_block(f"think {event.turn}")
         else:
-            self._running(event)
+            self._ensure_turn(event)
 
-    def _write(self, event: events.Delta, time: str) -> None:
-        if event.turn in self._ended:  # the log told the end before its last words were gathered
+    def _append_text(self, event: events.Delta, time: str) -> None:
+        if event.turn in self._ended_turns:  # the log told the end before its last words were gathered
             if event.autonomous:
-                self.alone.add(say.rest(event.delta))
+                self.autonomous_pane.add(say.rest(event.delta))
             return
-        self.alone.settle(f"think {event.turn}")
-        turn = self._running(event)
+        self.autonomous_pane.finish_block(f"think {event.turn}")
+        turn = self._ensure_turn(event)
         if event.begins:
-            turn.written = ""
-            self.alone.settle(f"write {event.turn}")
-            self.talk.drop(f"talk {event.turn}")
+            turn.written_text = ""
+            self.autonomous_pane.finish_block(f"write {event.turn}")
+            self.conversation_pane.drop_block(f"talk {event.turn}")
         if event.autonomous:
             head = say.headed(time, f"{event.agent} writes", self.title(event.conversation))
-            self.alone.grow(f"write {event.turn}", event.delta, head=[head], indent=2)
-        if self._followed(event.conversation):
-            turn.written += event.delta
+            self.autonomous_pane.append_delta(f"write {event.turn}", event.delta, head=[head], indent=2)
+        if self._is_followed(event.conversation):
+            turn.written_text += event.delta
             head = Line((("time", f"{time} "), ("ours", event.agent), ("time", "  is writing ...")), 2)
-            self.talk.grow(f"talk {event.turn}", event.delta, head=[head], tone="note", indent=4, held=True)
+            self.conversation_pane.append_delta(
+                f"talk {event.turn}", event.delta, head=[head], tone="note", indent=4, held=True
+            )
 
-    def _running(self, event: events.Delta) -> Turn:
+    def _ensure_turn(self, event: events.Delta) -> Turn:
         """The turn in which that is written; its beginning may not have been told."""
         made = Turn(agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous)
         return self.turns.setdefault(event.turn, made)
 
-    def _tool(self, event: events.Tool, time: str) -> None:
-        self.alone.settle(f"think {event.turn}")
-        self.alone.settle(f"write {event.turn}")
+    def _apply_tool(self, event: events.Tool, time: str) -> None:
+        self.autonomous_pane.finish_block(f"think {event.turn}")
+        self.autonomous_pane.finish_block(f"write {event.turn}")
         if event.state == "started":
-            self.calls[event.call] = Call(
+            self.tool_calls[event.call] = Call(
                 turn=event.turn, name=event.name, conversation=event.conversation, since=event.at
             )
-            self.tools.add(say.called(time, event, self.title(event.conversation)))
+            self.tools_pane.add(say.called(time, event, self.title(event.conversation)))
             return
-        before = self.calls.pop(event.call, None)
-        self.tools.add(say.returned(time, event, between(before.since if before else None, event.at)))
+        before = self.tool_calls.pop(event.call, None)
+        self.tools_pane.add(say.returned(time, event, between(before.since if before else None, event.at)))
 
-    def _mind(self, mind: events.Mind, time: str) -> None:
-        before = self.minds.get(mind.agent)
-        self.minds[mind.agent] = mind
+    def _update_dmn(self, mind: events.Mind, time: str) -> None:
+        before = self.dmn_states.get(mind.agent)
+        self.dmn_states[mind.agent] = mind
         if before is None or (before.mode, before.quiet, before.held) != (mind.mode, mind.quiet, mind.held):
-            self.alone.add(say.told(time, say.minded(mind)))
+            self.autonomous_pane.add(say.told(time, say.minded(mind)))

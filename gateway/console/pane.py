@@ -25,24 +25,24 @@ class Pane:
     def __init__(self, *, max_lines: int = MAX_LINES) -> None:
         self._max_lines = max_lines
         self._lines: list[Line] = []
-        self._counts: list[int] = []
+        self._row_counts: list[int] = []
         """Rows of each line."""
         self._rows: list[Row] = []
         self._blocks: dict[str, Block] = {}
-        self._tail: list[Row] = []
+        self._block_rows: list[Row] = []
         """Rows of the blocks."""
         self._hidden: set[Tone] = set()
         self._width, self._height = 80, 24
         self._top = 0
-        self.following = True
+        self.is_following = True
         """Whether the screen shows the end."""
-        self.missed = 0
+        self.missed_count = 0
         """Lines that came since it does not."""
 
     @property
-    def total(self) -> int:
+    def row_count(self) -> int:
         """Rows there are."""
-        return len(self._rows) + len(self._tail)
+        return len(self._rows) + len(self._block_rows)
 
     @property
     def top(self) -> int:
@@ -57,21 +57,21 @@ class Pane:
     def rows(self, start: int, end: int) -> list[Row]:
         """These rows; fewer where there are fewer."""
         split = len(self._rows)
-        return [*self._rows[start:end], *self._tail[max(0, start - split) : max(0, end - split)]]
+        return [*self._rows[start:end], *self._block_rows[max(0, start - split) : max(0, end - split)]]
 
     def row(self, at: int) -> Row | None:
         """One row; None: there is no such row."""
         split = len(self._rows)
         if at < split:
             return self._rows[at] if at >= 0 else None
-        return self._tail[at - split] if at - split < len(self._tail) else None
+        return self._block_rows[at - split] if at - split < len(self._block_rows) else None
 
     def add(self, lines: Iterable[Line]) -> None:
         """These came."""
         self._append(lines)
-        self._settle_view()
+        self._update_scroll()
 
-    def grow(
+    def append_delta(
         self,
         key: str,
         delta: str,
@@ -85,87 +85,87 @@ class Pane:
         block = self._blocks.get(key)
         if block is None:
             if len(self._blocks) >= MAX_BLOCKS:
-                self.settle(next(iter(self._blocks)))
+                self.finish_block(next(iter(self._blocks)))
             block = self._blocks[key] = Block(head, tone, indent, held)
-        block.grow(delta)
-        self._flush()
-        self._settle_view()
+        block.append(delta)
+        self._update_blocks()
+        self._update_scroll()
 
-    def growing(self, key: str) -> bool:
+    def is_streaming(self, key: str) -> bool:
         """Whether this one is writing."""
         return key in self._blocks
 
-    def settle(self, key: str) -> None:
+    def finish_block(self, key: str) -> None:
         """They are done: what they wrote becomes lines. Nothing where nothing was written."""
         block = self._blocks.pop(key, None)
         if block is not None:
-            self._append([*block.ended, *block.growing()])
-            self._flush()
-            self._settle_view()
+            self._append([*block.finished_lines, *block.tail_lines()])
+            self._update_blocks()
+            self._update_scroll()
 
-    def drop(self, key: str) -> None:
+    def drop_block(self, key: str) -> None:
         """What they wrote and is no line of the pane goes away."""
         if self._blocks.pop(key, None) is not None:
-            self._flush()
-            self._settle_view()
+            self._update_blocks()
+            self._update_scroll()
 
     def clear(self) -> None:
         """Take away all lines; who writes goes on."""
-        self._lines, self._counts, self._rows = [], [], []
+        self._lines, self._row_counts, self._rows = [], [], []
         for block in self._blocks.values():
-            block.taken()
-        self._flush()
-        self.end()
+            block.take_finished()
+        self._update_blocks()
+        self.scroll_to_end()
 
     def resize(self, width: int, height: int) -> None:
         """The window is so many cells wide and rows high, each at least 1."""
         self._height = max(1, height)
         if width != self._width:
             self._width = max(1, width)
-            self._lay_out()
-        self._settle_view()
+            self._relayout()
+        self._update_scroll()
 
     def hide(self, tone: Tone, hidden: bool) -> None:
         """Leave out, or show again, all lines of that tone."""
         if hidden != (tone in self._hidden):
             self._hidden ^= {tone}
-            self._lay_out()
-            self._settle_view()
+            self._relayout()
+            self._update_scroll()
 
     def scroll(self, by: int) -> None:
         """So many rows down; negative: up."""
         self.scroll_to(self._top + by)
 
-    def page(self, direction: Literal[-1, 1]) -> None:
+    def scroll_page(self, direction: Literal[-1, 1]) -> None:
         """A screen up or down; one row stays."""
         self.scroll(direction * max(1, self._height - 1))
 
     def scroll_to(self, top: int) -> None:
         """That row becomes the first one on the screen, or the nearest that can."""
-        last = max(0, self.total - self._height)
+        last = max(0, self.row_count - self._height)
         self._top = min(max(0, top), last)
-        self.following = self._top >= last
-        if self.following:
-            self.missed = 0
+        self.is_following = self._top >= last
+        if self.is_following:
+            self.missed_count = 0
 
-    def home(self) -> None:
+    def scroll_to_start(self) -> None:
         """To the oldest."""
         self.scroll_to(0)
 
-    def end(self) -> None:
+    def scroll_to_end(self) -> None:
         """To the newest, and stay there."""
-        self.scroll_to(self.total)
+        self.scroll_to(self.row_count)
 
     def _append(self, lines: Iterable[Line]) -> None:
         before, shown = len(self._rows), 0
         for line in lines:
-            rows = self._rows_of(line)
+            rows = self._wrap(line)
             self._lines.append(line)
-            self._counts.append(len(rows))
+            self._row_counts.append(len(rows))
             self._rows += rows
             shown += bool(rows)
-        if not self.following:
-            self.missed += shown
+        if not self.is_following:
+            self.missed_count += shown
             if self._top > before:  # it stands in what is being written, which moved down
                 self._top += len(self._rows) - before
         self._evict()
@@ -173,49 +173,53 @@ class Pane:
     def _evict(self) -> None:
         over = len(self._lines) - self._max_lines
         if over > 0:
-            gone = sum(self._counts[:over])
-            del self._lines[:over], self._counts[:over], self._rows[:gone]
+            gone = sum(self._row_counts[:over])
+            del self._lines[:over], self._row_counts[:over], self._rows[:gone]
             self._top = max(0, self._top - gone)
 
-    def _flush(self) -> None:
+    def _update_blocks(self) -> None:
         """Make lines of what ended, and rows of what did not."""
         for number, block in enumerate(self._blocks.values()):
-            if block.ended and not block.held and (number == 0 or len(block.ended) > MAX_HELD):
-                self._append(block.taken())
-        self._tail = []
+            if (
+                block.finished_lines
+                and not block.is_droppable
+                and (number == 0 or len(block.finished_lines) > MAX_HELD)
+            ):
+                self._append(block.take_finished())
+        self._block_rows = []
         for block in self._blocks.values():
-            for line in block.ended[block.made :]:
-                block.rows += self._rows_of(line)
-            block.made = len(block.ended)
-            if block.last is None:
-                block.last = [row for line in block.growing() for row in self._rows_of(line)]
-            self._tail += block.rows
-            self._tail += block.last
+            for line in block.finished_lines[block.rendered_count :]:
+                block.finished_rows += self._wrap(line)
+            block.rendered_count = len(block.finished_lines)
+            if block.tail_rows is None:
+                block.tail_rows = [row for line in block.tail_lines() for row in self._wrap(line)]
+            self._block_rows += block.finished_rows
+            self._block_rows += block.tail_rows
 
-    def _rows_of(self, line: Line) -> list[Row]:
+    def _wrap(self, line: Line) -> list[Row]:
         return [] if line.tone in self._hidden else rows_of(line, self._width)
 
-    def _lay_out(self) -> None:
+    def _relayout(self) -> None:
         """Make all rows anew; the line at the top stays there."""
         at, rows = 0, 0
-        while at < len(self._counts) and rows + self._counts[at] <= self._top:
-            rows += self._counts[at]
+        while at < len(self._row_counts) and rows + self._row_counts[at] <= self._top:
+            rows += self._row_counts[at]
             at += 1
-        self._rows, self._counts = [], []
+        self._rows, self._row_counts = [], []
         top = 0
         for number, line in enumerate(self._lines):
             if number == at:
                 top = len(self._rows)
-            made = self._rows_of(line)
-            self._counts.append(len(made))
+            made = self._wrap(line)
+            self._row_counts.append(len(made))
             self._rows += made
         self._top = top if at < len(self._lines) else len(self._rows)
         for block in self._blocks.values():
-            block.laid_out_anew()
-        self._flush()
+            block.invalidate_rows()
+        self._update_blocks()
 
-    def _settle_view(self) -> None:
-        if self.following:
-            self.end()
+    def _update_scroll(self) -> None:
+        if self.is_following:
+            self.scroll_to_end()
         else:
             self.scroll_to(self._top)

@@ -41,12 +41,12 @@ class Prompt(TextArea):
             highlight_cursor_line=False,
             placeholder="say something, or /command; F1 tells more",
         )
-        self._past = History()
-        self._places = places
+        self._input_history = History()
+        self._list_conversations = places
 
     def hint(self) -> str:
         """What may stand here next, or what the command is for."""
-        found = entry.fitting(self.text, self._places())
+        found = entry.fitting(self.text, self._list_conversations())
         words = "  ".join(found[:30]) if found and self.text != "/" else ""
         return words or entry.usage(self.text)
 
@@ -54,17 +54,17 @@ class Prompt(TextArea):
         """As Tab has it; False: there is nothing to complete."""
         if not self.text.startswith("/") or self.cursor_location != self.document.end:
             return False
-        found = entry.fitting(self.text, self._places())
+        found = entry.fitting(self.text, self._list_conversations())
         if found:
-            self._set(entry.completed(self.text, found))
+            self._set_text(entry.completed(self.text, found))
         return True
 
     def action_say(self) -> None:
         """Enter."""
         said = self.text.strip()
         if said:
-            self._past.said(said)
-            self._set("")
+            self._input_history.add(said)
+            self._set_text("")
             self.post_message(self.Said(said))
 
     def action_line(self) -> None:
@@ -75,15 +75,15 @@ class Prompt(TextArea):
         """Up: in the text, then in the history."""
         if not self.cursor_at_first_line:
             self.action_cursor_up()
-        elif (found := self._past.older(self.text)) is not None:
-            self._set(found)
+        elif (found := self._input_history.older(self.text)) is not None:
+            self._set_text(found)
 
     def action_newer(self) -> None:
         """Down, likewise."""
         if not self.cursor_at_last_line:
             self.action_cursor_down()
-        elif (found := self._past.newer()) is not None:
-            self._set(found)
+        elif (found := self._input_history.newer()) is not None:
+            self._set_text(found)
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "enter":  # which would begin a new line
@@ -99,6 +99,6 @@ class Prompt(TextArea):
         event.prevent_default()
         self.insert(marked(clean(event.text)).expandtabs(4))
 
-    def _set(self, said: str) -> None:
+    def _set_text(self, said: str) -> None:
         self.text = said
         self.move_cursor(self.document.end)

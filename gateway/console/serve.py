@@ -57,7 +57,7 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
     watching = asyncio.create_task(_until(ended, stop))
     files = _Files(directory, port, token)
-    settings = files.ours(settings)
+    settings = files.with_console_ops(settings)
     live = Live(settings, directory, os.environ)
     live.files = files
     try:
@@ -79,16 +79,16 @@ class _Files(ConfigFiles):
 
     def __init__(self, directory: Path, port: int, token: str) -> None:
         super().__init__(directory, os.environ)
-        self._ops = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
+        self._ops_update = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
 
-    def ours(self, settings: Settings) -> Settings:
+    def with_console_ops(self, settings: Settings) -> Settings:
         """As it counts here."""
-        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops)})
+        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops_update)})
 
     def read(self) -> Read:
         """As `ConfigFiles.read`."""
         found = super().read()
-        return replace(found, settings=self.ours(found.settings))
+        return replace(found, settings=self.with_console_ops(found.settings))
 
 
 async def _until(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:

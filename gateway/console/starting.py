@@ -27,7 +27,7 @@ class Target:
 
     url: str
     token: str = field(repr=False)
-    own: bool
+    is_own: bool
     """The console runs it."""
     port: int = 0
     """Of one's own."""
@@ -39,7 +39,7 @@ async def choose(
     """`url`: the one that is meant. Empty: the one with the store of `settings`, if one runs. Raises Unfit."""
     said = settings.ops.token.get_secret_value() if settings is not None and settings.ops.token is not None else ""
     if url:
-        return await _found(Target(url=url, token=env.get(TOKEN) or said, own=False), settings, directory)
+        return await _found(Target(url=url, token=env.get(TOKEN) or said, is_own=False), settings, directory)
     if settings is None or directory is None:
         raise Unfit("name a configuration with --config, or a gateway with --url")
     sign = last_sign(settings.store.path, now)
@@ -52,10 +52,10 @@ async def choose(
         host = "127.0.0.1" if settings.ops.host in ("0.0.0.0", "::") else settings.ops.host  # noqa: S104 - it is compared
         there = f"[{host}]" if ":" in host else host
         with contextlib.suppress(_Nobody):
-            target = Target(url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN, ""), own=False)
+            target = Target(url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN, ""), is_own=False)
             return await _found(target, settings, directory)
     port = _free(settings.ops.port)
-    return Target(url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), own=True, port=port)
+    return Target(url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), is_own=True, port=port)
 
 
 class _Nobody(Unfit):
@@ -74,7 +74,7 @@ async def _found(target: Target, settings: Settings | None, directory: Path | No
     except ValueError as error:
         raise Unfit(str(error)) from error
     try:
-        await api.status()
+        await api.get_status()
     except Denied as error:
         fix = FIX.format(place=place)
         raise Unfit(f"the gateway at {target.url} does not take this token: {error}; {fix}") from error

@@ -18,11 +18,11 @@ class Connection:
 
     state: Literal["up", "down", "starting", "gone"]
     """gone: there will be none any more."""
-    where: str
+    address: str
     """Host and port."""
-    own: bool = False
+    is_own: bool = False
     """It is run by this console."""
-    words: str = ""
+    detail: str = ""
     """Why it is not up, and what comes next."""
 
 
@@ -42,15 +42,15 @@ def rows(console: Console, connection: Connection, now: datetime, width: int, be
 
 def _connection(one: Connection) -> list[Span]:
     tone, sign = _SIGNS[one.state]
-    how = "runs here" if one.own else "attached"
-    said = how if one.state == "up" else one.words or one.state
-    where = f" {one.where}" if one.state == "up" else ""
+    how = "runs here" if one.is_own else "attached"
+    said = how if one.state == "up" else one.detail or one.state
+    where = f" {one.address}" if one.state == "up" else ""
     return [(tone, f"{sign} "), ("plain", text.one_line(f"{said}{where}", 100))]
 
 
 def _minds(console: Console) -> list[list[Span]]:
     shown: list[list[Span]] = []
-    for mind in console.minds.values():
+    for mind in console.dmn_states.values():
         said: list[Span] = [("head", text.one_line(mind.agent, 20)), ("plain", f" {text.one_line(mind.mode, 20)}")]
         if mind.quiet:
             said.append(("note", " quiet"))
@@ -62,7 +62,7 @@ def _doing(console: Console, now: datetime, beat: int) -> list[list[Span]]:
     sign = SPINNER[beat % len(SPINNER)]
     busy: list[list[Span]] = []
     for key, turn in console.turns.items():
-        call = next((one for one in reversed(console.calls.values()) if one.turn == key), None)
+        call = next((one for one in reversed(console.tool_calls.values()) if one.turn == key), None)
         what = text.one_line(call.name, 30) if call is not None else "thinks"
         since = call.since if call is not None else turn.since
         took = f" {say.span(max(0.0, (now - since).total_seconds()))}" if since is not None else ""
@@ -91,7 +91,7 @@ def _used(console: Console) -> list[list[Span]]:
     shown: list[list[Span]] = [used, [("time", "model "), ("plain", text.one_line(status.model, 60) or "-")]]
     shown += [
         [("time", "autonomous turns "), ("plain", f"{one.turns_today} of {one.daily_turns}")]
-        for one in console.minds.values()
+        for one in console.dmn_states.values()
         if one.daily_turns
     ]
     if not status.ready:

@@ -72,22 +72,22 @@ class Title(Widget):
 
     def __init__(self, words: str = "", *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._words = words
-        self._sign = ""
+        self._title_text = words
+        self._missed_sign = ""
         self._focused = False
 
     def show(self, words: str, missed: int, *, following: bool, focused: bool) -> None:
         """Told by whoever knows the pane."""
         sign = "" if following else (f"↓ {missed} new, End" if missed else "↓ End")
-        if (words, sign, focused) != (self._words, self._sign, self._focused):
-            self._words, self._sign, self._focused = words, sign, focused
+        if (words, sign, focused) != (self._title_text, self._missed_sign, self._focused):
+            self._title_text, self._missed_sign, self._focused = words, sign, focused
             self.refresh()
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002 - it has one
         """Textual asks for it."""
         room = self.size.width
-        sign = f" {self._sign} " if self._sign else ""
-        words = fitted(f"{'▸' if self._focused else '─'} {self._words} ", max(0, room - width(sign)))
+        sign = f" {self._missed_sign} " if self._missed_sign else ""
+        words = fitted(f"{'▸' if self._focused else '─'} {self._title_text} ", max(0, room - width(sign)))
         line = "─" * max(0, room - width(words) - width(sign))
         row: Row = (("head" if self._focused else "plain", words), ("time", line), ("bad", sign))
         return strip(row, room, self.rich_style, Style(reverse=True) if self._focused else None)
@@ -102,36 +102,36 @@ class PaneView(ScrollView, can_focus=True):
     def __init__(self, pane: Pane, *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
         self.pane = pane
-        self._mirroring = False
-        self._waiting: Timer | None = None
+        self._is_syncing = False
+        self._resize_timer: Timer | None = None
         """Until the size is settled."""
-        self._base: Style | None = None
+        self._cell_style: Style | None = None
         """Of all cells. None: it is to be asked for, which takes as long as drawing some rows."""
 
     def sync(self) -> None:
         """The pane changed."""
-        size = Size(self.scrollable_content_region.width, self.pane.total)
-        self._mirroring = True
+        size = Size(self.scrollable_content_region.width, self.pane.row_count)
+        self._is_syncing = True
         try:
             if self.virtual_size != size:
                 self.virtual_size = size
             if round(self.scroll_y) != self.pane.top:
                 self.scroll_to(y=self.pane.top, animate=False, force=True)
         finally:
-            self._mirroring = False
+            self._is_syncing = False
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002 - its size is asked for
         """Textual says so: with each step while somebody drags the corner of a window."""
-        if self._waiting is not None:
-            self._waiting.stop()
-            self._waiting = None
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+            self._resize_timer = None
         if len(self.pane.lines) < QUICK:
-            self._fit()
+            self._resize_pane()
         else:
-            self._waiting = self.set_timer(SETTLED_S, self._fit)
+            self._resize_timer = self.set_timer(SETTLED_S, self._resize_pane)
 
-    def _fit(self) -> None:
+    def _resize_pane(self) -> None:
         region = self.scrollable_content_region
         if region.width:
             self.pane.resize(region.width, region.height)
@@ -141,31 +141,31 @@ class PaneView(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """By wheel, bar or keys, or by ourselves."""
         super().watch_scroll_y(old_value, new_value)
-        if not self._mirroring:
+        if not self._is_syncing:
             self.pane.scroll_to(round(new_value))
             self.post_message(self.Moved())
 
-    def move(self, how: str) -> None:
+    def scroll_by_key(self, how: str) -> None:
         """As a key says: `up`, `down`, `pageup`, `pagedown`, `home`, `end`."""
         match how:
             case "up" | "down":
                 self.pane.scroll(1 if how == "down" else -1)
             case "pageup" | "pagedown":
-                self.pane.page(1 if how == "pagedown" else -1)
+                self.pane.scroll_page(1 if how == "pagedown" else -1)
             case "home":
-                self.pane.home()
+                self.pane.scroll_to_start()
             case _:
-                self.pane.end()
+                self.pane.scroll_to_end()
         self.sync()
         self.post_message(self.Moved())
 
     def render_line(self, y: int) -> Strip:
         """Textual asks for one."""
-        if self._base is None:
-            self._base = self.rich_style
-        return strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._base)
+        if self._cell_style is None:
+            self._cell_style = self.rich_style
+        return strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._cell_style)
 
     def notify_style_update(self) -> None:
         """Textual says that it may look otherwise now."""
         super().notify_style_update()
-        self._base = None
+        self._cell_style = None

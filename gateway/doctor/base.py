@@ -33,18 +33,18 @@ class Machine:
 class Subject:
     """What is examined, once its configuration could be read."""
 
-    machine: Machine
-    read: Read
-    state: State
+    environment: Machine
+    config: Read
+    gateway_state: State
     """Of its gateway."""
 
     @property
     def settings(self) -> Settings:
-        return self.read.settings
+        return self.config.settings
 
     @property
     def offline(self) -> bool:
-        return self.machine.offline
+        return self.environment.offline
 
 
 Bare = Callable[[Machine], Awaitable[Sequence[Finding]]]

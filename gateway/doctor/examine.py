@@ -74,7 +74,7 @@ async def examine(where: Machine, told: Told = lambda *_: None) -> Report:
     plan = await _planned(where)
     left_s = max(GOODBYE_S, ALL_S - GOODBYE_S - (monotonic() - began))
     findings = [*plan.findings, *await side_by_side(plan.checks, told, all_s=left_s)]
-    return Report(findings=arranged(findings, plan.redact), took_s=monotonic() - began, readable=plan.readable)
+    return Report(findings=arranged(findings, plan.redact), took_s=monotonic() - began, has_config=plan.readable)
 
 
 async def _planned(where: Machine) -> _Plan:
@@ -94,8 +94,8 @@ async def _planned(where: Machine) -> _Plan:
         return _Plan(findings=[replace(_late(subject, CHECK_S), level="bad")], checks=[versions])
     except Exception as error:  # noqa: BLE001 - a bug of ours, or a file system that breaks: told, not raised
         return _Plan(findings=[replace(_broke(subject, error), level="bad")], checks=[versions])
-    checks = _checks(Subject(machine=where, read=found, state=state))
-    redact = Redactor(known_secrets(found.settings, found.references))
+    checks = _checks(Subject(environment=where, config=found, gateway_state=state))
+    redact = Redactor(known_secrets(found.settings, found.resolved_values))
     return _Plan(findings=[], checks=[*checks, versions], redact=redact)
 
 

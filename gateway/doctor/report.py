@@ -57,7 +57,7 @@ class Report:
 
     findings: tuple[Finding, ...]
     took_s: float = 0.0
-    readable: bool = True
+    has_config: bool = True
     """False: there is no configuration to examine."""
 
     @property
@@ -66,28 +66,28 @@ class Report:
         return all(one.level != "bad" for one in self.findings)
 
     @property
-    def code(self) -> int:
+    def exit_code(self) -> int:
         """The exit code: 0 nothing is bad, 1 something is, 2 there is no configuration."""
-        return 2 if not self.readable else 0 if self.ok else 1
+        return 2 if not self.has_config else 0 if self.ok else 1
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
         """For programs: ASCII, one line."""
         findings = [
             {"code": one.code, "level": one.level, "what": one.what, "fix": one.fix, "where": one.where}
             for one in self.findings
         ]
-        return json.dumps({"ok": self.ok and self.readable, "findings": findings})
+        return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
 
-    def lines(self, style: Style) -> list[str]:
+    def render_lines(self, style: Style) -> list[str]:
         """For people: by area a line for each finding, its remedy below, and the sum of all."""
         told: list[str] = []
         for area, some in groupby(self.findings, key=area_of):
             told += ["", style.paint(AREAS.get(area, area), _BOLD)]
             for one in some:
                 told += _told(one, style)
-        return [*told[1:], "", self._sum(style)]
+        return [*told[1:], "", self._render_totals(style)]
 
-    def _sum(self, style: Style) -> str:
+    def _render_totals(self, style: Style) -> str:
         good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
         level: Severity = "bad" if bad else "warning" if odd else "ok"
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"

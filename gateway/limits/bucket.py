@@ -32,57 +32,57 @@ class Buckets:
 
     def __init__(self, rate: Rate, most: int = MOST) -> None:
         self.rate = rate
-        self._whole = _whole(rate)
-        self._pace = _pace(rate)
+        self._capacity = _whole(rate)
+        self._refill_rate = _pace(rate)
         """Millionths a minute."""
         self._buckets = Recent[str, _Bucket](most)
 
-    def become(self, rate: Rate) -> None:
+    def set_rate(self, rate: Rate) -> None:
         """Go by that from now on: what was taken stays taken, and comes back at the new pace."""
-        more = _whole(rate) - self._whole
+        more = _whole(rate) - self._capacity
         for whose in self._buckets:
             bucket = self._buckets[whose]
             bucket.level = max(0, bucket.level + more)
-        self.rate, self._whole, self._pace = rate, _whole(rate), _pace(rate)
+        self.rate, self._capacity, self._refill_rate = rate, _whole(rate), _pace(rate)
 
-    def free(self, whose: str, now_s: float) -> bool:
+    def has_token(self, whose: str, now_s: float) -> bool:
         """Whether one more may be taken at this monotonic time, which is not before any that was told earlier."""
-        if not self.rate.limits or whose not in self._buckets:
+        if not self.rate.is_limited or whose not in self._buckets:
             return True
-        return self._fill(self._buckets[whose], now_s).level >= _ONE
+        return self._refill(self._buckets[whose], now_s).level >= _ONE
 
     def take(self, whose: str, now_s: float) -> bool:
         """Take one if it is there; whether it was."""
-        if not self.rate.limits:
+        if not self.rate.is_limited:
             return True
         bucket = self._buckets.get(whose)
-        bucket = _Bucket(self._whole, _ns(now_s)) if bucket is None else self._fill(bucket, now_s)
+        bucket = _Bucket(self._capacity, _ns(now_s)) if bucket is None else self._refill(bucket, now_s)
         if bucket.level < _ONE:
             return False
         bucket.level -= _ONE
-        self._buckets.keep(whose, bucket)
+        self._buckets.put(whose, bucket)
         return True
 
     def give_back(self, whose: str, taken_s: float, now_s: float) -> None:
         """One that was taken then was not used. Never gives more than there would be if it had not been taken."""
         bucket = self._buckets.get(whose)
         if bucket is not None:
-            self._fill(bucket, now_s)
+            self._refill(bucket, now_s)
             # While one was missing the bucket may have filled where else it would have been full already.
-            gone = max(0, bucket.at_ns - _ns(taken_s)) * self._pace
-            bucket.level = min(self._whole, bucket.level + max(0, _ONE - gone))
+            gone = max(0, bucket.at_ns - _ns(taken_s)) * self._refill_rate
+            bucket.level = min(self._capacity, bucket.level + max(0, _ONE - gone))
 
-    def full_since(self, whose: str, since_s: float) -> bool:
+    def was_full_since(self, whose: str, since_s: float) -> bool:
         """Whether it was full at any moment after that one, as far as it was looked at since."""
         bucket = self._buckets.get(whose)
         return bucket is None or bucket.full_ns > _ns(since_s)
 
-    def _fill(self, bucket: _Bucket, now_s: float) -> _Bucket:
+    def _refill(self, bucket: _Bucket, now_s: float) -> _Bucket:
         now_ns = max(bucket.at_ns, _ns(now_s))
-        bucket.level += (now_ns - bucket.at_ns) * self._pace
+        bucket.level += (now_ns - bucket.at_ns) * self._refill_rate
         bucket.at_ns = now_ns
-        if bucket.level >= self._whole:
-            bucket.level, bucket.full_ns = self._whole, now_ns
+        if bucket.level >= self._capacity:
+            bucket.level, bucket.full_ns = self._capacity, now_ns
         return bucket
 
 

@@ -17,9 +17,9 @@ class Costs:
         self._most = most
         self._days = Recent[str, dict[str, int]](DAYS)
 
-    def begin(self, day: str, sums: Mapping[str, int]) -> None:
+    def set_day(self, day: str, sums: Mapping[str, int]) -> None:
         """That day (YYYY-MM-DD, UTC) they have cost so much until now."""
-        self._days.keep(day, dict(sums))
+        self._days.put(day, dict(sums))
 
     def add(self, day: str, whose: str, nano_usd: int) -> None:
         """One more. Where too many are known, those are forgotten who cost least."""
@@ -27,9 +27,9 @@ class Costs:
         sums[whose] = sums.get(whose, 0) + nano_usd
         if len(sums) > 2 * self._most:
             sums = dict(heapq.nlargest(self._most, sums.items(), key=lambda one: one[1]))
-        self._days.keep(day, sums)
+        self._days.put(day, sums)
 
-    def of(self, day: str, whose: Iterable[str]) -> int:
+    def total(self, day: str, whose: Iterable[str]) -> int:
         """What these have cost together on that day."""
         sums = self._days.get(day)
         return 0 if sums is None else sum(sums.get(one, 0) for one in whose)

@@ -73,7 +73,7 @@ class Limits:
     ) -> None:
         """`tell`: a text for owners, with the name of what it is about (`Owners.tell`). Returns at once."""
         self._clock = clock
-        self._who = who
+        self._policy = who
         self._tell = tell
         self.stats = stats or LimitStats()
         rates: dict[Whose, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
@@ -82,54 +82,54 @@ class Limits:
         self._costs: Mapping[Whose, Costs] = {"agent": Costs(), "room": Costs(), "sender": Costs()}
         self._reserved: dict[ConversationId, dict[tuple[Whose, str], int]] = {}
         """Billionths of a dollar, for the requests of the turn that runs there."""
-        self._freed = asyncio.Event()
+        self._budget_freed = asyncio.Event()
         """Set when something is set aside no more; then there is another."""
         self._notices = Buckets(NOTICES)
-        self._silence = Silence()
+        self._notice_throttle = Silence()
         self._reported = Recent[str, None]()
         """Limits that owners were told of, by name and day."""
         self._taken = Recent[str, _Taken]()
         """By messages that are not in the log yet."""
 
-    def become(self, most: Most) -> None:
+    def update(self, most: Most) -> None:
         """Go by these limits from now on; what was spent and taken stays so. Returns at once."""
         for whose, buckets in self._rates.items():
-            buckets.become(getattr(most, whose))
+            buckets.set_rate(getattr(most, whose))
         self._usd = _budgets(most)
-        self._free()
+        self._notify_freed()
 
-    async def begin(self, reader: Reader) -> None:
+    async def load(self, reader: Reader) -> None:
         """Learn from the log what was spent and told today. Call it once, before anything comes in."""
-        now, day = self._clock.now(), self._day()
-        for one in await reader.newest(LOOK_BACK, kinds=["limited"]):
+        now, day = self._clock.now(), self._today()
+        for one in await reader.newest_entries(LOOK_BACK, kinds=["limited"]):
             fact = one.fact
             if not isinstance(fact, Limited) or one.conversation is None:
                 continue
             bite = Bite(fact.limit, fact.whose, fact.subject, fact.rule)
             age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
             if then == day:
-                self._reported.keep(_daily(bite, day), None)
+                self._reported.put(_daily(bite, day), None)
             if age_s < QUIET_S or then == day:
                 room = _room(Address.parse(one.conversation))
-                self._silence.begin(room, bite.name(then), self._clock.monotonic() - age_s)
+                self._notice_throttle.record(room, bite.key(then), self._clock.monotonic() - age_s)
         for costs in self._costs.values():
-            costs.begin(day, {})
-        for share in await reader.spending("share", since=day):
+            costs.set_day(day, {})
+        for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
             unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
             nano = _assumed(share.usage) if unpriced else round(share.cost_usd * NANO)
-            self._count(day, agent, Address.parse(place), SenderId(sender), nano)
+            self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log: turns are paid for, notices are said, repeats get back what they took."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnEnded) and done.fresh:
-                self._pay(entry, entry.fact)
-            elif isinstance(entry.fact, Limited) and done.fresh:
+            if isinstance(entry.fact, TurnEnded) and done.is_new:
+                self._record_turn_costs(entry, entry.fact)
+            elif isinstance(entry.fact, Limited) and done.is_new:
                 posted = any(isinstance(one.fact, Queued) and one.cause is entry.cause for one in entries)
-                self._reached(entry, entry.fact, told=posted)
+                self._on_limit_reached(entry, entry.fact, told=posted)
             elif isinstance(entry.fact, Message) and entry.key is not None:
-                self._took(entry.key, back=not done.fresh)
+                self._settle_tokens(entry.key, back=not done.is_new)
 
     def check(self, message: Message, judged: Judged, agent: str) -> Verdict:
         """Whether this message may start a turn of that agent; what is not to start one passes.
@@ -140,19 +140,19 @@ class Limits:
         key = key_of(message)
         if judged.fate != "due" or judged.urgency < URGENT:
             return Verdict(judged)
-        self._took(key, back=True)  # it could not be written down the last time, or comes twice at once
+        self._settle_tokens(key, back=True)  # it could not be written down the last time, or comes twice at once
         taken = self._take(message.at, message.sender, judged.role, agent)
         if isinstance(taken, Bite):
             return self._refuse(message, judged, taken)
-        self._taken.keep(key, taken)
+        self._taken.put(key, taken)
         return Verdict(judged)
 
-    def over(self, at: Address, sender: Sender, role: str, agent: str) -> str:
+    def take_or_explain(self, at: Address, sender: Sender, role: str, agent: str) -> str:
         """Why this person may not have that agent think there now, for people. Empty: they may, and it counts."""
         taken = self._take(at, sender, role, agent)
         return words.notice(taken) if isinstance(taken, Bite) else ""
 
-    def afford(
+    def reserve(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> Bite | None:
         """Set aside what the next request of the turn there may cost at most, until `settle`. Not None: it may not be.
@@ -160,65 +160,67 @@ class Limits:
         `spent_usd`: what the turn has cost so far. Owners and admins cost nobody's budget; where one who is none asks
         beside them, theirs counts.
         """
-        asks = self._paid_by(at, agent, askers)
+        asks = self._find_payers(at, agent, askers)
         nano = _nano(cost_usd) + _nano(spent_usd)
         if cost_usd <= 0:
             return None
         for whose, ones in asks:
-            if self._over(whose, ones, nano, self._aside(whose, ones, at)):
-                return self._bite(whose, ones)
-        self._reserve(at, asks, nano)
+            if self._exceeds_budget(whose, ones, nano, self._reserved_elsewhere(whose, ones, at)):
+                return self._build_budget_hit(whose, ones)
+        self._set_reserved(at, asks, nano)
         return None
 
-    async def wait(
+    async def wait_for_budget(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> None:
         """Return once `afford` does not depend on what other turns have set aside, which may not be needed."""
-        asks = self._paid_by(at, agent, askers)
+        asks = self._find_payers(at, agent, askers)
         nano = _nano(cost_usd) + _nano(spent_usd)
-        self._reserve(at, asks, _nano(spent_usd))
-        while cost_usd > 0 and self._waits(at, asks, nano):
-            await self._freed.wait()
+        self._set_reserved(at, asks, _nano(spent_usd))
+        while cost_usd > 0 and self._waits_for_others(at, asks, nano):
+            await self._budget_freed.wait()
 
-    def _waits(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> bool:
-        if any(self._over(whose, ones, nano) for whose, ones in asks):
+    def _waits_for_others(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> bool:
+        if any(self._exceeds_budget(whose, ones, nano) for whose, ones in asks):
             return False  # whatever becomes of the others
-        return any(self._over(whose, ones, nano, self._aside(whose, ones, at)) for whose, ones in asks)
+        return any(
+            self._exceeds_budget(whose, ones, nano, self._reserved_elsewhere(whose, ones, at)) for whose, ones in asks
+        )
 
-    def settle(self, conversation: ConversationId) -> None:
+    def release(self, conversation: ConversationId) -> None:
         """The turn there has ended, and what it cost is counted."""
         if self._reserved.pop(conversation, None):
-            self._free()
+            self._notify_freed()
 
-    def _reserve(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> None:
+    def _set_reserved(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> None:
         before = self._reserved.get(at.conversation, {})
         self._reserved[at.conversation] = {(whose, ones[0]): nano for whose, ones in asks}
         if not asks:
             del self._reserved[at.conversation]
         if before:
-            self._free()
+            self._notify_freed()
 
-    def _free(self) -> None:
+    def _notify_freed(self) -> None:
         """Something that was set aside may be free."""
-        freed, self._freed = self._freed, asyncio.Event()
+        freed, self._budget_freed = self._budget_freed, asyncio.Event()
         freed.set()
 
-    def _aside(self, whose: Whose, ones: Sequence[str], at: Address) -> int:
+    def _reserved_elsewhere(self, whose: Whose, ones: Sequence[str], at: Address) -> int:
         """What is set aside for turns elsewhere."""
         return sum(
             aside.get((whose, ones[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
         )
 
-    def _paid_by(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+    def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
         """Whose budgets a turn is paid from. None: of nobody's."""
-        payers = [one for one in askers if role_of(self._who, at, one) not in ADMINS]
-        return self._subjects(at, agent, payers) if payers else []
+        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMINS]
+        return self._budget_subjects(at, agent, payers) if payers else []
 
-    def unpaid(self, at: Address, message: Message | None, bite: Bite) -> list[Entry]:
+    def build_unpaid_entries(self, at: Address, message: Message | None, bite: Bite) -> list[Entry]:
         """What is to be written down where a turn could not be paid: once a day a notice to whoever asked last, too."""
-        self.stats.limited(bite.limit, bite.whose)
-        now, day, now_s, room = self._clock.now(), self._day(), self._clock.monotonic(), _room(at)
-        over = self._silence.over(room, bite.name(day), now_s, lambda _: False)
+        self.stats.count_limited(bite.limit, bite.whose)
+        now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room(at)
+        over = self._notice_throttle.is_due(room, bite.key(day), now_s, lambda _: False)
         told = message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
         if not told and _daily(bite, day) in self._reported:
             return []
@@ -230,115 +232,115 @@ class Limits:
             entries.append(Entry(fact=Queued(post=post), at=now, conversation=at.conversation, key=key))
         return entries
 
-    def _subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+    def _budget_subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
         """Whose budgets count, the widest first."""
-        people = dict.fromkeys(tuple(self._same(at, one)) for one in senders)
+        people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
         return [("agent", (agent,)), ("room", (_room(at),)), *(("sender", same) for same in people)]
 
-    def _over(self, whose: Whose, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
+    def _exceeds_budget(self, whose: Whose, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
         """Whether that much more is more than they may have today."""
         usd = self._usd[whose]
-        return usd is not None and self._costs[whose].of(self._day(), ones) + aside + nano > usd * NANO
+        return usd is not None and self._costs[whose].total(self._today(), ones) + aside + nano > usd * NANO
 
-    def _bite(self, whose: Whose, ones: Sequence[str]) -> Bite:
+    def _build_budget_hit(self, whose: Whose, ones: Sequence[str]) -> Bite:
         return Bite("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
 
     def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_Taken | Bite":
         """What is taken for one that is to be answered, or what is in the way."""
-        now_s, room, same = self._clock.monotonic(), _room(at), self._same(at, sender)
+        now_s, room, same = self._clock.monotonic(), _room(at), self._linked_subjects(at, sender)
         asks: dict[Whose, str] = {"agent": agent, "room": room, "sender": same[0]}
         if role in ADMINS:
             asks = {"agent": agent}
-        elif bite := self._spent_up(at, sender, agent) or self._too_fast(asks, now_s):
+        elif bite := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(asks, now_s):
             return bite
         return _Taken(
             now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
         )
 
-    def _took(self, key: str, *, back: bool) -> None:
+    def _settle_tokens(self, key: str, *, back: bool) -> None:
         """What that message took is settled."""
         taken = self._taken.pop(key, None)
         if taken is not None and back:
             for buckets, whose in taken.buckets:
                 buckets.give_back(whose, taken.at_s, self._clock.monotonic())
 
-    def _same(self, at: Address, sender: Sender) -> Sequence[str]:
+    def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
         """All accounts of whoever this is, in an order that is the same for each of them."""
         own = source(person(at.channel, sender.id))
-        linked = self._who.known().links.get(own, ()) if sender.verified else ()
+        linked = self._policy.roster_state().links.get(own, ()) if sender.verified else ()
         return sorted({own, *linked}) if linked else (own,)
 
-    def _spent_up(self, at: Address, sender: Sender, agent: str) -> Bite | None:
+    def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> Bite | None:
         """Nothing is left for one more request, however little it costs."""
-        for whose, ones in self._subjects(at, agent, [sender]):
-            if self._over(whose, ones, 1):
-                return self._bite(whose, ones)
+        for whose, ones in self._budget_subjects(at, agent, [sender]):
+            if self._exceeds_budget(whose, ones, 1):
+                return self._build_budget_hit(whose, ones)
         return None
 
-    def _too_fast(self, asks: Mapping[Whose, str], now_s: float) -> Bite | None:
+    def _find_rate_hit(self, asks: Mapping[Whose, str], now_s: float) -> Bite | None:
         """The widest limit that bites: in a raid that is the room's, and not one of each raider."""
         for whose, one in asks.items():
-            if not self._rates[whose].free(one, now_s):
+            if not self._rates[whose].has_token(one, now_s):
                 return Bite("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
         return None
 
     def _refuse(self, message: Message, judged: Judged, bite: Bite) -> Verdict:
         """What comes beyond a limit is context. Bots are told nothing: they might answer."""
-        self.stats.limited(bite.limit, bite.whose)
+        self.stats.count_limited(bite.limit, bite.whose)
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=bite.rule)
-        now_s, room, day = self._clock.monotonic(), _room(message.at), self._day()
-        name = bite.name(day)
-        over = self._silence.over(room, name, now_s, lambda since_s: self._free_since(bite, since_s))
+        now_s, room, day = self._clock.monotonic(), _room(message.at), self._today()
+        name = bite.key(day)
+        over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(bite, since_s))
         told = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
         if not told and _daily(bite, day) in self._reported:
             return Verdict(judged)
         if told:
-            self._silence.begin(room, name, now_s)
+            self._notice_throttle.record(room, name, now_s)
 
         def settle(asked: Appended | None) -> None:
-            if told and (asked is None or not asked.fresh):  # if it is written down all the same, `wrote` is told
-                self._silence.forget(room, name)
+            if told and (asked is None or not asked.is_new):  # if it is written down all the same, `wrote` is told
+                self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
         fact = Limited(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
         post = _notice(message, bite) if told else None
-        return Verdict(judged, post, Change(words="", facts=(Made(fact),), settle=settle))
+        return Verdict(judged, post, Change(answer="", facts=(Made(fact),), settle=settle))
 
-    def _reached(self, entry: Entry, fact: Limited, *, told: bool) -> None:
+    def _on_limit_reached(self, entry: Entry, fact: Limited, *, told: bool) -> None:
         """It is written down that somebody has reached a limit."""
         bite, day = Bite(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
         if told:
-            self.stats.noticed()
-            self._silence.begin(_room(Address.parse(place)), bite.name(day), self._clock.monotonic())
+            self.stats.count_notice()
+            self._notice_throttle.record(_room(Address.parse(place)), bite.key(day), self._clock.monotonic())
         if _daily(bite, day) not in self._reported:
-            self._reported.keep(_daily(bite, day), None)
+            self._reported.put(_daily(bite, day), None)
             self._tell(_daily(bite, day), words.report(bite, place))
 
-    def _free_since(self, bite: Bite, since_s: float) -> bool:
+    def _was_free_since(self, bite: Bite, since_s: float) -> bool:
         """Whether it did not bite at all in between. What was to be spent on a day stays spent."""
-        return bite.limit == "rate" and self._rates[bite.whose].full_since(bite.subject, since_s)
+        return bite.limit == "rate" and self._rates[bite.whose].was_full_since(bite.subject, since_s)
 
-    def _pay(self, entry: Entry, turn: TurnEnded) -> None:
+    def _record_turn_costs(self, entry: Entry, turn: TurnEnded) -> None:
         if entry.conversation is None:
             return
         at, day = Address.parse(entry.conversation), entry.at.date().isoformat()
         for one in spent(turn):
-            self._count(day, turn.agent, at, one.sender, one.cost_nano_usd)
+            self._add_cost(day, turn.agent, at, one.sender, one.cost_nano_usd)
         unpriced = sum(_assumed(one.usage) for one in turn.accounts if one.cost_usd is None)
         for sender in turn.senders:
-            self._count(day, turn.agent, at, sender, unpriced // len(turn.senders))
+            self._add_cost(day, turn.agent, at, sender, unpriced // len(turn.senders))
 
-    def _count(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
+    def _add_cost(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
         """This much was spent for somebody there. What owners and admins cost, and what nobody caused, is left out."""
         who = Sender(id=sender, name="", verified=True)
-        if not sender or role_of(self._who, at, who) in ADMINS:
+        if not sender or role_of(self._policy, at, who) in ADMINS:
             return
         self._costs["agent"].add(day, agent, nano)
         self._costs["room"].add(day, _room(at), nano)
         self._costs["sender"].add(day, source(person(at.channel, sender)), nano)
 
-    def _day(self) -> str:
+    def _today(self) -> str:
         return self._clock.now().date().isoformat()
 
 

@@ -13,7 +13,7 @@ class Rate(NamedTuple):
     """Then. 0, with a burst of 0: as often as anybody likes."""
 
     @property
-    def limits(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether it is a limit at all."""
         return self.burst > 0 or self.per_minute > 0
 

@@ -17,7 +17,7 @@ class Recent(OrderedDict[K, V]):
         super().__init__()
         self._most = most
 
-    def keep(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V) -> None:
         """Remember, as the newest."""
         self[key] = value
         self.move_to_end(key)

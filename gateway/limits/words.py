@@ -31,7 +31,7 @@ class Bite(NamedTuple):
     rule: str
     """The setting, and what it says."""
 
-    def name(self, day: str) -> str:
+    def key(self, day: str) -> str:
         """Tells it from all others; what money may be spent is another limit each day (YYYY-MM-DD)."""
         own = f"{self.limit}:{self.whose}:{self.subject}"
         return f"{own}:{day}" if self.limit == "cost" else own

@@ -33,7 +33,7 @@ class Grew:
     running: Running
     at: datetime
     text: str = ""
-    thought: str = ""
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,17 @@ class Frame(NamedTuple):
     seq: int
     """The position of the log up to which this tells. 0: it is not in the log."""
     data: bytes
-    events: int
+    event_count: int
 
 
 class Teller(Protocol):
     """Makes frames."""
 
-    async def tell(self, happened: Sequence[Happened]) -> list[Frame]:
+    async def encode(self, happened: Sequence[Happened]) -> list[Frame]:
         """Of what happened."""
 
-    async def before(self, after: int) -> tuple[int, list[Frame]]:
+    async def encode_backlog(self, after: int) -> tuple[int, list[Frame]]:
         """Of what is in the log behind `after`; and the last position of the log."""
 
-    def lost(self, count: int) -> bytes:
+    def encode_lost(self, count: int) -> bytes:
         """That so many events are missing."""

@@ -113,7 +113,9 @@ async def check(store: Path, channels: Collection[str], now: datetime) -> Health
         return Health(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: {why}",))
     try:
         async with await Store.open_readonly(store) as reader:
-            links = {link.channel: link for link in await reader.links() if link.at >= sign.snapshot.started}
+            links = {
+                link.channel: link for link in await reader.connection_states() if link.at >= sign.snapshot.started
+            }
     except StoreError as error:
         return Health(ok=False, findings=(str(error),))
     bad = [told_problem(one) for one in sign.snapshot.problems if not one.partial]

@@ -50,10 +50,10 @@ class Flow:
 class Site(Protocol):
     """What a server serves. Called on the event loop."""
 
-    async def admit(self, head: Head) -> Page | None:
+    async def check_request(self, head: Head) -> Page | None:
         """What a request is answered before its body is read; None: read it, and ask `answer`."""
 
-    async def answer(self, head: Head, body: bytes) -> Page | Flow:
+    async def respond(self, head: Head, body: bytes) -> Page | Flow:
         """The answer. What it raises ends that request only."""
 
 
@@ -62,7 +62,7 @@ class Refused(Exception):
 
     def __init__(self, page: Page) -> None:
         super().__init__(page.status.phrase)
-        self.page = page
+        self.response = page
 
 
 def problem(status: HTTPStatus, detail: str, *, headers: Headers = ()) -> Page:

@@ -13,11 +13,11 @@ class LimitStats:
         self._limited = Counter[tuple[str, str]]()
         self._notices = 0
 
-    def limited(self, limit: str, whose: str) -> None:
+    def count_limited(self, limit: str, whose: str) -> None:
         """A message was not answered because of this limit."""
         self._limited[limit, whose] += 1
 
-    def noticed(self) -> None:
+    def count_notice(self) -> None:
         """Those who reached one were told."""
         self._notices += 1
 
@@ -29,12 +29,12 @@ class LimitStats:
         yield Family(
             name="reverie_limited_total",
             kind="counter",
-            told="Messages that were not answered, by the limit that was reached and whose it is.",
+            help_text="Messages that were not answered, by the limit that was reached and whose it is.",
             samples=[Sample({"limit": limit, "whose": whose}, n) for (limit, whose), n in self._limited.items()],
         )
         yield Family(
             name="reverie_limit_notices_total",
             kind="counter",
-            told="Notices that a limit was reached.",
+            help_text="Notices that a limit was reached.",
             samples=[Sample({}, self._notices)],
         )

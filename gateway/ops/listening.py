@@ -18,35 +18,35 @@ class Listener:
     """One of those who listen."""
 
     def __init__(self) -> None:
-        self.behind = 0
+        self.replayed_up_to = 0
         """What is told of the log up to here was told already."""
         self._frames: deque[Frame] = deque()
         self._bytes = 0
-        self._lost = 0
-        self._news = asyncio.Event()
+        self._lost_count = 0
+        self._has_news = asyncio.Event()
 
-    def give(self, frames: Sequence[Frame], lost: int) -> None:
+    def offer(self, frames: Sequence[Frame], lost: int) -> None:
         """Take as much as there is room for."""
-        self._lost += lost
+        self._lost_count += lost
         for frame in frames:
             if self._bytes + len(frame.data) > BUFFER_BYTES:
-                self._lost += frame.events
+                self._lost_count += frame.event_count
             else:
                 self._frames.append(frame)
                 self._bytes += len(frame.data)
-        self._news.set()
+        self._has_news.set()
 
-    async def next(self, teller: Teller, patience_s: float) -> bytes:
+    async def next_chunk(self, teller: Teller, patience_s: float) -> bytes:
         """What has come meanwhile. Empty: nothing, for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self._news.wait()
-        self._news.clear()
-        told = [frame.data for frame in self._frames if not 0 < frame.seq <= self.behind]
-        if self._lost:
-            told.append(teller.lost(self._lost))
+                await self._has_news.wait()
+        self._has_news.clear()
+        told = [frame.data for frame in self._frames if not 0 < frame.seq <= self.replayed_up_to]
+        if self._lost_count:
+            told.append(teller.encode_lost(self._lost_count))
         self._frames.clear()
-        self._bytes, self._lost = 0, 0
+        self._bytes, self._lost_count = 0, 0
         return b"".join(told)
 
 
@@ -56,15 +56,15 @@ class Ear(logging.Handler):
     def __init__(self, logged: Callable[[str, str, str], None]) -> None:
         """`logged` is called on the event loop with the level, the logger's name and the message."""
         super().__init__(logging.WARNING)
-        self._logged = logged
+        self._on_warning = logged
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Hear from now on."""
         self._loop = asyncio.get_running_loop()
         logging.getLogger("reverie").addHandler(self)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Hear nothing more. More than once is as good as once."""
         logging.getLogger("reverie").removeHandler(self)
         self._loop = None
@@ -78,4 +78,4 @@ class Ear(logging.Handler):
         except (TypeError, ValueError):  # a bug in whoever logs
             message = str(record.msg)
         with contextlib.suppress(RuntimeError):  # it is just being closed
-            loop.call_soon_threadsafe(self._logged, record.levelname.lower(), record.name, message)
+            loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)

@@ -54,9 +54,9 @@ class LlmStats:
         self._workspace = workspace
         self._requests: dict[Asked, _Requests] = {}
         self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in OUTCOMES})
-        self._took_s = {(agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED}
+        self._durations_s = {(agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED}
 
-    def answered(self, agent: str, account: Account) -> None:
+    def count_request(self, agent: str, account: Account) -> None:
         """A model request was answered, and this is what came of it."""
         asked = Asked(agent, account.provider, account.model)
         if asked not in self._requests and len(self._requests) >= MOST_MODELS:
@@ -72,67 +72,73 @@ class LlmStats:
             if billed > 0:
                 of.drift.observe(drift_percent(estimated, billed))
 
-    def compacted(self, agent: str, outcome: Compacted, took_s: float | None = None) -> None:
+    def count_compaction(self, agent: str, outcome: Compacted, took_s: float | None = None) -> None:
         """History was to be folded, and that is how it ended. `took_s`: None where no model was asked."""
         self._compactions[agent, outcome] += 1
         if took_s is not None and outcome in TIMED:
-            self._took_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
+            self._durations_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
 
     def families(self) -> list[Family]:
         """All of it, ready to be shown."""
-        return [*self._caching(), *self._counting(), *self._compacting(), *self._reading()]
+        return [
+            *self._cache_families(),
+            *self._estimate_families(),
+            *self._compaction_families(),
+            *self._workspace_families(),
+        ]
 
-    def _caching(self) -> Iterable[Family]:
+    def _cache_families(self) -> Iterable[Family]:
         yield Family(
             name="llm_requests_total",
             kind="counter",
-            told="Model requests that were answered.",
-            samples=self._each(lambda of: of.requests),
+            help_text="Model requests that were answered.",
+            samples=self._samples(lambda of: of.requests),
         )
         yield Family(
             name="llm_cost_usd_total",
             kind="counter",
-            told="What they cost in US dollars; absent where no price is known.",
-            samples=self._each(lambda of: of.cost_usd if of.priced else None),
+            help_text="What they cost in US dollars; absent where no price is known.",
+            samples=self._samples(lambda of: of.cost_usd if of.priced else None),
         )
         yield Family(
             name="llm_cache_read_tokens_total",
             kind="counter",
-            told="Prompt tokens read from the provider's cache.",
-            samples=self._each(lambda of: of.usage.cache_read_tokens),
+            help_text="Prompt tokens read from the provider's cache.",
+            samples=self._samples(lambda of: of.usage.cache_read_tokens),
         )
         yield Family(
             name="llm_cache_creation_tokens_total",
             kind="counter",
-            told="Prompt tokens written to the provider's cache.",
-            samples=self._each(lambda of: of.usage.cache_write_tokens),
+            help_text="Prompt tokens written to the provider's cache.",
+            samples=self._samples(lambda of: of.usage.cache_write_tokens),
         )
         yield Family(
             name="llm_cache_hit_ratio",
             kind="gauge",
-            told="Share of all prompt tokens since the start that was read from the cache; absent before the first.",
+            help_text="Share of all prompt tokens since the start that was read from the cache; "
+            "absent before the first.",
             samples=self._ratios(),
         )
 
-    def _counting(self) -> Iterable[Family]:
+    def _estimate_families(self) -> Iterable[Family]:
         yield Family(
             name="llm_prompt_tokens_estimated",
             kind="gauge",
-            told="Tokens that the newest request's prompt was thought to have before it was sent.",
-            samples=self._each(lambda of: of.estimated or None),
+            help_text="Tokens that the newest request's prompt was thought to have before it was sent.",
+            samples=self._samples(lambda of: of.estimated or None),
         )
         yield Family(
             name="llm_prompt_tokens_drift",
             kind="histogram",
-            told="How far estimates were from the bill, in percent of the bill, whichever way.",
+            help_text="How far estimates were from the bill, in percent of the bill, whichever way.",
             samples=[sample for asked, of in self._requests.items() for sample in of.drift.samples(asked._asdict())],
         )
 
-    def _compacting(self) -> Iterable[Family]:
+    def _compaction_families(self) -> Iterable[Family]:
         yield Family(
             name="llm_compaction_triggered_total",
             kind="counter",
-            told="How often history was to be folded into a summary, by how that ended.",
+            help_text="How often history was to be folded into a summary, by how that ended.",
             samples=[
                 Sample({"agent": agent, "outcome": outcome}, count)
                 for (agent, outcome), count in self._compactions.items()
@@ -141,15 +147,15 @@ class LlmStats:
         yield Family(
             name="llm_compaction_duration_seconds",
             kind="histogram",
-            told="How long folding history took.",
+            help_text="How long folding history took.",
             samples=[
                 sample
-                for (agent, outcome), took in self._took_s.items()
+                for (agent, outcome), took in self._durations_s.items()
                 for sample in took.samples({"agent": agent, "outcome": outcome})
             ],
         )
 
-    def _reading(self) -> Iterable[Family]:
+    def _workspace_families(self) -> Iterable[Family]:
         counts = self._workspace()
         for place, (what, told) in enumerate(
             (
@@ -159,9 +165,9 @@ class LlmStats:
             )
         ):
             samples = [Sample({"path": path}, counts[path][place]) for path in sorted(counts)]
-            yield Family(name=f"workspace_cache_{what}_total", kind="counter", told=told, samples=samples)
+            yield Family(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
 
-    def _each(self, value: Callable[[_Requests], float | None]) -> Sequence[Sample]:
+    def _samples(self, value: Callable[[_Requests], float | None]) -> Sequence[Sample]:
         """One sample for each that has a value."""
         found = ((asked, value(of)) for asked, of in self._requests.items())
         return [Sample(asked._asdict(), number) for asked, number in found if number is not None]

@@ -32,7 +32,7 @@ class Family:
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
-    told: str
+    help_text: str
     """What it is, in one line."""
     samples: Sequence[Sample]
 
@@ -117,11 +117,11 @@ def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Famil
 
 
 def _family(name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]) -> Family:
-    return Family(name=name, kind=kind, told=told, samples=[Sample(*sample) for sample in samples])
+    return Family(name=name, kind=kind, help_text=told, samples=[Sample(*sample) for sample in samples])
 
 
 def _lines(family: Family, redact: Callable[[str], str]) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.told}"
+    yield f"# HELP {family.name} {family.help_text}"
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value, suffix in family.samples:
         written = ",".join(f'{label}="{_escaped(redact(text))}"' for label, text in labels.items())

@@ -16,39 +16,39 @@ class MindStats:
 
     def __init__(self, minds: Callable[[], Sequence[MindSeen]] = tuple) -> None:
         """`minds`: every agent's network as it stands; asked at each scrape."""
-        self._minds = minds
+        self._list_minds = minds
         self._turns = Counter[tuple[str, str, str]]()
         self._notifications = Counter[tuple[str, str, str]]()
 
-    def turned(self, agent: str, cause: str, outcome: str) -> None:
+    def count_turn(self, agent: str, cause: str, outcome: str) -> None:
         """A turn ended, as its `TurnEnded` says."""
         self._turns[agent, cause, outcome] += 1
 
-    def noticed(self, channel: str, kind: str, fate: str) -> None:
+    def count_notification(self, channel: str, kind: str, fate: str) -> None:
         """A notification was new, and this was decided about it (`Judged.fate`)."""
         self._notifications[channel, kind, fate] += 1
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log: the turns and the judgements among them are counted."""
         for entry, done in zip(entries, written, strict=True):
-            if not done.fresh:
+            if not done.is_new:
                 continue
             if isinstance(entry.fact, Judged) and isinstance(entry.cause, Entry):
                 event = entry.cause.fact
-                self.noticed(_channel(event), event.kind, entry.fact.fate)
+                self.count_notification(_channel(event), event.kind, entry.fact.fate)
             elif isinstance(entry.fact, TurnEnded) and entry.fact.within is None:  # else it is part of that one
-                self.turned(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
+                self.count_turn(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
 
     def families(self) -> list[Family]:
         """All of it, ready to be shown."""
-        return [*self._standing(list(self._minds())), *self._counted()]
+        return [*self._build_dmn_families(list(self._list_minds())), *self._build_counter_families()]
 
     @staticmethod
-    def _standing(minds: Sequence[MindSeen]) -> Iterable[Family]:
+    def _build_dmn_families(minds: Sequence[MindSeen]) -> Iterable[Family]:
         yield Family(
             name="reverie_dmn_state",
             kind="gauge",
-            told="1 for the state that the agent's Default Mode Network is in, 0 for the others.",
+            help_text="1 for the state that the agent's Default Mode Network is in, 0 for the others.",
             samples=[
                 Sample({"agent": one.agent, "state": mode.value}, float(one.mode == mode.value))
                 for one in minds
@@ -57,19 +57,19 @@ class MindStats:
         )
         for name, told, value in _GAUGES:
             samples = [Sample({"agent": one.agent}, float(value(one))) for one in minds]
-            yield Family(name=f"reverie_dmn_{name}", kind="gauge", told=told, samples=samples)
+            yield Family(name=f"reverie_dmn_{name}", kind="gauge", help_text=told, samples=samples)
 
-    def _counted(self) -> Iterable[Family]:
+    def _build_counter_families(self) -> Iterable[Family]:
         yield Family(
             name="reverie_turns_total",
             kind="counter",
-            told="Turns that ended, by why they were taken and how they ended.",
+            help_text="Turns that ended, by why they were taken and how they ended.",
             samples=_samples(self._turns, ("agent", "cause", "outcome")),
         )
         yield Family(
             name="reverie_notifications_total",
             kind="counter",
-            told="Notifications that were taken in, by channel, kind, and what was decided about them.",
+            help_text="Notifications that were taken in, by channel, kind, and what was decided about them.",
             samples=_samples(self._notifications, ("channel", "kind", "fate")),
         )
 

@@ -45,16 +45,16 @@ class Tool:
 class Onlooker(Protocol):
     """Somebody who is told as it happens. Each call returns at once."""
 
-    def turned(self, running: Running, state: Literal["started", "ended"]) -> None:
+    def turn_changed(self, running: Running, state: Literal["started", "ended"]) -> None:
         """A turn began or is over."""
 
-    def said(self, running: Running, text: str) -> None:
+    def answer_grew(self, running: Running, text: str) -> None:
         """An answer has grown to this."""
 
-    def thought(self, running: Running, text: str) -> None:
+    def thinking_grew(self, running: Running, text: str) -> None:
         """So much more was thought."""
 
-    def used(self, running: Running, tool: Tool) -> None:
+    def tool_changed(self, running: Running, tool: Tool) -> None:
         """A tool began or ended."""
 
 
@@ -64,7 +64,7 @@ class Onlookers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: dict[TurnId, Running] = {}
-        self.onlooker: Onlooker | None = None
+        self.observer: Onlooker | None = None
         """None: nobody looks on."""
 
     @property
@@ -73,7 +73,7 @@ class Onlookers:
         return [*self._running.values()]
 
     @contextlib.contextmanager
-    def turn(self, begun: Begun, agent: str) -> Iterator[Running]:
+    def track(self, begun: Begun, agent: str) -> Iterator[Running]:
         """For as long as a turn runs."""
         turn = begun.turn
         running = Running(
@@ -85,36 +85,36 @@ class Onlookers:
             since=self._clock.now(),
         )
         self._running[turn] = running
-        if self.onlooker is not None:
-            self.onlooker.turned(running, "started")
+        if self.observer is not None:
+            self.observer.turn_changed(running, "started")
         try:
             yield running
         finally:
             del self._running[turn]
-            if self.onlooker is not None:
-                self.onlooker.turned(running, "ended")
+            if self.observer is not None:
+                self.observer.turn_changed(running, "ended")
 
-    def glimpse(self, running: Running, also: Callable[[str], None] | None) -> Callable[[str], None]:
+    def answer_callback(self, running: Running, also: Callable[[str], None] | None) -> Callable[[str], None]:
         """What is to be called with the text so far of a growing answer. `also`: so is this."""
 
         def seen(text: str) -> None:
             if also is not None:
                 also(text)
-            if self.onlooker is not None:
-                self.onlooker.said(running, text)
+            if self.observer is not None:
+                self.observer.answer_grew(running, text)
 
         return seen
 
-    def thinks(self, running: Running) -> Callable[[str], None]:
+    def thinking_callback(self, running: Running) -> Callable[[str], None]:
         """What is to be called with each piece of thinking."""
 
         def seen(text: str) -> None:
-            if self.onlooker is not None:
-                self.onlooker.thought(running, text)
+            if self.observer is not None:
+                self.observer.thinking_grew(running, text)
 
         return seen
 
-    def used(self, turn: TurnId, tool: Tool) -> None:
+    def tool_changed(self, turn: TurnId, tool: Tool) -> None:
         """A tool began or ended in that turn."""
         running = self._running.get(turn)
         if running is None:
@@ -123,5 +123,5 @@ class Onlookers:
             running.tools[tool.call] = tool.name
         else:
             running.tools.pop(tool.call, None)
-        if self.onlooker is not None:
-            self.onlooker.used(running, tool)
+        if self.observer is not None:
+            self.observer.tool_changed(running, tool)

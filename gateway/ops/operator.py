@@ -23,17 +23,17 @@ class OperatorChannel(ConsoleChannel):
     def __init__(self, clock: Clock) -> None:
         super().__init__(OPERATOR, lambda _part: None, now=clock.now)
 
-    async def hear(self, text: str, store: Store) -> Seq:
+    async def receive(self, text: str, store: Store) -> Seq:
         """Take in what the operator says; where it stands in the log. Returns once it is durable."""
         await self._up.wait()
         assert self._emit is not None
-        event = self._said(text)
+        event = self._parse_input(text)
         await self._emit([event])
-        found = await store.by_key(key_of(event))
+        found = await store.entry_by_key(key_of(event))
         assert found is not None
         return found.seq
 
-    def _said(self, text: str) -> Message | Command:
+    def _parse_input(self, text: str) -> Message | Command:
         now, name = self._now(), new_id(self._now())
         at = Address(channel=self.name, room=RoomId(WHO))
         sender = Sender(id=SenderId(WHO), name=WHO, verified=True)

@@ -34,46 +34,48 @@ class Outages:
         title: Callable[[Address], str],
     ) -> None:
         """`tell`: as `Owners.tell`. `title`: what people call a place."""
-        self._live = live
+        self._live_settings = live
         self._channels = channels
         self._stats = stats
         self._clock = clock
-        self._tell = tell
-        self._title = title
+        self._notify_owners = tell
+        self._find_title = title
 
-    def look(self) -> None:
+    def check_rooms(self) -> None:
         """Note which configured rooms cannot be entered by now. Call it every few seconds."""
         refused = {
             f"{_ROOM}{at.conversation}": (at, why)
             for name, channel in list(self._channels.items())
             if isinstance(channel, KnowsRefusals)
-            for room in self._rooms(name)
+            for room in self._configured_rooms(name)
             for at in [Address(channel=name, room=room)]
-            if (why := channel.refusal(room))
+            if (why := channel.join_refusal(room))
         }
         for what, (at, why) in refused.items():
-            text = f"{self._title(at)} cannot be entered: {why}"
-            if self._stats.problem(what, text, self._clock.now(), partial=True):
-                self._tell(what, f"{text}.")
-        for what in self._stats.problems(_ROOM):
+            text = f"{self._find_title(at)} cannot be entered: {why}"
+            if self._stats.report_problem(what, text, self._clock.now(), partial=True):
+                self._notify_owners(what, f"{text}.")
+        for what in self._stats.problem_names(_ROOM):
             if what not in refused:
-                self._stats.solved(what)
+                self._stats.clear_problem(what)
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """These were appended to the log: the end of a turn says whether a model answered."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnEnded) and done.fresh:
-                self._turn_ended(entry.fact)
+            if isinstance(entry.fact, TurnEnded) and done.is_new:
+                self._on_turn_ended(entry.fact)
 
-    def _turn_ended(self, turn: TurnEnded) -> None:
+    def _on_turn_ended(self, turn: TurnEnded) -> None:
         what, now = f"model:{turn.agent}", self._clock.now()
         if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
-            if self._stats.problem(what, text, now):
-                self._tell(f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again.")
-        elif turn.requests and turn.outcome != "failed" and self._stats.solved(what):
-            self._tell(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+            if self._stats.report_problem(what, text, now):
+                self._notify_owners(
+                    f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
+                )
+        elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
+            self._notify_owners(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
 
-    def _rooms(self, name: ChannelName) -> Sequence[RoomId]:
-        config = self._live.settings.channels.get(name)
+    def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
+        config = self._live_settings.settings.channels.get(name)
         return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]

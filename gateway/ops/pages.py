@@ -45,8 +45,8 @@ def pages(
         reasons = [clean(told_problem(one)) for one in now.problems]
         reasons += [clean(_reason(one)) for one in now.channels if one.state != "up"]
         return Page(
-            body=json.dumps({"ready": now.ready, "channels": states, "reasons": reasons}) + "\n",
-            status=HTTPStatus.OK if now.ready else HTTPStatus.SERVICE_UNAVAILABLE,
+            body=json.dumps({"ready": now.is_ready, "channels": states, "reasons": reasons}) + "\n",
+            status=HTTPStatus.OK if now.is_ready else HTTPStatus.SERVICE_UNAVAILABLE,
             content_type="application/json",
         )
 

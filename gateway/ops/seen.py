@@ -26,7 +26,7 @@ class Seen:
     """The last link states in the store, where there is no snapshot."""
     platforms: Mapping[ChannelName, str]
 
-    def lines(self, now: datetime) -> list[str]:
+    def render_lines(self, now: datetime) -> list[str]:
         """For people. Untrusted text is in it as it came."""
         if self.snapshot is not None:
             problems = [told_problem(one) for one in self.snapshot.problems]
@@ -43,7 +43,7 @@ class Seen:
         ]
         return [self.finding, *(table([("channel", "platform", "state", "since", "reason"), *known]) if known else [])]
 
-    def as_json(self, now: datetime) -> str:
+    def to_json(self, now: datetime) -> str:
         """For programs: `running`, `finding`, `problems`, `channels`. ASCII, one line. Absent there: null."""
         told: list[dict[str, object]]
         if self.snapshot is not None:
@@ -87,7 +87,7 @@ async def seen(store: Path, platforms: Mapping[ChannelName, str], now: datetime)
     finding = f"no gateway is running with the store {store}"
     try:
         async with await Store.open_readonly(store) as reader:
-            links = tuple(await reader.links())
+            links = tuple(await reader.connection_states())
     except StoreError as error:
         finding = f"{finding} ({error})"
     return Seen(running=False, finding=finding, snapshot=None, links=links, platforms=platforms)

@@ -51,10 +51,10 @@ class OpsServer:
         """`port` 0: any free one; `port` then tells which."""
         self._host = host
         self.port = port
-        self._site = site
+        self._handler = site
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._flows: set[asyncio.Task[None]] = set()
+        self._streams: set[asyncio.Task[None]] = set()
 
     async def start(self) -> bool:
         """Begin to serve; False after a warning that says what to change, for the gateway can do without."""
@@ -79,7 +79,7 @@ class OpsServer:
         if self._server is None:
             return
         self._server.close()
-        ending = (*self._connections, *self._flows)
+        ending = (*self._connections, *self._streams)
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -95,7 +95,7 @@ class OpsServer:
                 flow = await self._exchange(http, reader, writer)
                 if flow is not None:
                     self._connections.discard(task)
-                    self._flows.add(task)
+                    self._streams.add(task)
                     await _pour(http, flow, reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()  # nobody waits for an answer, or nobody will get one
@@ -104,7 +104,7 @@ class OpsServer:
             writer.transport.abort()
         finally:
             self._connections.discard(task)
-            self._flows.discard(task)
+            self._streams.discard(task)
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
@@ -120,12 +120,12 @@ class OpsServer:
             if not isinstance(request, h11.Request):
                 return None  # closed without a request
             bare = request.method == b"HEAD"
-            answer = await self._answer(http, reader, _head(request))
+            answer = await self._respond(http, reader, _head(request))
         except h11.RemoteProtocolError as error:
             answer = problem(HTTPStatus(error.error_status_hint), "that is no HTTP request that can be understood")
         except Refused as refused:
-            answer = refused.page
-        if isinstance(answer, Flow) and len(self._flows) >= MAX_FLOWS:
+            answer = refused.response
+        if isinstance(answer, Flow) and len(self._streams) >= MAX_FLOWS:
             answer = problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_FLOWS} others listen already: end one of them")
         async with asyncio.timeout(REQUEST_S):
             writer.write(_written(http, answer, bare=bare))
@@ -134,15 +134,15 @@ class OpsServer:
                 await _linger(reader, writer)
         return answer.chunks() if isinstance(answer, Flow) and not bare else None
 
-    async def _answer(self, http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> Page | Flow:
+    async def _respond(self, http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> Page | Flow:
         async with asyncio.timeout(ANSWER_S):
-            refused = await self._site.admit(head)
+            refused = await self._handler.check_request(head)
         if refused is not None:
             return refused
         async with asyncio.timeout(REQUEST_S):
             body = await _body(http, reader, head)
         async with asyncio.timeout(ANSWER_S):
-            return await self._site.answer(head, body)
+            return await self._handler.respond(head, body)
 
 
 async def _next(http: h11.Connection, reader: asyncio.StreamReader) -> object:

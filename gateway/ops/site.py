@@ -48,21 +48,21 @@ class OpsSite:
         self._host, self._names = host, frozenset(name.lower() for name in names)
         self._token = token
         self._make, self._stream = door, stream
-        self._made: Door | None = None
+        self._router: Door | None = None
         self._clock = clock or SystemClock()
-        self.denied = 0
+        self.denied_requests = 0
         """Requests with a wrong token, or none where one is needed."""
 
-    async def admit(self, head: Head) -> Page | None:
+    async def check_request(self, head: Head) -> Page | None:
         path = head.path
         if path not in _FOR_ALL and (elsewhere := guard.misdirected(head, self._host, self._names)) is not None:
             return elsewhere
         if path in self._pages or path in assets():
-            return await self._admit_page(head)
+            return await self._check_page(head)
         if not path.startswith("/api/") and path != "/openapi.json":
             there = ", ".join((*self._pages, "/", "/openapi.json", "/api/..."))
             return problem(HTTPStatus.NOT_FOUND, f"there is {there}")
-        if (refused := await self._admit_bearer(head)) is not None:
+        if (refused := await self._check_token(head)) is not None:
             return refused
         from gateway.ops.api.door import METHODS  # noqa: PLC0415 - loaded when somebody first asks
 
@@ -75,41 +75,41 @@ class OpsSite:
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON}")
         return None
 
-    async def answer(self, head: Head, body: bytes) -> Page | Flow:
+    async def respond(self, head: Head, body: bytes) -> Page | Flow:
         if head.path in self._pages:
             return self._pages[head.path]()
         if head.path in assets():
             return assets()[head.path]
         assert self._stream is not None
-        return await self.door().answer(head, body, self._stream)
+        return await self.open_router().respond(head, body, self._stream)
 
-    def door(self) -> "Door":
+    def open_router(self) -> "Door":
         """The API."""
         assert self._make is not None
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._router is None:
+            self._router = self._make()
+        return self._router
 
     async def close(self) -> None:
         """Let go of what the API holds."""
-        if self._made is not None:
-            await self._made.close()
+        if self._router is not None:
+            await self._router.close()
 
-    async def _admit_page(self, head: Head) -> Page | None:
+    async def _check_page(self, head: Head) -> Page | None:
         if head.method not in ("GET", "HEAD"):
             return _only("GET, HEAD")
         if head.path == METRICS and not guard.is_loopback(self._host):
-            return await self._admit_bearer(head)
+            return await self._check_token(head)
         return None
 
-    async def _admit_bearer(self, head: Head) -> Page | None:
+    async def _check_token(self, head: Head) -> Page | None:
         if self._token is None or self._make is None:
             return guard.unset()
         if guard.bears(head, self._token):
             return None
-        self.denied += 1
+        self.denied_requests += 1
         if "authorization" in head.headers:
-            logger.warning("somebody came with a wrong token (%d so far)", self.denied)
+            logger.warning("somebody came with a wrong token (%d so far)", self.denied_requests)
             await self._clock.sleep(DENIED_S)
         return guard.denied()
 

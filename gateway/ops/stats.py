@@ -62,7 +62,7 @@ class Snapshot:
     """Those that there are, the oldest first."""
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """No problem, and everything that may be connected is: a refused channel needs the operator, not time."""
         wanted = [one.state for one in self.channels if one.state != "refused"]
         whole = all(one.partial for one in self.problems)
@@ -89,53 +89,53 @@ class Stats:
         self._was_up: set[ChannelName] = set()
         self._problems: dict[str, Problem] = {}
         self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
-        self.changed: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         """Called after each change of a state."""
 
-    def put(self, channel: ChannelName, platform: str, now: datetime) -> None:
+    def add_channel(self, channel: ChannelName, platform: str, now: datetime) -> None:
         """There is this channel from now on; or it is another one of that name, and what it did still counts."""
         new = ChannelStats(channel=channel, platform=platform, state="connecting", since=now)
         if (before := self._channels.get(channel)) is not None:
             new = replace(before, platform=platform, state="connecting", since=now, reason="")
         self._channels[channel] = new
         self._counts.setdefault(channel, Counter())
-        self.changed()
+        self.on_change()
 
-    def drop(self, channel: ChannelName) -> None:
+    def remove_channel(self, channel: ChannelName) -> None:
         """There is no such channel any more."""
         self._channels.pop(channel, None)
         self._counts.pop(channel, None)
         self._was_up.discard(channel)
-        self.changed()
+        self.on_change()
 
-    def reloaded(self, later: Iterable[str], now: datetime, *, broken: bool) -> None:
+    def record_reload(self, later: Iterable[str], now: datetime, *, broken: bool) -> None:
         """The configuration was read again. `broken`: it could not be taken; then `later` says nothing."""
         self._broken = broken
         if not broken:
             self._read, self._later = now, tuple(later)
-        self.changed()
+        self.on_change()
 
-    def problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
+    def report_problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
         """There is this problem until it is `solved`. Said again, it has another reason by now. Whether it is new."""
         before = self._problems.get(what)
         now = Problem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
         self._problems[what] = now
         if now != before:
-            self.changed()
+            self.on_change()
         return before is None
 
-    def solved(self, what: str) -> bool:
+    def clear_problem(self, what: str) -> bool:
         """There is no such problem any more. Whether there was."""
         if self._problems.pop(what, None) is None:
             return False
-        self.changed()
+        self.on_change()
         return True
 
-    def problems(self, prefix: str) -> list[str]:
+    def problem_names(self, prefix: str) -> list[str]:
         """The names of those that there are and that begin so."""
         return [what for what in self._problems if what.startswith(prefix)]
 
-    def took(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
+    def count_events(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
         """These came in and were new. What comes from elsewhere is not counted."""
         if channel not in self._channels:
             return
@@ -146,7 +146,7 @@ class Stats:
             else:
                 self._set(channel, last_event=now)
 
-    def refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
+    def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
         """Its platform does not want it."""
         self._change(channel, "refused", reason, now)
 
@@ -161,7 +161,7 @@ class Stats:
     def _change(self, channel: ChannelName, state: State, reason: str, now: datetime) -> None:
         before = self._channels[channel]
         self._set(channel, state=state, reason=reason, since=before.since if before.state == state else now)
-        self.changed()
+        self.on_change()
 
     def _set(self, channel: ChannelName, **news: object) -> None:
         self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]

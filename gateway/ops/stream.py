@@ -34,117 +34,117 @@ class Stream:
     def __init__(self, clock: Clock, onlookers: Onlookers, teller: Callable[[], Teller]) -> None:
         """`teller` is made anew whenever somebody begins to listen while nobody did."""
         self._clock, self._onlookers, self._make = clock, onlookers, teller
-        self._teller: Teller | None = None
-        self._listeners: set[Listener] = set()
+        self._encoder: Teller | None = None
+        self._subscribers: set[Listener] = set()
         self._pending: list[Happened] = []
         self._growing: dict[TurnId, Grew] = {}
         """What of `pending` goes on growing."""
-        self._passed_over = 0
-        self._news = asyncio.Event()
+        self._lost_count = 0
+        self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
-        self._hearing = Ear(self.logged)
+        self._log_handler = Ear(self.on_warning)
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """For `Store.hear`."""
-        if self._listeners:
-            self._note(Wrote(entries, written))
+        if self._subscribers:
+            self._enqueue(Wrote(entries, written))
 
-    def turned(self, running: Running, state: Literal["started", "ended"]) -> None:
+    def turn_changed(self, running: Running, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)
-        self._note(Turned(running, state, self._clock.now()))
+        self._enqueue(Turned(running, state, self._clock.now()))
 
-    def said(self, running: Running, text: str) -> None:
-        self._grew(running).text = text
+    def answer_grew(self, running: Running, text: str) -> None:
+        self._find_growing(running).text = text
 
-    def thought(self, running: Running, text: str) -> None:
-        self._grew(running).thought += text
+    def thinking_grew(self, running: Running, text: str) -> None:
+        self._find_growing(running).thinking += text
 
-    def used(self, running: Running, tool: Tool) -> None:
+    def tool_changed(self, running: Running, tool: Tool) -> None:
         self._growing.pop(running.turn, None)
-        self._note(Used(running, tool, self._clock.now()))
+        self._enqueue(Used(running, tool, self._clock.now()))
 
-    def changed(self) -> None:
+    def on_status_changed(self) -> None:
         """A connection has changed."""
-        if self._listeners:
-            self._note(Changed())
+        if self._subscribers:
+            self._enqueue(Changed())
 
-    def reread(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
+    def on_reloaded(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
         """The configuration was read again."""
-        if self._listeners:
-            self._note(Reread(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
+        if self._subscribers:
+            self._enqueue(Reread(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
 
-    def logged(self, level: str, name: str, message: str) -> None:
+    def on_warning(self, level: str, name: str, message: str) -> None:
         """Something was logged."""
-        if self._listeners:
-            self._note(Logged(self._clock.now(), level, name, message))
+        if self._subscribers:
+            self._enqueue(Logged(self._clock.now(), level, name, message))
 
-    async def listen(self, after: int | None = None) -> AsyncGenerator[bytes]:
+    async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
         """All that happens from now on, or what stands in the log behind `after` first."""
         listener = Listener()
-        self._listeners.add(listener)
-        teller = self._begin()
+        self._subscribers.add(listener)
+        teller = self._start()
         try:
             yield BEGIN
             if after is not None:
-                listener.behind, frames = await teller.before(after)
+                listener.replayed_up_to, frames = await teller.encode_backlog(after)
                 for frame in frames:
                     yield frame.data
             while True:
-                data = await listener.next(teller, QUIET_S)
+                data = await listener.next_chunk(teller, QUIET_S)
                 yield data or QUIET
         finally:
-            self._listeners.discard(listener)
-            if not self._listeners:
-                self._end()
+            self._subscribers.discard(listener)
+            if not self._subscribers:
+                self._stop()
 
     async def close(self) -> None:
         """Tell nothing more."""
-        self._end()
+        self._stop()
 
-    def _begin(self) -> Teller:
-        if self._teller is None:
-            self._teller = self._make()
+    def _start(self) -> Teller:
+        if self._encoder is None:
+            self._encoder = self._make()
         if self._flushing is None:
-            self._onlookers.onlooker = self
-            self._hearing.begin()
-            self._flushing = asyncio.create_task(self._flush(self._teller))
-        return self._teller
+            self._onlookers.observer = self
+            self._log_handler.start()
+            self._flushing = asyncio.create_task(self._flush(self._encoder))
+        return self._encoder
 
-    def _end(self) -> None:
-        self._onlookers.onlooker = None
-        self._hearing.end()
+    def _stop(self) -> None:
+        self._onlookers.observer = None
+        self._log_handler.stop()
         if self._flushing is not None:
             self._flushing.cancel()
-        self._flushing, self._teller = None, None
+        self._flushing, self._encoder = None, None
         self._pending.clear()
         self._growing.clear()
 
-    def _note(self, happened: Happened) -> None:
+    def _enqueue(self, happened: Happened) -> None:
         if len(self._pending) < MOST_PENDING:
             self._pending.append(happened)
         else:
-            self._passed_over += 1
-        self._news.set()
+            self._lost_count += 1
+        self._has_news.set()
 
-    def _grew(self, running: Running) -> Grew:
+    def _find_growing(self, running: Running) -> Grew:
         found = self._growing.get(running.turn)
         if found is None:
             found = self._growing[running.turn] = Grew(running, self._clock.now())
-            self._note(found)
+            self._enqueue(found)
         return found
 
     async def _flush(self, teller: Teller) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            happened, self._pending, lost, self._passed_over = self._pending, [], self._passed_over, 0
+            await self._has_news.wait()
+            self._has_news.clear()
+            happened, self._pending, lost, self._lost_count = self._pending, [], self._lost_count, 0
             self._growing.clear()
             frames = list[Frame]()
             try:
-                frames = await teller.tell(happened)
+                frames = await teller.encode(happened)
             except Exception:  # a bug, or a store that cannot be read just now: who listens is told that it is missing
                 logger.exception(UNTOLD)
                 lost += len(happened)
-            for listener in self._listeners:
-                listener.give(frames, lost)
+            for listener in self._subscribers:
+                listener.offer(frames, lost)
             await asyncio.sleep(EVERY_S)

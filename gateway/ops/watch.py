@@ -56,40 +56,40 @@ class Watch:
         self._store = store
         self._clock = clock
         self._stats = stats
-        self._house = house
-        self._look = look
-        self.stream = Stream(clock, onlookers or Onlookers(clock), lambda: self._site.door().teller())
+        self._create_services = house
+        self._check_outages = look
+        self.stream = Stream(clock, onlookers or Onlookers(clock), lambda: self._site.open_router().create_encoder())
         self._site = OpsSite(
             pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
             host=host,
             names=names,
             token=token,
-            door=self._door if house is not None else None,
+            door=self._create_router if house is not None else None,
             stream=self.stream,
             clock=clock,
         )
         self._server = OpsServer(host, port, self._site)
-        self._news = asyncio.Event()
-        stats.changed = self._changed
-        for hear in (self.stream.wrote, *(source.wrote for source in (minds, tools) if source is not None)):
-            store.hear(hear)
+        self._status_changed = asyncio.Event()
+        stats.on_change = self._on_status_changed
+        for hear in (self.stream.on_appended, *(source.on_appended for source in (minds, tools) if source is not None)):
+            store.add_listener(hear)
 
     async def run(self) -> None:
         """Until cancelled. A port that is taken is only a warning."""
         try:
             await self._server.start()
-            await beat(self._store.path, self._clock, self._stats, self._news, self._look)
+            await beat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
         finally:
             await self._server.close()
             await self.stream.close()
             await self._site.close()
 
-    def _door(self) -> "Door":
+    def _create_router(self) -> "Door":
         from gateway.ops.api.door import Door  # noqa: PLC0415 - loaded when somebody first asks
 
-        assert self._house is not None
-        return Door(self._house())
+        assert self._create_services is not None
+        return Door(self._create_services())
 
-    def _changed(self) -> None:
-        self._news.set()
-        self.stream.changed()
+    def _on_status_changed(self) -> None:
+        self._status_changed.set()
+        self.stream.on_status_changed()

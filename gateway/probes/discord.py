@@ -43,7 +43,7 @@ class DiscordSeen:
     application: str = ""
     """Its id: the bot's, but for very old ones. Empty: not known."""
     name: str = ""
-    reads: bool | None = None
+    reads_messages: bool | None = None
     """Whether it is shown what is written in rooms. None: not known."""
     guilds: tuple[tuple[str, str], ...] = ()
     """Id and name of where it is: at most 200."""
@@ -51,7 +51,7 @@ class DiscordSeen:
     """Id and name of who owns the application, or leads its team. Empty: not known."""
 
     @property
-    def invitation(self) -> str:
+    def invitation_url(self) -> str:
         """The address with which somebody takes the bot into a guild. Empty: not known."""
         return invitation(self.application or self.id) if self.application or self.id else ""
 
@@ -73,7 +73,7 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordS
     client = Client(config, lambda *_: None)
     try:
         async with asyncio.timeout(LIMIT_S):
-            me = await client.enter(config.token.get_secret_value().strip())
+            me = await client.log_in(config.token.get_secret_value().strip())
             await _around(client, found, seen, config, me)
     except discord.LoginFailure:
         found.bad("discord.token", "Discord does not know this token", _COPY)
@@ -91,22 +91,22 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordS
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
     finally:
         await client.http.close()
-    return seen.done(found)
+    return seen.to_result(found)
 
 
 class _Seen:
     id = application = name = ""
-    reads: bool | None = None
+    reads_messages: bool | None = None
     guilds: tuple[tuple[str, str], ...] = ()
     owner: tuple[str, str] = ("", "")
 
-    def done(self, found: Found) -> DiscordSeen:
+    def to_result(self, found: Found) -> DiscordSeen:
         return DiscordSeen(
             findings=found.findings,
             id=self.id,
             application=self.application,
             name=self.name,
-            reads=self.reads,
+            reads_messages=self.reads_messages,
             guilds=self.guilds,
             owner=self.owner,
         )
@@ -145,8 +145,8 @@ async def _intents(api: "Api", found: Found, seen: _Seen) -> None:
     told = await api.call("GET", "/applications/@me", again=False)
     flags, seen.application = whole(told, "flags") or 0, string(told, "id")
     seen.owner = _owner(told, seen.id)
-    seen.reads = bool(flags & (_FULL | _LIMITED))
-    if not seen.reads:
+    seen.reads_messages = bool(flags & (_FULL | _LIMITED))
+    if not seen.reads_messages:
         what = "the message content intent is off: Discord would end the connection (4014)"
         found.bad("discord.intents", what, INTENT_FIX)
     else:

@@ -17,7 +17,7 @@ class Found:
         """`where`: as `Finding.where`. `secrets`: what never stands in a finding, whoever says it."""
         known = [secret for secret in secrets if secret]
         self._where, self._redact = where, Redactor(known)
-        self._short = [secret for secret in known if len(secret) > 2]  # noqa: PLR2004 - less is in any word
+        self._short_secrets = [secret for secret in known if len(secret) > 2]  # noqa: PLR2004 - less is in any word
         self.findings: list[Finding] = []
 
     def ok(self, code: str, what: str) -> None:
@@ -33,14 +33,14 @@ class Found:
         self._add(code, "bad", what, fix)
 
     @property
-    def hopeless(self) -> bool:
+    def has_failed(self) -> bool:
         """Something does not work."""
         return any(finding.level == "bad" for finding in self.findings)
 
     def clean(self, text: object) -> str:
         """What somebody else said: one line, limited, without secrets."""
         said = self._redact(" ".join(str(text).split()))
-        for secret in self._short:  # shorter ones than a redactor takes out: here they may be quoted back
+        for secret in self._short_secrets:  # shorter ones than a redactor takes out: here they may be quoted back
             said = said.replace(secret, REDACTED)
         said = printable(said)
         return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"

@@ -59,7 +59,7 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcSeen:
             await _connected(config, talk, tls)
     except TimeoutError:
         told = why(TimeoutError(), config.host, config.port)
-        if talk.spoken:
+        if talk.has_spoken:
             found.bad("irc.login", f"{config.host} did not let us in within {LIMIT_S:.0f} s", "try again later")
         else:
             found.bad(told.code, told.what, "look at the port, and whether it takes TLS (6697 does, 6667 does not)")
@@ -68,11 +68,11 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcSeen:
         if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
             # asyncio tells several addresses' errors as one: ask anew, which names it.
             found.findings += await probe_net(config.host, config.port, tls=tls or False, where=where, ca_key=ca_key)
-        if not found.hopeless:
+        if not found.has_failed:
             told = why(error, config.host, config.port, ca_key=ca_key)
             found.bad(told.code, told.what, told.fix)
     _also(config, talk, found)
-    return talk.seen()
+    return talk.build_result()
 
 
 async def _connected(config: IrcConfig, talk: "_Talk", tls: object) -> None:
@@ -84,10 +84,10 @@ async def _connected(config: IrcConfig, talk: "_Talk", tls: object) -> None:
     try:
         await connection.open(config.host, config.port, tls)  # type: ignore[arg-type] # `context`'s own
         talk.start()
-        await talk.over(_HURRY_S)
+        await talk.wait(_HURRY_S)
     finally:
-        talk.leave()
-        await connection.goodbye(line("QUIT", trailing="just looking"))
+        talk.stop()
+        await connection.close_gracefully(line("QUIT", trailing="just looking"))
 
 
 class _Talk:
@@ -96,12 +96,12 @@ class _Talk:
     def __init__(self, config: IrcConfig, found: Found, *, secure: bool) -> None:
         self._config, self._found = config, found
         self._login = Registration(config, secrets.token_urlsafe(18), Logins(), secure=secure)
-        self._over = asyncio.Event()
-        self._rooms = Rooms(config.rooms)
+        self._done = asyncio.Event()
+        self._room_probe = Rooms(config.rooms)
         self._last_words = self._network = ""
-        self._refused: tuple[str, str] | None = None
+        self._nick_refusal: tuple[str, str] | None = None
         """Numeric and words of the first refusal of our nick."""
-        self.spoken = False
+        self.has_spoken = False
         """The server has said something that reads like IRC."""
         self.write: Callable[[str], None] = lambda _: None
 
@@ -110,35 +110,35 @@ class _Talk:
         for raw in self._login.start():
             self.write(raw)
 
-    async def over(self, hurry_s: float) -> None:
+    async def wait(self, hurry_s: float) -> None:
         """Until all is known."""
         try:
-            await asyncio.wait_for(self._over.wait(), hurry_s)
+            await asyncio.wait_for(self._done.wait(), hurry_s)
         except TimeoutError:
-            for raw in self._login.hurry():
+            for raw in self._login.handle_silence():
                 self.write(raw)
-            await self._over.wait()
+            await self._done.wait()
 
     def on_line(self, raw: str) -> None:
         """One line of the server's."""
         said = parse(raw)
-        if said is None or self._over.is_set():
+        if said is None or self._done.is_set():
             return
-        self.spoken = True
-        if said.command in _NUMERICS_OF_NICKS and not self._login.welcomed and self._refused is None:
-            self._refused = (said.command, said.param(-1))
+        self.has_spoken = True
+        if said.command in _NUMERICS_OF_NICKS and not self._login.is_welcomed and self._nick_refusal is None:
+            self._nick_refusal = (said.command, said.param(-1))
         try:
             for answer in self._login.feed(said):
                 self.write(answer)
         except Upgrade as upgrade:
             what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
-            self._end("irc.sts", what, f"write port: {upgrade.port} and tls: true", warning=True)
+            self._fail("irc.sts", what, f"write port: {upgrade.port} and tls: true", warning=True)
         except SendError as error:
-            self._end(*_refusal(error.reason, self._config))
+            self._fail(*_refusal(error.reason, self._config))
         else:
-            self._follow(said)
+            self._handle(said)
 
-    def _follow(self, said: Line) -> None:
+    def _handle(self, said: Line) -> None:
         match said.command:
             case "PING":
                 self.write(line("PONG", trailing=said.param(-1)))
@@ -148,60 +148,62 @@ class _Talk:
                 tokens = dict(token.partition("=")[::2] for token in said.params[1:-1])
                 self._network = self._found.clean(tokens.get("NETWORK", ""))[:60] or self._network
             case "376" | "422":
-                asking = self._rooms.asking()
+                asking = self._room_probe.build_queries()
                 for raw in asking:
                     self.write(raw)
                 if asking:
-                    asyncio.get_running_loop().call_later(_ROOMS_S, self._over.set)
+                    asyncio.get_running_loop().call_later(_ROOMS_S, self._done.set)
                 else:
-                    self._over.set()
-            case _ if self._rooms.over(said):
-                self._over.set()
+                    self._done.set()
+            case _ if self._room_probe.feed(said):
+                self._done.set()
 
     def on_lost(self, reason: str) -> None:
         """The connection has ended."""
-        if self._over.is_set():
+        if self._done.is_set():
             return
-        if not self._login.welcomed:
+        if not self._login.is_welcomed:
             words = f"{reason}: {self._last_words}" if self._last_words else reason
-            fix = "look at the port, and whether it takes TLS" if not self.spoken else "ask the network, or try later"
-            self._end("irc.login", f"{self._config.host} did not let us in: {words}", fix)
-        self._over.set()
+            fix = (
+                "look at the port, and whether it takes TLS" if not self.has_spoken else "ask the network, or try later"
+            )
+            self._fail("irc.login", f"{self._config.host} did not let us in: {words}", fix)
+        self._done.set()
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """What is said from now on counts no more."""
-        self._over.set()
+        self._done.set()
 
-    def _end(self, code: str, what: str, fix: str, *, warning: bool = False) -> None:
+    def _fail(self, code: str, what: str, fix: str, *, warning: bool = False) -> None:
         (self._found.warn if warning else self._found.bad)(code, what, fix)
-        self._over.set()
+        self._done.set()
 
-    def seen(self) -> IrcSeen:
+    def build_result(self) -> IrcSeen:
         """What is known by now; adds what a login that succeeded tells."""
         login, found, config = self._login, self._found, self._config
-        offered = login.offer("sasl")
+        offered = login.offered_value("sasl")
         mechanisms = None if offered is None else tuple(one for one in offered.upper().split(",") if one)
-        if login.welcomed:
+        if login.is_welcomed:
             name = f" ({self._network})" if self._network else ""
             found.ok("irc.network", f"{config.host}{name} lets us in")
-            self._nick()
-            self._rooms.tell(found)
+            self._judge_nick()
+            self._room_probe.report(found)
             if login.account:
                 found.ok("irc.sasl", f"the services know us as {login.account}")
             elif mechanisms is not None:
                 what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
                 found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
-        nick = login.nick if login.welcomed else ""
+        nick = login.nick if login.is_welcomed else ""
         return IrcSeen(
             findings=found.findings, network=self._network, nick=nick, account=login.account, mechanisms=mechanisms
         )
 
-    def _nick(self) -> None:
+    def _judge_nick(self) -> None:
         login, config = self._login, self._config
-        if self._refused is None:
+        if self._nick_refusal is None:
             self._found.ok("irc.nick", f"the nick {login.nick} is free")
             return
-        numeric, words = self._refused
+        numeric, words = self._nick_refusal
         what = f"the nick {config.nick} is {_NUMERICS_OF_NICKS[numeric]} ({words}); it would be {login.nick}"
         fix = "choose another nick, or wait until it is free: the bot takes it back then"
         self._found.warn("irc.nick", what, fix)
@@ -227,7 +229,7 @@ def _refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
 def _also(config: IrcConfig, talk: _Talk, found: Found) -> None:
     """What is unwise though it works."""
     local = config.host.startswith(_LOOPBACK)
-    if not talk.spoken:
+    if not talk.has_spoken:
         return
     if config.tls is False and not local:
         what = "everything, passwords too, goes over the network in the clear"

@@ -22,13 +22,13 @@ class Rooms:
         self._modes: dict[str, str] = {}
         self._missing: set[str] = set()
 
-    def asking(self) -> list[str]:
+    def build_queries(self) -> list[str]:
         """The lines that ask; none, where there is nothing to ask about."""
         if not self._rooms:
             return []
         return [*(line("MODE", room) for room in self._rooms), line("PING", _DONE)]
 
-    def over(self, said: Line) -> bool:
+    def feed(self, said: Line) -> bool:
         """Take in a line of the server's; whether it was the last one that answers."""
         if said.command == "324":
             self._modes[said.param(1).lower()] = said.param(2)
@@ -36,7 +36,7 @@ class Rooms:
             self._missing.add(said.param(1).lower())
         return said.command == "PONG" and said.param(-1) == _DONE
 
-    def tell(self, found: Found) -> None:
+    def report(self, found: Found) -> None:
         """Of rooms that the server says nothing of nothing is told: it may keep them to itself."""
         for room in self._rooms:
             modes = self._modes.get(room.lower())

@@ -75,25 +75,25 @@ async def probe_model(
     It costs what a prompt of ten tokens costs. `keys`: what the model and its provider are called in the
     configuration.
     """
-    found, listed = found_of(provider, where), Offered(heard=False)
-    price = prices.of(config.name or "", provider=provider.kind)
+    found, listed = found_of(provider, where), Offered(has_answered=False)
+    price = prices.find(config.name or "", provider=provider.kind)
     try:
         async with asyncio.timeout(LIMIT_S):
             listed = await listed_by(provider, found, _LIST_S)
-            if not found.hopeless:
+            if not found.has_failed:
                 await _asked(config, provider, found, listed, keys)
     except TimeoutError:
-        if listed.heard:
+        if listed.has_answered:
             what = f"{config.name or provider.kind} has not answered yet"
             found.warn("model.busy", what, "try again; a server of one's own may still be loading the model")
-        elif not found.hopeless:
+        elif not found.has_failed:
             silent(provider, found)
-    if not found.hopeless:
+    if not found.has_failed:
         _told(config, provider, price, found, listed)
     return ModelSeen(
         findings=found.findings,
         names=listed.names,
-        context_tokens=listed.windows.get(config.name or ""),
+        context_tokens=listed.context_tokens.get(config.name or ""),
         minimum_tokens=price.minimum_tokens,
     )
 
@@ -140,7 +140,7 @@ async def _failed(error: ModelError, name: str, provider: ProviderConfig, found:
     elif isinstance(error, Busy):
         if error.status is None:
             await unreachable_at(provider, found, error)
-        if not found.hopeless:
+        if not found.has_failed:
             found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
     else:
         fix = (
@@ -158,13 +158,13 @@ def _without_credit(error: ModelError) -> bool:
 def _told(config: ModelConfig, provider: ProviderConfig, price: Price, found: Found, listed: Offered) -> None:
     """What will surprise somebody, though it works."""
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
-    window = listed.windows.get(config.name or "") or _only(listed, provider)
+    window = listed.context_tokens.get(config.name or "") or _only(listed, provider)
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
         found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
     else:
         found.ok("model.context", f"prompts may have {written} tokens together with the answer")
-    if price.known and not price.priced:
+    if price.known and not price.is_priced:
         found.warn("model.price", f"nobody knows what {name} costs", "write its prices into prices.yaml")
     elif not price.known:
         what = f"{name} is not in the price table, so it counts as a dear one"
@@ -175,4 +175,8 @@ def _told(config: ModelConfig, provider: ProviderConfig, price: Price, found: Fo
 
 def _only(listed: Offered, provider: ProviderConfig) -> int | None:
     """llama.cpp has one model, whatever it is called."""
-    return next(iter(listed.windows.values())) if provider.kind == "llamacpp" and len(listed.windows) == 1 else None
+    return (
+        next(iter(listed.context_tokens.values()))
+        if provider.kind == "llamacpp" and len(listed.context_tokens) == 1
+        else None
+    )

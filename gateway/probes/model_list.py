@@ -29,9 +29,9 @@ class Offered:
     findings: list[Finding] = field(default_factory=list)
     names: tuple[str, ...] = ()
     """In the provider's order, newest first with most. Empty: it does not list them."""
-    windows: Mapping[str, int] = field(default_factory=dict)
+    context_tokens: Mapping[str, int] = field(default_factory=dict)
     """Name -> tokens, where it says so."""
-    heard: bool = True
+    has_answered: bool = True
     """It has answered something, if only that there is no list."""
 
 
@@ -41,11 +41,11 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> Offered:
     Servers that keep no such list are no fault; a key that is refused is.
     """
     found = found_of(provider, where)
-    offered = Offered(heard=False)
+    offered = Offered(has_answered=False)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LIMIT_S):
             offered = await listed_by(provider, found, LIMIT_S / 2)
-    if not offered.heard and not found.hopeless:
+    if not offered.has_answered and not found.has_failed:
         silent(provider, found)
     return replace(offered, findings=found.findings)
 
@@ -93,10 +93,10 @@ async def listed_by(provider: ProviderConfig, found: Found, limit_s: float) -> O
             refused_key(provider, found, error)
         elif error.status is None:
             await unreachable_at(provider, found, error)
-            return Offered(heard=False)
+            return Offered(has_answered=False)
         return Offered()
     except TimeoutError:
-        return Offered(heard=False)
+        return Offered(has_answered=False)
     except (ValueError, RecursionError):
         return Offered()
     finally:
@@ -113,7 +113,7 @@ def _read(told: object) -> Offered:
         window = next((one for one in said if one), None)
         if window:
             windows[string(row, "id")] = int(window)
-    return Offered(names=tuple(string(row, "id") for row in rows), windows=windows)
+    return Offered(names=tuple(string(row, "id") for row in rows), context_tokens=windows)
 
 
 def refused_key(provider: ProviderConfig, found: Found, error: ModelError) -> None:

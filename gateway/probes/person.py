@@ -23,10 +23,10 @@ async def telegram_person(config: "TelegramConfig", number: str) -> str:
     except (RuntimeError, ValueError, OSError):
         return ""
     try:
-        with api.discreet():
+        with api.redact_logs():
             async with asyncio.timeout(LIMIT_S):
                 url = f"{api.bot.base_url}/getChat?chat_id={int(number)}"
-                told = await api.read(api.bot.request.post(url))
+                told = await api.await_call(api.bot.request.post(url))
     except (TelegramError, TimeoutError, ValueError):
         return ""
     finally:
@@ -46,7 +46,7 @@ async def discord_person(config: "DiscordConfig", number: str) -> str:
     client, api = Client(config, lambda *_: None), Api()
     try:
         async with asyncio.timeout(LIMIT_S):
-            await client.enter(config.token.get_secret_value().strip())
+            await client.log_in(config.token.get_secret_value().strip())
             api.client = client
             told = await api.call("GET", "/users/{user_id}", again=False, user_id=number)
     except (discord.DiscordException, aiohttp.ClientError, SendError, OSError, ValueError, KeyError, TypeError):

@@ -39,7 +39,7 @@ class TelegramSeen:
     username: str = ""
     """Without `@`."""
     name: str = ""
-    reads_all: bool | None = None
+    reads_whole_groups: bool | None = None
     """Whether groups show it everything that is said. None: not known."""
 
 
@@ -58,9 +58,9 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
         api = Api(config)
     except (RuntimeError, ValueError, OSError) as error:
         found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
-        return seen.done(found)
+        return seen.to_result(found)
     try:
-        with api.discreet():
+        with api.redact_logs():
             async with asyncio.timeout(LIMIT_S):
                 if await _who(api, found, seen, config.base_url, where):
                     await _around(api, found, config, listen=listen)
@@ -68,23 +68,27 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
         found.bad("telegram.answer", "the Bot API did not answer in time", "try again; look at the network")
     finally:
         await api.close()
-    return seen.done(found)
+    return seen.to_result(found)
 
 
 class _Seen:
     id = username = name = ""
-    reads_all: bool | None = None
+    reads_whole_groups: bool | None = None
 
-    def done(self, found: Found) -> TelegramSeen:
+    def to_result(self, found: Found) -> TelegramSeen:
         return TelegramSeen(
-            findings=found.findings, id=self.id, username=self.username, name=self.name, reads_all=self.reads_all
+            findings=found.findings,
+            id=self.id,
+            username=self.username,
+            name=self.name,
+            reads_whole_groups=self.reads_whole_groups,
         )
 
 
 async def _asked(api: "Api", method: str, **parameters: str | int) -> object:
     """The result as it came: the library insists on fields that are nothing to us. Raises TelegramError."""
     query = f"?{urlencode(parameters)}" if parameters else ""
-    return await api.read(api.bot.request.post(f"{api.bot.base_url}/{method}{query}"))
+    return await api.await_call(api.bot.request.post(f"{api.bot.base_url}/{method}{query}"))
 
 
 async def _who(api: "Api", found: Found, seen: _Seen, base_url: str, where: str) -> bool:
@@ -106,10 +110,10 @@ async def _who(api: "Api", found: Found, seen: _Seen, base_url: str, where: str)
         found.findings += unreachable
         if not unreachable:
             fix = "look at base_url: it is the root of a Bot API server, without /bot"
-            found.bad("telegram.answer", f"there is no Bot API at this address: {api.clean(error)}", fix)
+            found.bad("telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix)
         return False
     except TelegramError as error:
-        found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.clean(error)}", "try again")
+        found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.redact(error)}", "try again")
         return False
     number = whole(me, "id")
     if number is None:
@@ -117,7 +121,7 @@ async def _who(api: "Api", found: Found, seen: _Seen, base_url: str, where: str)
         return False
     seen.id, seen.username, seen.name = str(number), string(me, "username"), string(me, "first_name")
     found.ok("telegram.token", f"the token is that of @{seen.username} ({seen.name}, id {seen.id})")
-    seen.reads_all = obj({"me": me}, "me").get("can_read_all_group_messages") is not False
+    seen.reads_whole_groups = obj({"me": me}, "me").get("can_read_all_group_messages") is not False
     return True
 
 
@@ -135,7 +139,7 @@ async def _around(api: "Api", found: Found, config: "TelegramConfig", *, listen:
         told = len(commands) if isinstance(commands, list) else 0
         found.ok("telegram.commands", f"{told} commands stand in its menu" if told else "its menu is set at the start")
     except TelegramError as error:
-        found.warn("telegram.answer", f"Telegram did not tell all: {api.clean(error)}", "try again")
+        found.warn("telegram.answer", f"Telegram did not tell all: {api.redact(error)}", "try again")
 
 
 async def _privacy(api: "Api", found: Found, config: "TelegramConfig") -> None:

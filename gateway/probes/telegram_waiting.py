@@ -44,15 +44,15 @@ async def probe_waiting(config: "TelegramConfig", *, where: str = "") -> Waiting
         found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
         return Waiting(findings=found.findings)
     try:
-        with api.discreet():
+        with api.redact_logs():
             async with asyncio.timeout(LIMIT_S):
-                told = await api.read(api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0"))
+                told = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0"))
                 updates = told if isinstance(told, list) else []
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and look again")
     except (TelegramError, TimeoutError) as error:
-        found.warn("telegram.answer", f"Telegram did not tell who wrote: {api.clean(error)}", "try again")
+        found.warn("telegram.answer", f"Telegram did not tell who wrote: {api.redact(error)}", "try again")
     finally:
         await api.close()
     return read_waiting(updates, found)

@@ -29,7 +29,9 @@ Also = Callable[[bool, str], Sequence[Fact]]
 async def listed(reader: Reader, now: datetime) -> list[str]:
     """Who asks to be let in, which rooms wait, and who was let in: a line each, without codes. Raises StoreError."""
     roster = await _roster(reader, ManualClock(now))
-    lines = [f"asks: {waiting(one)}: `reverie pair approve {one.request}`" for one in roster.pending("pair", "room")]
+    lines = [
+        f"asks: {waiting(one)}: `reverie pair approve {one.request}`" for one in roster.pending_requests("pair", "room")
+    ]
     lines += [
         f"{one.role}{f' in {one.scope}' if one.scope else ''}: {named(one.person, one.name)}, {rule(one)}"
         for one in roster.roles
@@ -47,12 +49,12 @@ async def approve(
     Raises StoreError: then nothing is done.
     """
     roster = await _roster(store, clock)
-    request = find(roster.pending("pair", "room"), code)
+    request = find(roster.pending_requests("pair", "room"), code)
     if request is None:
         return await _done(store, clock, no(no_request(code, "reverie ", "pair")), also)
     if request.room is not None:
         return await _done(store, clock, pairing.opened(request, request.room, by), also)
-    return await _done(store, clock, pairing.let_in(request, by, has=roster.given(request.person)), also)
+    return await _done(store, clock, pairing.let_in(request, by, has=roster.find_grant(request.person)), also)
 
 
 async def revoke(
@@ -60,10 +62,10 @@ async def revoke(
 ) -> tuple[bool, str]:
     """Let somebody in no more (`channel:id`), or make the code of a request good no more (its name). As `approve`."""
     roster = await _roster(store, clock)
-    request = next((one for one in roster.pending("pair", "room") if one.request == who.lower()), None)
+    request = next((one for one in roster.pending_requests("pair", "room") if one.request == who.lower()), None)
     if request is not None:
         return await _done(store, clock, pairing.turned_away(request, by), also)
-    return await _done(store, clock, pairing.let_go(folded(who), roster.given(folded(who)), by), also)
+    return await _done(store, clock, pairing.let_go(folded(who), roster.find_grant(folded(who)), by), also)
 
 
 async def seed(
@@ -83,7 +85,7 @@ async def seed(
     if role in ADMINS and not vouched(whom):
         return await _done(store, clock, no("Nobody vouches for a mask, so it is never made admin or owner."), also)
     roster = await _roster(store, clock)
-    given = roster.given(whom)
+    given = roster.find_grant(whom)
     if given is not None and given.role == role:
         return await _done(store, clock, no(f"{named(whom, given.name)} is {role} already."), also)
     fact = RoleGiven(person=whom, role=role, name=given.name if given else "", by=by, why="seed")
@@ -92,12 +94,12 @@ async def seed(
 
 async def _roster(reader: Reader, clock: Clock) -> Roster:
     roster = Roster(reader, clock)
-    await roster.begin()
+    await roster.load()
     return roster
 
 
 async def _done(store: Store, clock: Clock, outcome: Outcome, also: Also | None) -> tuple[bool, str]:
     now = clock.now()
-    facts = (*outcome.facts, *map(Made, also(outcome.ok, outcome.words) if also is not None else ()))
+    facts = (*outcome.facts, *map(Made, also(outcome.ok, outcome.text) if also is not None else ()))
     await store.append([Entry(fact=one.fact, at=now, conversation=one.place, key=one.key or None) for one in facts])
-    return outcome.ok, outcome.words
+    return outcome.ok, outcome.text

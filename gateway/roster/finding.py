@@ -34,20 +34,20 @@ class Found(NamedTuple):
     person: str
     name: str
     """As they called themselves last, if that is known. Untrusted."""
-    by_name: bool = False
+    is_by_name: bool = False
     """They were meant by that name."""
-    seen: Role = "guest"
+    last_role: Role = "guest"
     """What they were when they spoke there last."""
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """For people."""
         return named(self.person, self.name)
 
 
 async def heard(reader: Reader, place: ConversationId) -> dict[str, Sender]:
     """Who said something there lately, by id, as they were last. Also who was refused."""
-    said = await reader.newest(HEARD, kinds=(*MESSAGES, "command"), conversation=place)
+    said = await reader.newest_entries(HEARD, kinds=(*MESSAGES, "command"), conversation=place)
     senders = [(entry.fact.at, entry.fact.sender) for entry in said if isinstance(entry.fact, Message | Command)]
     return {person(at.channel, sender.id): sender for at, sender in senders}
 

@@ -84,17 +84,17 @@ class Greeter:
         self._policy = policy
         self._clock = clock
         self._linking = linking
-        self._manners = manners
+        self._channel_style = manners
         self._reach = reach
         self._title = title
-        self._told: dict[str, tuple[datetime, str]] = {}
+        self._notified: dict[str, tuple[datetime, str]] = {}
         """Who was told something, or in which room: until when nothing more is said, and by which event."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
         """The same of who was reminded of a code."""
         self._replaced: dict[str, datetime] = {}
         """Whose code was replaced by another's: until when that does not give them a third one."""
-        self._help = Pace()
-        self._under_way: Counter[ChannelName] = Counter()
+        self._help_limiter = Pace()
+        self._codes_being_written: Counter[ChannelName] = Counter()
         """Codes of each channel that are being written down."""
         self._warned = False
 
@@ -104,14 +104,18 @@ class Greeter:
         Raises StoreError before the log was read.
         """
         place, sender = address_of(event), getattr(event, "sender", None)
-        if not decision.asks or place is None or not isinstance(sender, Sender) or sender.is_bot:
+        if not decision.request_kind or place is None or not isinstance(sender, Sender) or sender.is_bot:
             return None
-        if decision.asks == "room":
-            return self._room(event, place, sender)
-        code = self._code(event)
-        return self._linked(event, place, sender, decision, code) if code else self._pair(event, place, sender)
+        if decision.request_kind == "room":
+            return self._prompt_room(event, place, sender)
+        code = self._parse_link_code(event)
+        return (
+            self._submit_link_code(event, place, sender, decision, code)
+            if code
+            else self._prompt_pairing(event, place, sender)
+        )
 
-    def _code(self, event: Notification) -> str:
+    def _parse_link_code(self, event: Notification) -> str:
         """The code that shows who a stranger is to us elsewhere; empty: it is none."""
         if not isinstance(event, Command) or event.name != "link":
             return ""
@@ -120,32 +124,32 @@ class Greeter:
             return rest.strip()
         return "" if first.lower() in _LINK else event.args.strip()
 
-    def _linked(
+    def _submit_link_code(
         self, event: Notification, place: Address, sender: Sender, decision: Decision, code: str
     ) -> Greeting | None:
         who = person(place.channel, sender.id)
         if not sender.verified:
-            return self._unsure(event, place, who)
+            return self._prompt_login(event, place, who)
         claim = Claim(who, sender.name, place, sender.verified, decision.role)
-        outcome = self._linking.handed(claim, code)
-        if outcome.words == words.TRY_LATER:
+        outcome = self._linking.submit_code(claim, code)
+        if outcome.text == words.TRY_LATER:
             return None
-        settle = self._roster.hold(outcome.about)
+        settle = self._roster.reserve_request(outcome.request)
         if settle is None:
             return Greeting(post=_post(event, place, words.UNDER_WAY))
-        change = Change(words=outcome.words, facts=outcome.facts, settle=settle)
-        return Greeting(post=_post(event, place, outcome.words), change=change)
+        change = Change(answer=outcome.text, facts=outcome.facts, settle=settle)
+        return Greeting(post=_post(event, place, outcome.text), change=change)
 
-    def _pair(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
+    def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
         who = person(place.channel, sender.id)
-        named = self._policy.masks and sender.id.startswith(MASK) and not _PATTERN.intersection(sender.id)
+        named = self._policy.allow_masks and sender.id.startswith(MASK) and not _PATTERN.intersection(sender.id)
         if not (sender.verified or named):
-            return self._unsure(event, place, who)
-        request = next((one for one in self._roster.pending("pair") if one.person == who), None)
-        if request is not None or not self._may(event, place, who, who):
+            return self._prompt_login(event, place, who)
+        request = next((one for one in self._roster.pending_requests("pair") if one.person == who), None)
+        if request is not None or not self._can_issue_code(event, place, who, who):
             return self._remind(event, place, who, request)
-        minted = mint(self._roster.names)
-        text = words.pairing(minted.code, self._manners.of(place.channel))
+        minted = mint(self._roster.request_names)
+        text = words.pairing(minted.code, self._channel_style.command_prefix(place.channel))
         given = CodeGiven(
             request=minted.request,
             what="pair",
@@ -156,16 +160,16 @@ class Greeter:
             digest=minted.digest,
             until=self._clock.now() + LIFE,
         )
-        return self._given(event, given, text)
+        return self._issue_code(event, given, text)
 
-    def _room(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
+    def _prompt_room(self, event: Notification, place: Address, sender: Sender) -> Greeting | None:
         room = Address(channel=place.channel, room=place.room)
         who = person(place.channel, sender.id)
-        if any(one.room == room for one in self._roster.pending("room")) or not self._may(
+        if any(one.room == room for one in self._roster.pending_requests("room")) or not self._can_issue_code(
             event, place, room.conversation, who
         ):
             return None
-        minted, prefix = mint(self._roster.names), self._manners.of(place.channel)
+        minted, prefix = mint(self._roster.request_names), self._channel_style.command_prefix(place.channel)
         invited = isinstance(event, Membership)
         to = self._reach(place, sender) if invited else place
         about = (event.text if isinstance(event, Membership) else None) or self._title(room)
@@ -185,15 +189,15 @@ class Greeter:
             digest=minted.digest,
             until=self._clock.now() + LIFE,
         )
-        return self._given(event, given, text)
+        return self._issue_code(event, given, text)
 
     def _remind(self, event: Notification, place: Address, who: str, request: CodeGiven | None) -> Greeting | None:
         """To whoever was shown a code in this hour: once that it waits, and always if they ask for help."""
         now, key = self._clock.now(), key_of(event)
-        if self._told.get(who, (now, ""))[1] == key:  # the code was shown for the same event
+        if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
             return None
         if isinstance(event, Command) and event.name in _HELP:
-            if not self._help.admits(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+            if not self._help_limiter.try_acquire(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
                 return None
             text = words.reminding(request) if request is not None else words.not_yet()
             return Greeting(post=_post(event, place, text))
@@ -203,83 +207,87 @@ class Greeter:
         self._reminded[who] = (request.until, key)
         return Greeting(post=_post(event, place, words.reminding(request)))
 
-    def _may(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
+    def _can_issue_code(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
         """Whether a code may be shown there: nobody gets two in an hour, and few wait that one person asked for."""
         now, key = self._clock.now(), key_of(event)
-        self._told = {one: told for one, told in self._told.items() if now < told[0]}
-        if whom in self._told and self._told[whom][1] != key:
+        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        if whom in self._notified and self._notified[whom][1] != key:
             return False
-        waiting = [one for one in self._waiting(place.channel) if source(one.person) == source(asker)]
-        if len(waiting) >= MOST_OF_SOURCE or self._under_way[place.channel] >= MOST_PENDING:
+        waiting = [one for one in self._pending_requests(place.channel) if source(one.person) == source(asker)]
+        if len(waiting) >= MOST_OF_SOURCE or self._codes_being_written[place.channel] >= MOST_PENDING:
             logger.info("no code for %s: %d of them wait on that channel already", source(asker), len(waiting))
             return False
         return True
 
-    def _waiting(self, channel: ChannelName) -> list[CodeGiven]:
-        return [one for one in self._roster.pending("pair", "room") if one.at.channel == channel]
+    def _pending_requests(self, channel: ChannelName) -> list[CodeGiven]:
+        return [one for one in self._roster.pending_requests("pair", "room") if one.at.channel == channel]
 
-    def _replace(self, channel: ChannelName) -> tuple[tuple[Made, ...], Callable[[Appended | None], None]]:
+    def _evict_oldest_code(self, channel: ChannelName) -> tuple[tuple[Made, ...], Callable[[Appended | None], None]]:
         """Where too many codes wait, end the oldest of whoever has the most: nobody keeps others out by asking."""
-        waiting = self._waiting(channel)
-        if len(waiting) + self._under_way[channel] < MOST_PENDING:
+        waiting = self._pending_requests(channel)
+        if len(waiting) + self._codes_being_written[channel] < MOST_PENDING:
             return (), lambda _: None
         counts = Counter(source(one.person) for one in waiting)
         for one in sorted(waiting, key=lambda one: (-counts[source(one.person)], one.until)):
-            release = self._roster.hold(one.request)
+            release = self._roster.reserve_request(one.request)
             if release is not None:  # nobody is approving it in this moment
-                return (over(one, "expired", ""),), partial(self._freed, one, release)
+                return (over(one, "expired", ""),), partial(self._on_code_replaced, one, release)
         return (), lambda _: None
 
-    def _freed(self, request: CodeGiven, release: Callable[[Appended | None], None], asked: Appended | None) -> None:
+    def _on_code_replaced(
+        self, request: CodeGiven, release: Callable[[Appended | None], None], asked: Appended | None
+    ) -> None:
         """A code was replaced: whoever had it may ask for one more, once in an hour."""
         release(asked)
         subject = request.person if request.room is None else request.room.conversation
         now = self._clock.now()
         self._replaced = {one: until for one, until in self._replaced.items() if now < until}
-        if asked is not None and asked.fresh and subject not in self._replaced:
+        if asked is not None and asked.is_new and subject not in self._replaced:
             self._replaced[subject] = now + LIFE
-            self._told.pop(subject, None)
+            self._notified.pop(subject, None)
 
-    def _given(self, event: Notification, given: CodeGiven, text: str) -> Greeting:
-        self._warn()
+    def _issue_code(self, event: Notification, given: CodeGiven, text: str) -> Greeting:
+        self._warn_without_admins()
         subject = given.person if given.room is None else given.room.conversation
-        self._told[subject] = (given.until, key_of(event))
+        self._notified[subject] = (given.until, key_of(event))
         channel = given.at.channel
-        replaced, freed = self._replace(channel)
-        self._under_way[channel] += 1
+        replaced, freed = self._evict_oldest_code(channel)
+        self._codes_being_written[channel] += 1
 
         def settle(asked: Appended | None) -> None:
-            self._under_way[channel] -= 1
+            self._codes_being_written[channel] -= 1
             freed(asked)
             if asked is None:  # nobody is shown it
-                self._told.pop(subject, None)
+                self._notified.pop(subject, None)
 
         facts = (
-            *expired(self._roster.expired(channel)),
+            *expired(self._roster.expired_requests(channel)),
             *replaced,
             Made(given, given.at.conversation, f"code:{key_of(event)}"),
         )
-        return Greeting(post=_post(event, given.at, text), change=Change(words=text, facts=facts, settle=settle))
+        return Greeting(post=_post(event, given.at, text), change=Change(answer=text, facts=facts, settle=settle))
 
-    def _unsure(self, event: Notification, place: Address, who: str) -> Greeting | None:
+    def _prompt_login(self, event: Notification, place: Address, who: str) -> Greeting | None:
         now, key = self._clock.now(), key_of(event)
-        self._told = {one: told for one, told in self._told.items() if now < told[0]}
+        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
         mine = f"unsure:{place.channel}:"
-        told = self._told.get(f"{mine}{who}")
-        if told is None and sum(one.startswith(mine) for one in self._told) >= MOST_NOTICES:
+        told = self._notified.get(f"{mine}{who}")
+        if told is None and sum(one.startswith(mine) for one in self._notified) >= MOST_NOTICES:
             return None
         helped = isinstance(event, Command) and event.name in _HELP
         if told is not None and told[1] != key and not helped:
             return None
-        if helped and not self._help.admits(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+        if helped and not self._help_limiter.try_acquire(source(who), self._clock.monotonic(), HELP_PER_MINUTE):
             return None
         if told is None:
-            self._told[f"{mine}{who}"] = (now + LIFE, key)
-        return Greeting(post=_post(event, place, words.unsure(place.channel, self._manners.platform(place.channel))))
+            self._notified[f"{mine}{who}"] = (now + LIFE, key)
+        return Greeting(
+            post=_post(event, place, words.unsure(place.channel, self._channel_style.platform_name(place.channel)))
+        )
 
-    def _warn(self) -> None:
+    def _warn_without_admins(self) -> None:
         """Once, if nobody can do what the code is for."""
-        if self._warned or administered(self._policy) or any(one.role in ADMINS for one in self._policy.mapped):
+        if self._warned or administered(self._policy) or any(one.role in ADMINS for one in self._policy.platform_roles):
             return
         self._warned = True
         logger.warning("nobody is an owner or admin: only `reverie pair` can let people in and open rooms")

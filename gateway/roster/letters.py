@@ -49,9 +49,9 @@ class Letters:
         self._leaving: dict[PostKey, Address] = {}
         """To be left once that was said there."""
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """Do what follows."""
-        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.fresh]
+        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
         over = {_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeOver)}
         for entry, one in fresh:
             match entry.fact:
@@ -60,13 +60,13 @@ class Letters:
                 case RoomOpened(open=True, room=room):
                     self._join(room)
                 case RoomOpened(room=room) if not listed(self._policy, room):
-                    self._go(room, fresh)
+                    self._leave_after_notice(room, fresh)
                 case Delivery(post=key) if key in self._leaving:
                     self._leave(self._leaving.pop(key))
                 case _:
                     pass
 
-    def _go(self, room: Address, fresh: Sequence[tuple[Entry, Appended]]) -> None:
+    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[Entry, Appended]]) -> None:
         """At once, or when what was to be said there with it has been."""
         posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, Queued)]
         last = next(

@@ -48,43 +48,47 @@ class Linking:
         self._roster = roster
         self._policy = policy
         self._clock = clock
-        self._manners = manners
-        self._tries = Tries()
+        self._channel_style = manners
+        self._attempts = Tries()
 
-    def start(self, claim: Claim) -> Outcome:
+    def start_link(self, claim: Claim) -> Outcome:
         """Show the first code. An earlier one of the same account is good no more."""
         if not claim.verified:
             return no(_UNSURE)
-        waiting = self._roster.pending("link", "confirm")
+        waiting = self._roster.pending_requests("link", "confirm")
         mine = [one for one in waiting if one.what == "link" and one.person == claim.person]
         if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MOST_WAITING:
             return no("Too many people are linking accounts here. Try again in an hour.")
-        minted = mint(self._roster.names)
+        minted = mint(self._roster.request_names)
         facts = (
-            *expired(self._roster.expired(claim.at.channel)),
+            *expired(self._roster.expired_requests(claim.at.channel)),
             *(over(one, "revoked", claim.person) for one in mine),
-            self._given(minted, claim, "link"),
+            self._build_code_fact(minted, claim, "link"),
         )
-        return Outcome(words.linking(minted.code, self._manners.of(claim.at.channel)), facts)
+        return Outcome(words.linking(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts)
 
-    def handed(self, claim: Claim, written: str) -> Outcome:
+    def submit_code(self, claim: Claim, written: str) -> Outcome:
         """Somebody hands in a code: of their other account, or the one that this account was shown for it."""
         if not claim.verified:
             return no(_UNSURE)
         now_s = self._clock.monotonic()
-        if not self._tries.may(claim.person, claim.at.channel, now_s):
+        if not self._attempts.is_allowed(claim.person, claim.at.channel, now_s):
             return no(words.TRY_LATER)
-        request = matching(self._roster.pending("link", "confirm"), written)
-        refusal = self._refusal(request, claim)
+        request = matching(self._roster.pending_requests("link", "confirm"), written)
+        refusal = self._explain_refusal(request, claim)
         if request is None or refusal:
-            self._tries.wrong(claim.person, claim.at.channel, now_s)
+            self._attempts.record_failure(claim.person, claim.at.channel, now_s)
             return no(refusal)
-        return self._confirm(request, claim) if request.what == "link" else self._join(request, claim)
+        return (
+            self._request_confirmation(request, claim)
+            if request.what == "link"
+            else self._link_accounts(request, claim)
+        )
 
-    def listed(self, claim: Claim) -> Outcome:
+    def list_accounts(self, claim: Claim) -> Outcome:
         """The accounts that are this person."""
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
-        prefix = self._manners.of(claim.at.channel)
+        prefix = self._channel_style.command_prefix(claim.at.channel)
         if not linked:
             return Outcome(
                 f"I know you by this account only, {named(claim.person)}. `{prefix}link` shows how to change it."
@@ -92,7 +96,7 @@ class Linking:
         lines = [f"- {named(one)}" for one in linked]
         return Outcome("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
 
-    def removed(self, claim: Claim, account: str) -> Outcome:
+    def unlink(self, claim: Claim, account: str) -> Outcome:
         """One of the accounts is linked with nobody any more; any of them may say so, unless that undid a block."""
         written = account.strip("` ")
         same = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
@@ -110,7 +114,7 @@ class Linking:
         facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in through)
         return Outcome(told, tuple(map(Made, facts)))
 
-    def _refusal(self, request: CodeGiven | None, claim: Claim) -> str:
+    def _explain_refusal(self, request: CodeGiven | None, claim: Claim) -> str:
         """Why it links nobody; empty: it does."""
         if request is not None and request.person == claim.person:
             where = "your other account" if request.what == "link" else named(request.other)
@@ -127,9 +131,9 @@ class Linking:
         blocked = "blocked" in (claim.role, standing(self._policy, request.at, other).role)
         return words.NO_CODE if blocked else ""
 
-    def _confirm(self, request: CodeGiven, claim: Claim) -> Outcome:
-        minted = mint(self._roster.names)
-        confirm = self._given(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
+    def _request_confirmation(self, request: CodeGiven, claim: Claim) -> Outcome:
+        minted = mint(self._roster.request_names)
+        confirm = self._build_code_fact(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
         told = (
             f"{named(claim.person, claim.name)} handed in your code, and was shown a second one. If that is you, hand "
             f"that in here: then both are one person to me, and whoever uses that account may do what you may do. If "
@@ -137,13 +141,13 @@ class Linking:
         )
         facts = (over(request, "used", claim.person), confirm, letter(request, told))
         other = named(request.person, request.name)
-        said = words.confirming(minted.code, self._manners.of(request.at.channel), other, claim.role)
-        return Outcome(said, facts, about=request.request)
+        said = words.confirming(minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role)
+        return Outcome(said, facts, request=request.request)
 
-    def _join(self, request: CodeGiven, claim: Claim) -> Outcome:
+    def _link_accounts(self, request: CodeGiven, claim: Claim) -> Outcome:
         one, other = pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
-        undo = f"`{self._manners.of(claim.at.channel)}link remove` takes it back."
+        undo = f"`{self._channel_style.command_prefix(claim.at.channel)}link remove` takes it back."
         told = f"{named(claim.person, claim.name)} and you are one person to me from now on. {undo}"
         facts = (
             Made(linked, None, f"linked:{request.salt}"),
@@ -153,9 +157,9 @@ class Linking:
         said = (
             f"{named(request.person, request.name)} and you are one person to me from now on, with the roles of both."
         )
-        return Outcome(f"{said} {undo}", facts, about=request.request)
+        return Outcome(f"{said} {undo}", facts, request=request.request)
 
-    def _given(
+    def _build_code_fact(
         self, minted: Minted, claim: Claim, what: Literal["link", "confirm"], *, other: str = "", key: str = ""
     ) -> Made:
         given = CodeGiven(

@@ -30,7 +30,7 @@ def open_rooms(rooms: Sequence[RoomOpened], policy: Policy) -> list[str]:
     lines = [f"- {place(one.room.conversation, one.about)}, approved by {code(one.by)}" for one in rooms]
     configured = [
         f"- {place(f'{channel}/{room}')}, by the configuration"
-        for channel, listed in policy.rooms.items()
+        for channel, listed in policy.open_rooms.items()
         for room in sorted(listed)
     ]
     return ["Open:", *configured, *lines] if configured or lines else ["No room is open."]
@@ -47,9 +47,12 @@ def roles(policy: Policy, given: Iterable[RoleGiven]) -> list[str]:
     lines += [
         (
             RANKS.index(rule_.role),
-            f"- {code(rule_.has)} in {place(f'{rule_.channel}/{rule_.room}')}: {rule_.role}, by the configuration",
+            (
+                f"- {code(rule_.platform_role)} in {place(f'{rule_.channel}/{rule_.room}')}: "
+                f"{rule_.role}, by the configuration"
+            ),
         )
-        for rule_ in policy.mapped
+        for rule_ in policy.platform_roles
     ]
     lines += [(RANKS.index(one.role), _given(one)) for one in given if one.role]
     return [line for _, line in sorted(lines, key=lambda one: -one[0])] or ["Nobody has a role."]

@@ -10,15 +10,15 @@ from gateway.events import ChannelName
 class Manners:
     """Of all channels of the gateway."""
 
-    prefix: Mapping[ChannelName, str]
+    prefixes: Mapping[ChannelName, str]
     """What stands in front of a command's name there."""
     platforms: Mapping[ChannelName, str]
     """As `Capabilities.platform`. Its keys are all the channels that there are."""
 
-    def of(self, channel: ChannelName) -> str:
+    def command_prefix(self, channel: ChannelName) -> str:
         """In front of a command there."""
-        return self.prefix.get(channel, "")
+        return self.prefixes.get(channel, "")
 
-    def platform(self, channel: ChannelName) -> str:
+    def platform_name(self, channel: ChannelName) -> str:
         """What it is, for people."""
         return self.platforms.get(channel, "this platform")

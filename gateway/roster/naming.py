@@ -23,7 +23,7 @@ class Scope:
     def __init__(self, at: Address | None, role: Role) -> None:
         """`at`: None is everywhere. `role`: of whoever wants it, there."""
         self.name = "" if at is None else Address(channel=at.channel, room=at.room).conversation
-        self.told = "everywhere" if at is None else f"in {place(self.name)}"
+        self.label = "everywhere" if at is None else f"in {place(self.name)}"
         self.role = role
 
 
@@ -31,43 +31,43 @@ def given(
     policy: Policy, roster: Roster, whom: Found, by: str, at: Scope, *, wants: Literal["owner", "admin", "member"]
 ) -> Outcome:
     """Somebody has that role from now on, there."""
-    if why := refusal(policy, by=by, role=at.role, whom=whom.person, wants=wants, seen=whom.seen):
+    if why := refusal(policy, by=by, role=at.role, whom=whom.person, wants=wants, seen=whom.last_role):
         return no(why)
-    if whom.by_name and wants in ADMINS:
-        return no(f"Anybody can take a name. If you mean {whom.told}, write that id.")
+    if whom.is_by_name and wants in ADMINS:
+        return no(f"Anybody can take a name. If you mean {whom.label}, write that id.")
     if not vouched(whom.person) and ("*" in whom.person or "?" in whom.person):
         return no("Only the configuration gives roles to patterns of masks.")
-    if not vouched(whom.person) and not policy.masks:
+    if not vouched(whom.person) and not policy.allow_masks:
         return no("Nobody vouches for a mask: anybody may have it tomorrow. `access.masks` lets it be given a role.")
-    before = roster.given(whom.person, at.name)
+    before = roster.find_grant(whom.person, at.name)
     fact = _role(whom, wants, by, at.name, "role")
     was = f", was {before.role}" if before is not None and before.role else ""
-    return Outcome(f"{whom.told} is {wants} {at.told} from now on{was}.{_blocked(policy, whom)}", (Made(fact),))
+    return Outcome(f"{whom.label} is {wants} {at.label} from now on{was}.{_blocked(policy, whom)}", (Made(fact),))
 
 
 def cleared(policy: Policy, roster: Roster, whom: Found, by: str, at: Scope) -> Outcome:
     """What somebody was given there is taken back."""
-    before = roster.given(whom.person, at.name)
-    if why := refusal(policy, by=by, role=at.role, whom=whom.person, wants="", seen=whom.seen):
+    before = roster.find_grant(whom.person, at.name)
+    if why := refusal(policy, by=by, role=at.role, whom=whom.person, wants="", seen=whom.last_role):
         return no(why)
     if before is None:
         elsewhere = [one.scope or "everywhere" for one in roster.roles if one.person == whom.person]
         told = f" They have roles: {', '.join(map(place, elsewhere))}." if elsewhere else ""
-        return no(f"{whom.told} was given nothing {at.told}: {_NONE}.{told}")
+        return no(f"{whom.label} was given nothing {at.label}: {_NONE}.{told}")
     fact = _role(whom, "", by, at.name, "role")
-    return Outcome(f"{whom.told} is no longer {before.role} {at.told}: {_NONE}.", (Made(fact),))
+    return Outcome(f"{whom.label} is no longer {before.role} {at.label}: {_NONE}.", (Made(fact),))
 
 
 def blocked(policy: Policy, roster: Roster, whom: Found, by: str, at: Scope) -> Outcome:
     """Nothing is heard of somebody there any more."""
     pattern = Found(mask(whom.person), whom.name)
     for one in (whom, pattern):
-        if why := refusal(policy, by=by, role=at.role, whom=one.person, wants="blocked", seen=whom.seen):
+        if why := refusal(policy, by=by, role=at.role, whom=one.person, wants="blocked", seen=whom.last_role):
             return no(why)
-    before = roster.given(pattern.person, at.name)
+    before = roster.find_grant(pattern.person, at.name)
     if before is not None and before.role == "blocked":
-        return no(f"{pattern.told} is blocked {at.told} already.")
-    told = f"I hear nothing of {pattern.told} {at.told} any more."
+        return no(f"{pattern.label} is blocked {at.label} already.")
+    told = f"I hear nothing of {pattern.label} {at.label} any more."
     if pattern.person != whom.person:
         told += " Nobody vouches for who that was, so this is everybody from that host."
     others = [one for one in same(policy, whom.person) if one != whom.person]
@@ -86,17 +86,17 @@ def unblocked(policy: Policy, roster: Roster, whom: Found, by: str, at: Sequence
         (scope, one)
         for scope in at
         for one in dict.fromkeys((whom.person, mask(whom.person)))
-        if (before := roster.given(one, scope.name)) is not None and before.role == "blocked"
+        if (before := roster.find_grant(one, scope.name)) is not None and before.role == "blocked"
     ]
     for scope, one in found:
-        if why := refusal(policy, by=by, role=scope.role, whom=one, wants="", seen=whom.seen):
+        if why := refusal(policy, by=by, role=scope.role, whom=one, wants="", seen=whom.last_role):
             return no(why)
     if not found:
         if policy.roles.get(whom.person) == "blocked":
-            return no(f"{whom.told} is blocked by `access.roles.blocked`: only there that is changed.")
-        return no(f"{whom.told} is not blocked {' or '.join(one.told for one in at)}.")
+            return no(f"{whom.label} is blocked by `access.roles.blocked`: only there that is changed.")
+        return no(f"{whom.label} is not blocked {' or '.join(one.label for one in at)}.")
     facts = tuple(Made(_role(Found(one, whom.name), "", by, scope.name, "block")) for scope, one in found)
-    told = ", ".join(f"{named(one)} {scope.told}" for scope, one in found)
+    told = ", ".join(f"{named(one)} {scope.label}" for scope, one in found)
     return Outcome(f"Not blocked any more: {told}. What they were before they are given anew, if at all.", facts)
 
 

@@ -15,12 +15,12 @@ LET_IN: Final = "You are let in: from now on I answer you here."
 class Outcome(NamedTuple):
     """What came of a wish."""
 
-    words: str
+    text: str
     facts: tuple[Made, ...] = ()
     """To become durable together."""
     ok: bool = True
     """False: what was wanted is not done."""
-    about: str = ""
+    request: str = ""
     """The code that it uses up: nobody else may decide about it meanwhile. Empty: none."""
 
 
@@ -44,20 +44,20 @@ def let_in(request: CodeGiven, by: str, *, has: RoleGiven | None) -> Outcome:
     who = named(request.person, request.name)
     if has is not None and has.role != "guest":
         words = f"{who} is {has.role} already."
-        return Outcome(words, (over(request, "used", by),), ok=has.role != "blocked", about=request.request)
+        return Outcome(words, (over(request, "used", by),), ok=has.role != "blocked", request=request.request)
     given = RoleGiven(person=request.person, role="member", name=request.name, by=by, why="pairing")
     facts = (
         Made(given, request.at.conversation, f"paired:{request.salt}"),
         over(request, "used", by),
         letter(request, LET_IN),
     )
-    return Outcome(f"Let in: {who}.", facts, about=request.request)
+    return Outcome(f"Let in: {who}.", facts, request=request.request)
 
 
 def turned_away(request: CodeGiven, by: str) -> Outcome:
     """A code that was not used yet is taken back."""
     words = f"The code of {named(request.person, request.name)} is good no more."
-    return Outcome(words, (over(request, "revoked", by),), about=request.request)
+    return Outcome(words, (over(request, "revoked", by),), request=request.request)
 
 
 def opened(request: CodeGiven, room: Address, by: str) -> Outcome:
@@ -73,7 +73,7 @@ def opened(request: CodeGiven, room: Address, by: str) -> Outcome:
         letter(request, told),
     )
     asked = f"{named(request.person, request.name)} had asked for it."
-    return Outcome(f"Open: {place(room.conversation, request.about)}. {asked}", tuple(facts), about=request.request)
+    return Outcome(f"Open: {place(room.conversation, request.about)}. {asked}", tuple(facts), request=request.request)
 
 
 def let_go(person: str, given: RoleGiven | None, by: str) -> Outcome:

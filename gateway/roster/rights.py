@@ -40,7 +40,7 @@ def refusal(policy: Policy, *, by: str, role: Role, whom: str, wants: Role | Lit
 
 def same(policy: Policy, person: str) -> tuple[str, ...]:
     """All accounts of a person."""
-    return (person, *sorted(policy.known().links.get(person, ())))
+    return (person, *sorted(policy.roster_state().links.get(person, ())))
 
 
 def strongest(policy: Policy, person: str) -> Role:
@@ -50,7 +50,7 @@ def strongest(policy: Policy, person: str) -> Role:
 
 def owns(policy: Policy, person: str) -> bool:
     """Whether they are an owner in all places."""
-    known, accounts = policy.known().grants, same(policy, person)
+    known, accounts = policy.roster_state().grants, same(policy, person)
     given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
     return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
 
@@ -61,7 +61,7 @@ def blocked_anywhere(policy: Policy, person: str) -> bool:
 
 
 def _given(policy: Policy, person: str) -> set[Role]:
-    known = policy.known().grants
+    known = policy.roster_state().grants
     given = {role for roles in _configured(policy, person) for role in roles}
     return given | {grant.role for one in same(policy, person) for grant in known.get(one, ())}
 

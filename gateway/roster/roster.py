@@ -23,7 +23,7 @@ What = Literal["pair", "room", "link", "confirm"]
 class Holds(Protocol):
     """What is needed of the log: `gateway.store.Reader`."""
 
-    async def holds(self, kind: str) -> list[Stored]:
+    async def current_facts(self, kind: str) -> list[Stored]:
         """Of facts whose newest word counts those that hold, oldest first."""
 
 
@@ -33,21 +33,21 @@ class Roster:
     def __init__(self, reader: Holds, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._held: dict[str, dict[str, Fact]] = {kind: {} for kind in KINDS}
+        self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in KINDS}
         self._known: Known | None = None
-        self._early: list[Fact] = []
+        self._buffered: list[Fact] = []
         """Written while the log is read for the first time, which may show it or not."""
-        self._busy = set[str]()
+        self._reserved = set[str]()
         """Codes that somebody decides about in this moment."""
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Read what holds. Call it once. Raises StoreError: then nothing is known, and nobody may be heard."""
-        for stored in [one for kind in KINDS for one in await self._reader.holds(kind)]:
-            self._take(stored.fact)
-        for fact in self._early:
-            self._take(fact)
-        self._early.clear()
-        self._known = self._made()
+        for stored in [one for kind in KINDS for one in await self._reader.current_facts(kind)]:
+            self._apply(stored.fact)
+        for fact in self._buffered:
+            self._apply(fact)
+        self._buffered.clear()
+        self._known = self._build_known()
 
     @property
     def known(self) -> Known:
@@ -56,27 +56,27 @@ class Roster:
             raise StoreError("who may do what was not read from the log")
         return self._known
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """For `Store.hear`: take in what became durable."""
-        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh]
+        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
         if self._known is None:
-            self._early += [fact for fact in facts if holding(fact) is not None]
-        elif {self._take(fact) for fact in facts} - {"", "code_given"}:
-            self._known = self._made()
+            self._buffered += [fact for fact in facts if holding(fact) is not None]
+        elif {self._apply(fact) for fact in facts} - {"", "code_given"}:
+            self._known = self._build_known()
 
-    def hold(self, request: str) -> Callable[[Appended | None], None] | None:
+    def reserve_request(self, request: str) -> Callable[[Appended | None], None] | None:
         """Until what is returned is called nobody else decides about this code. None: somebody else does."""
-        if request in self._busy:
+        if request in self._reserved:
             return None
         if request:
-            self._busy.add(request)
-        return lambda _: self._busy.discard(request)
+            self._reserved.add(request)
+        return lambda _: self._reserved.discard(request)
 
-    def pending(self, *what: What) -> list[CodeGiven]:
+    def pending_requests(self, *what: What) -> list[CodeGiven]:
         """Codes of these kinds that are still good, oldest first."""
         return [one for one in pending(self._codes, self._clock.now()) if one.what in what]
 
-    def expired(self, channel: ChannelName) -> list[CodeGiven]:
+    def expired_requests(self, channel: ChannelName) -> list[CodeGiven]:
         """Codes that were shown there and are good no more, and of which nobody has said so yet."""
         now = self._clock.now()
         return [one for one in self._codes if now >= one.until and one.at.channel == channel]
@@ -84,48 +84,48 @@ class Roster:
     @property
     def roles(self) -> list[RoleGiven]:
         """Every role that was given and not taken back."""
-        return [one for one in self._held["role_given"].values() if isinstance(one, RoleGiven)]
+        return [one for one in self._facts["role_given"].values() if isinstance(one, RoleGiven)]
 
     @property
     def rooms(self) -> list[RoomOpened]:
         """Every room that was approved and not closed again."""
-        return [one for one in self._held["room_opened"].values() if isinstance(one, RoomOpened)]
+        return [one for one in self._facts["room_opened"].values() if isinstance(one, RoomOpened)]
 
     @property
     def links(self) -> list[IdentityLinked]:
         """Every link between two accounts, oldest first."""
-        return [one for one in self._held["identity_linked"].values() if isinstance(one, IdentityLinked)]
+        return [one for one in self._facts["identity_linked"].values() if isinstance(one, IdentityLinked)]
 
-    def given(self, person: str, scope: str = "") -> RoleGiven | None:
+    def find_grant(self, person: str, scope: str = "") -> RoleGiven | None:
         """The role that this person was given in exactly this scope."""
-        found = self._held["role_given"].get(f"{person}\n{scope}")
+        found = self._facts["role_given"].get(f"{person}\n{scope}")
         return found if isinstance(found, RoleGiven) else None
 
-    def approved(self, channel: ChannelName) -> list[Address]:
+    def approved_rooms(self, channel: ChannelName) -> list[Address]:
         """Rooms of that channel that were approved: to be entered when its link comes up."""
         return [one.room for one in self.rooms if one.room.channel == channel]
 
     @property
-    def names(self) -> set[str]:
+    def request_names(self) -> set[str]:
         """Of the codes that nobody has said are over."""
         return {one.request for one in self._codes}
 
     @property
     def _codes(self) -> list[CodeGiven]:
-        return [one for one in self._held["code_given"].values() if isinstance(one, CodeGiven)]
+        return [one for one in self._facts["code_given"].values() if isinstance(one, CodeGiven)]
 
-    def _take(self, fact: Fact) -> str:
+    def _apply(self, fact: Fact) -> str:
         """Its kind, if it is about something here; else empty."""
         word = holding(fact)
-        if word is None or word.kind not in self._held:
+        if word is None or word.kind not in self._facts:
             return ""
-        held = self._held[word.kind]
+        held = self._facts[word.kind]
         held.pop(word.key, None)  # the newest word stands last
-        if word.holds:
+        if word.is_current:
             held[word.key] = fact
         return word.kind
 
-    def _made(self) -> Known:
+    def _build_known(self) -> Known:
         grants: dict[str, list[Grant]] = {}
         for one in self.roles:
             if one.role:

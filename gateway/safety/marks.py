@@ -67,7 +67,7 @@ class _Reader:
         self._out: list[str] = []
         self._run: list[str] = []
         """Unseen characters in a row, not yet decided about."""
-        self._telling = ""
+        self._suspicious = ""
         """The first of these that is worth telling."""
         self._rtl: bool | None = None
 
@@ -77,9 +77,9 @@ class _Reader:
             char = self._text[at]
             if not _SUSPECT.match(char):
                 size = 1
-            elif not (size := self._kept(char, at)):
+            elif not (size := self._kept_length(char, at)):
                 self._run.append(char)
-                self._telling = self._telling or (char if _TELLING.match(char) else "")
+                self._suspicious = self._suspicious or (char if _TELLING.match(char) else "")
                 at += 1
                 continue
             self._flush()
@@ -89,26 +89,26 @@ class _Reader:
         return "".join(self._out)
 
     def _flush(self) -> None:
-        self._out += self._told()
-        self._run, self._telling = [], ""
+        self._out += self._revealed()
+        self._run, self._suspicious = [], ""
 
-    def _told(self) -> str:
-        if not self._tells or not (self._telling or len(self._run) >= _MANY):
+    def _revealed(self) -> str:
+        if not self._tells or not (self._suspicious or len(self._run) >= _MANY):
             return ""
         more = f" and {len(self._run) - 1} more" if len(self._run) > 1 else ""
-        return f"[U+{ord(self._telling or self._run[0]):04X}{more}]"
+        return f"[U+{ord(self._suspicious or self._run[0]):04X}{more}]"
 
-    def _before(self) -> str:
+    def _previous(self) -> str:
         """What will stand in front of the next character; empty: nothing."""
-        return (self._told() or "".join(self._out[-1:]))[-1:]
+        return (self._revealed() or "".join(self._out[-1:]))[-1:]
 
-    def _kept(self, char: str, at: int) -> int:
+    def _kept_length(self, char: str, at: int) -> int:
         """How many characters from `at` on belong to what stands in front of them; 0: none."""
-        before, behind = self._before(), self._text[at + 1 : at + 2]
+        before, behind = self._previous(), self._text[at + 1 : at + 2]
         if char in _DIRECTION:
-            return int(before not in _DIRECTION and self._right_to_left())
+            return int(before not in _DIRECTION and self._is_right_to_left())
         if char in _JOINERS:
-            return int(_joins(before) or (char == _ZWJ and self._picture() and _pictured(behind)))
+            return int(_joins(before) or (char == _ZWJ and self._follows_emoji() and _pictured(behind)))
         if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
             return int(_varies(before, char))
         if "\u180b" <= char <= "\u180f":
@@ -118,14 +118,14 @@ class _Reader:
         found = _FLAG.match(self._text, at) if before == _BLACK_FLAG else None
         return found.end() - at + 1 if found and self._text[found.end() :].startswith(_END_OF_FLAG) else 0
 
-    def _right_to_left(self) -> bool:
+    def _is_right_to_left(self) -> bool:
         if self._rtl is None:
             self._rtl = any(unicodedata.bidirectional(char) in _RTL for char in self._text if char not in _DIRECTION)
         return self._rtl
 
-    def _picture(self) -> bool:
+    def _follows_emoji(self) -> bool:
         """Whether an emoji stands in front, perhaps with a selector or a colour of skin."""
-        return not self._told() and any(
+        return not self._revealed() and any(
             _pictured(char) for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
         )
 

@@ -24,7 +24,7 @@ _REMEMBERED: Final = 4_000
 class Doubt(NamedTuple):
     """What is to be known of somebody's name."""
 
-    why: Literal["alike", "same", "perhaps", "mixed"]
+    reason: Literal["alike", "same", "perhaps", "mixed"]
     """alike: it looks like another's; same: another has it, too; perhaps: somebody had it whom the platform knew, and
     it does not say that this is the same person; mixed: its letters are of several alphabets."""
     other: str
@@ -55,7 +55,7 @@ def alike(one: str, other: str) -> bool:
 
 def said(doubted: Doubt, other: str) -> str:
     """In words; `other`: its name, as it may be shown there."""
-    match doubted.why:
+    match doubted.reason:
         case "alike":
             return f"not {other}: the name only looks alike"
         case "same":

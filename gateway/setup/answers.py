@@ -14,7 +14,7 @@ class Secret:
     """As the configuration has it: `${NAME}` or `${file:PATH}`; or itself, where somebody wrote it there by hand."""
     value: str | None = field(default=None, repr=False)
     """What it stands for. None: not known here, e.g. because the variable is not set."""
-    new: bool = False
+    is_new: bool = False
     """The file that `reference` names is to be written with `value`."""
 
     @property
@@ -76,14 +76,14 @@ class Irc:
 class Thinking:
     """What it thinks with."""
 
-    entry: str = "main"
+    model_key: str = "main"
     """The model's key in the configuration."""
     provider: str
     """The provider's."""
     kind: Kind
     base_url: str | None = None
     """None: the default of its kind."""
-    key: Secret | None = None
+    api_key: Secret | None = None
     """None: none is needed."""
     name: str | None = None
     """As the provider calls the model. None: it has one only."""
@@ -98,10 +98,10 @@ class Answers:
     telegram: Telegram | None = None
     discord: Discord | None = None
     irc: Irc | None = None
-    thinking: Thinking | None = None
+    model: Thinking | None = None
     owners: tuple[str, ...] = ()
     """`<channel>:<id>`, all that there are to be."""
-    agent: str = "reverie"
+    agent_id: str = "reverie"
     """The agent's id."""
     workspace: str | None = None
     """Where its persona is. None: the one that comes with the product."""
@@ -112,13 +112,13 @@ class Answers:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """All that are named."""
-        irc, thinking = self.irc, self.thinking
+        irc, thinking = self.irc, self.model
         found = (
             self.telegram.token if self.telegram else None,
             self.discord.token if self.discord else None,
             irc.account_password if irc else None,
             irc.server_password if irc else None,
-            thinking.key if thinking else None,
+            thinking.api_key if thinking else None,
             self.ops_token,
         )
         return tuple(secret for secret in found if secret is not None)

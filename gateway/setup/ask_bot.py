@@ -30,10 +30,10 @@ def ask_token(
 
     `config`: with a token. `name`: empty: not known. `later`: the code of what is told with another question.
     """
-    kept = question.before
+    kept = question.existing
     while True:
-        token = yield from ask_secret(replace(question, before=kept))
-        kept = token if not token.new else kept
+        token = yield from ask_secret(replace(question, existing=kept))
+        kept = token if not token.is_new else kept
         if token.value is None:
             yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
             return token, unseen

@@ -47,14 +47,16 @@ def ask_discord(
     made = before or Discord(channel=channel, token=Secret(reference=""))
     made = replace(made, api_url=urls[0] or made.api_url, gateway_url=urls[1] or made.gateway_url)
     token, seen = yield from ask_token(
-        AskSecret(key="discord.token", text="Token", file=f"{channel}.token", before=before.token if before else None),
+        AskSecret(
+            key="discord.token", text="Token", file=f"{channel}.token", existing=before.token if before else None
+        ),
         "Discord",
         DiscordSeen(),
         config=lambda token: config_of(replace(made, token=token, rooms=())),
         name=lambda seen: seen.name,
         later="discord.guilds",
     )
-    made = replace(made, token=token, name=seen.name, invitation=seen.invitation)
+    made = replace(made, token=token, name=seen.name, invitation=seen.invitation_url)
     rooms = yield from _rooms(made, seen)
     told = yield from _owner(made, owner, seen)
     return Told(channel=replace(made, rooms=rooms), owner=told)
@@ -63,9 +65,14 @@ def ask_discord(
 def _rooms(made: Discord, seen: DiscordSeen) -> Flow[tuple[str, ...]]:
     while not seen.guilds and seen.id:
         yield from tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
-        yield from tell(f"  {seen.invitation}", "")
+        yield from tell(f"  {seen.invitation_url}", "")
         answer = yield from ask(
-            Ask(key="", text="Press Enter once it is there, or `go on` without", default="", unattended="go on")
+            Ask(
+                key="",
+                text="Press Enter once it is there, or `go on` without",
+                default="",
+                noninteractive_default="go on",
+            )
         )
         if answer:
             break
@@ -78,7 +85,7 @@ def _rooms(made: Discord, seen: DiscordSeen) -> Flow[tuple[str, ...]]:
                 key="discord.rooms",
                 text="Where it may act: ids of these or of channels, `*`, `none`",
                 default=default,
-                read=_places,
+                parse=_places,
             )
         )
         rooms = () if answer == "none" else several(answer)
@@ -102,7 +109,7 @@ def _owner(made: Discord, before: str | None, seen: DiscordSeen) -> Flow[str | N
         yield from tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
     return (
         yield from ask_owner(
-            Ask(key="discord.owner", text=f"Your id, or `{LATER}`", default=before or number or LATER, read=_person),
+            Ask(key="discord.owner", text=f"Your id, or `{LATER}`", default=before or number or LATER, parse=_person),
             config_of(made) if made.token.value is not None else None,
             lambda answer: confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False),
             known=(before, number),

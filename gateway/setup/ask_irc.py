@@ -74,9 +74,9 @@ def ask_irc(before: Irc | None, owner: str | None) -> Flow[Told]:
             break
         wanted = _anew(seen.findings) if way == "correct" else ()
         # What was refused is not proposed again, if it was typed just now.
-        if "account" in wanted and wanted != _ALL and made.account_password and made.account_password.new:
+        if "account" in wanted and wanted != _ALL and made.account_password and made.account_password.is_new:
             made = replace(made, account_password=None)
-        if "password" in wanted and made.server_password and made.server_password.new:
+        if "password" in wanted and made.server_password and made.server_password.is_new:
             made = replace(made, server_password=None)
     told = yield from _owner(made, owner)
     return Told(channel=made, owner=told)
@@ -90,7 +90,7 @@ def _anew(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 def _server(made: Irc) -> Flow[Irc]:
     there = f"{made.host}:{made.port}" if made.host else "irc.libera.chat:6697"
-    words = yield from ask(Ask(key="irc.server", text="Server", default=there, read=address))
+    words = yield from ask(Ask(key="irc.server", text="Server", default=there, parse=address))
     host, _, port = words.rpartition(":")
     number = int(port)
     same = made.host == host and made.port == number
@@ -101,7 +101,7 @@ def _server(made: Irc) -> Flow[Irc]:
             key="irc.tls",
             text="TLS: yes, no, or a file with the root of a server of your own",
             default=ca_file or ("yes" if default else "no"),
-            quiet=number == TLS_PORT and default and ca_file is None,
+            is_optional=number == TLS_PORT and default and ca_file is None,
         )
     )
     tls = answer.lower() not in {"no", "n", "off", "false"}
@@ -110,7 +110,7 @@ def _server(made: Irc) -> Flow[Irc]:
 
 
 def _nick(made: Irc) -> Flow[Irc]:
-    nick = yield from ask(Ask(key="irc.nick", text="Nick", default=made.nick or "reverie", read=as_nick))
+    nick = yield from ask(Ask(key="irc.nick", text="Nick", default=made.nick or "reverie", parse=as_nick))
     return replace(made, nick=nick)
 
 
@@ -127,7 +127,7 @@ def _account(made: Irc) -> Flow[Irc]:
             key="irc.account",
             text="Its account with the services, or `none`",
             default=default,
-            unattended=made.account or NONE,
+            noninteractive_default=made.account or NONE,
         )
     )
     if account.lower() == NONE:
@@ -135,7 +135,7 @@ def _account(made: Irc) -> Flow[Irc]:
     kept = made.account_password if account == made.account else None
     channel = made.channel or channel_of(made.host)
     password = yield from ask_secret(
-        AskSecret(key="irc.password", text="Password of that account", file=f"{channel}.password", before=kept)
+        AskSecret(key="irc.password", text="Password of that account", file=f"{channel}.password", existing=kept)
     )
     return replace(made, account=account, account_password=password)
 
@@ -149,8 +149,8 @@ def _password(made: Irc, *, quiet: bool = False) -> Flow[Irc]:
             key="irc.server.password",
             text="Password of the server, not of the services",
             file=f"{channel}.server-password",
-            before=made.server_password,
-            quiet=quiet,
+            existing=made.server_password,
+            is_optional=quiet,
         )
     )
     return replace(made, server_password=password if password.reference else None)
@@ -165,14 +165,16 @@ def _contact(made: Irc) -> Flow[Irc]:
     if local(made.host):
         return made
     contact = yield from ask(
-        Ask(key="irc.contact", text="Who runs it, and how to reach them", default=made.contact, read=contact_of)
+        Ask(key="irc.contact", text="Who runs it, and how to reach them", default=made.contact, parse=contact_of)
     )
     return replace(made, contact=contact)
 
 
 def _rooms(made: Irc) -> Flow[Irc]:
     words = yield from ask(
-        Ask(key="irc.rooms", text="Rooms that it joins, or `none`", default=" ".join(made.rooms) or NONE, read=as_rooms)
+        Ask(
+            key="irc.rooms", text="Rooms that it joins, or `none`", default=" ".join(made.rooms) or NONE, parse=as_rooms
+        )
     )
     return replace(made, rooms=() if words == NONE else several(words))
 
@@ -196,7 +198,7 @@ def _owner(made: Irc, before: str | None) -> Flow[str | None]:
     known = before.removeprefix("account:") if before else None
     while True:
         name = yield from ask(
-            Ask(key="irc.owner", text=f"Your own account there, or `{LATER}`", default=known or LATER, read=as_account)
+            Ask(key="irc.owner", text=f"Your own account there, or `{LATER}`", default=known or LATER, parse=as_account)
         )
         if name == LATER:
             return None

@@ -42,13 +42,13 @@ _KEYLESS = "none"
 def ask_model(before: Thinking | None, url: str | None = None) -> Flow[Thinking]:
     """One that answers, or that the person wants all the same. `url`: of the provider, in place of its kind's own."""
     yield from tell(*_LINES)
-    kept = before.key if before else None
+    kept = before.api_key if before else None
     while True:
         made = yield from _provider(before, url)
         way = "again"
         while way == "again":
-            if made.key is not None and made.key.value is None:
-                yield from tell(f"  {made.key.reference} is not set here, so the model cannot be asked now.")
+            if made.api_key is not None and made.api_key.value is None:
+                yield from tell(f"  {made.api_key.reference} is not set here, so the model cannot be asked now.")
                 return (yield from _named(made, Offered()))
             offered = Offered()
             if made.kind in {"anthropic", "openai"}:
@@ -66,7 +66,7 @@ def ask_model(before: Thinking | None, url: str | None = None) -> Flow[Thinking]
                 way = "again"
         if way == "go on":
             return made
-        before = replace(made, key=made.key if made.key is None or not made.key.new else kept)
+        before = replace(made, api_key=made.api_key if made.api_key is None or not made.api_key.is_new else kept)
 
 
 def _only_name(seen: ModelSeen) -> bool:
@@ -82,7 +82,7 @@ def _fitted(made: Thinking, seen: ModelSeen) -> Thinking:
 def _provider(before: Thinking | None, other: str | None) -> Flow[Thinking]:
     known = _choice_of(before) if before else "anthropic"
     choice = yield from ask(
-        Ask(key="model.provider", text="Who answers", default=known, choices=tuple(_KINDS), read=str.lower)
+        Ask(key="model.provider", text="Who answers", default=known, choices=tuple(_KINDS), parse=str.lower)
     )
     kind, address = _KINDS[choice]
     same = before if before is not None and known == choice else None
@@ -92,10 +92,10 @@ def _provider(before: Thinking | None, other: str | None) -> Flow[Thinking]:
         made = replace(made, base_url=_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
-        url = yield from ask(Ask(key="model.url", text="Its address", default=default, read=_url))
+        url = yield from ask(Ask(key="model.url", text="Its address", default=default, parse=_url))
         made = replace(made, base_url=url)
     if kind == "local":
-        return replace(made, key=None, base_url=None)
+        return replace(made, api_key=None, base_url=None)
     return (yield from _key(made, needed=address is None))
 
 
@@ -105,17 +105,17 @@ def _key(made: Thinking, *, needed: bool) -> Flow[Thinking]:
             Ask(
                 key="model.keyed",
                 text="Does it want a key",
-                default="yes" if made.key else "no",
+                default="yes" if made.api_key else "no",
                 choices=("no", "yes"),
-                given="model.key",
+                secret_key="model.key",  # noqa: S106 - the name of an answer
             )
         )
         if wants == "no":
-            return replace(made, key=None)
+            return replace(made, api_key=None)
     key = yield from ask_secret(
-        AskSecret(key="model.key", text="Key", file=f"{made.provider}.key", before=made.key, read=_as_key)
+        AskSecret(key="model.key", text="Key", file=f"{made.provider}.key", existing=made.api_key, parse=_as_key)
     )
-    return replace(made, key=None if key.value == _KEYLESS else key)
+    return replace(made, api_key=None if key.value == _KEYLESS else key)
 
 
 def _named(made: Thinking, offered: Offered) -> Flow[Thinking]:
@@ -129,14 +129,16 @@ def _named(made: Thinking, offered: Offered) -> Flow[Thinking]:
     default = made.name or _DEFAULTS.get(made.provider)
     if names and default not in names:
         default = names[0]
-    name = yield from ask(Ask(key="model.name", text="Model", default=default, choices=names, free=True, read=_as_name))
+    name = yield from ask(
+        Ask(key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_as_name)
+    )
     return replace(made, name=name, context_tokens=made.context_tokens if name == made.name else None)
 
 
 def provider_of(made: Thinking) -> ProviderConfig:
     """As the configuration will have it."""
     base = {"base_url": made.base_url} if made.base_url else {}
-    key = {"api_key": SecretStr(made.key.value or "")} if made.key else {}
+    key = {"api_key": SecretStr(made.api_key.value or "")} if made.api_key else {}
     match made.kind:
         case "anthropic":
             return AnthropicConfig.model_validate({"kind": "anthropic"} | base | key)

@@ -54,8 +54,8 @@ def ask_telegram(
         key="telegram.token",
         text="Token",
         file=f"{channel}.token",
-        before=before.token if before else None,
-        read=_token,
+        existing=before.token if before else None,
+        parse=_token,
     )
     token, seen = yield from ask_token(
         question,
@@ -69,7 +69,7 @@ def ask_telegram(
     told = yield from _owner(made, owner, polled=polled)
     rooms = yield from _rooms(made, polled=polled)
     made = replace(made, rooms=rooms)
-    if rooms and seen.reads_all is False:
+    if rooms and seen.reads_whole_groups is False:
         yield from _privacy(made)
     return Told(channel=made, owner=told)
 
@@ -88,8 +88,8 @@ def _owner(made: Telegram, before: str | None, *, polled: bool) -> Flow[str | No
         key="telegram.owner",
         text=f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
         default=default,
-        unattended=before or LATER,
-        read=_person,
+        noninteractive_default=before or LATER,
+        parse=_person,
     )
     return (
         yield from ask_owner(
@@ -127,7 +127,7 @@ def _rooms(made: Telegram, *, polled: bool) -> Flow[tuple[str, ...]]:
                 key="telegram.groups",
                 text="Groups where it may act: ids, `*`, `none`",
                 default=" ".join(made.rooms) or "none",
-                read=_groups,
+                parse=_groups,
             )
         )
         if answer != "look":
@@ -144,13 +144,18 @@ def _privacy(made: Telegram) -> Flow[None]:
     while True:
         yield from tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
         answer = yield from ask(
-            Ask(key="", text="Press Enter to look again, or `go on` as it is", default="", unattended="go on")
+            Ask(
+                key="",
+                text="Press Enter to look again, or `go on` as it is",
+                default="",
+                noninteractive_default="go on",
+            )
         )
         if answer:
             return
         seen = yield from look(Look(config_of(made)), TelegramSeen)
         yield from settle(one for one in seen.findings if one.code in {"telegram.privacy", "telegram.rooms"})
-        if seen.reads_all is not False:
+        if seen.reads_whole_groups is not False:
             return
 
 

@@ -32,17 +32,17 @@ class Ask:
     text: str
     default: str | None = None
     """What an empty answer means. None: it must be answered."""
-    unattended: str | None = None
+    noninteractive_default: str | None = None
     """What is taken where nobody can be asked and no flag is given. None: the default."""
-    given: str = ""
+    secret_key: str = ""
     """The key of a secret: where nobody can be asked and its flag is given, the answer is `yes`. Empty: not so."""
     choices: tuple[str, ...] = ()
     """If not empty: these, a number counted from 1, or the beginning of just one."""
-    free: bool = False
+    allows_other: bool = False
     """With choices: any other word is an answer as well."""
-    read: Callable[[str], str] = str.strip
+    parse: Callable[[str], str] = str.strip
     """Raises ValueError, whose text says how to write it."""
-    quiet: bool = False
+    is_optional: bool = False
     """A flag may answer it; else it is not asked, and its default is the answer."""
 
 
@@ -55,10 +55,10 @@ class AskSecret:
     text: str
     file: str
     """Where it is kept, below the configuration directory."""
-    before: Secret | None = None
+    existing: Secret | None = None
     """What is there already, and what an empty answer means. None: it must be answered."""
-    read: Callable[[str], str] = str.strip
-    quiet: bool = False
+    parse: Callable[[str], str] = str.strip
+    is_optional: bool = False
     """A flag may answer it; else it is not asked, and the answer is `before`, or a `Secret` without a reference."""
 
 
@@ -88,7 +88,7 @@ class Report:
 class Trouble:
     """Something does not work: what is to be done? The reply is one of `Way`, from `ways`."""
 
-    ways: tuple["Way", ...]
+    choices: tuple["Way", ...]
     """The first is what an empty answer means."""
     findings: tuple[Finding, ...]
 
@@ -101,7 +101,7 @@ Way = Literal["correct", "again", "go on", "skip"]
 class Look:
     """A question to the world."""
 
-    at: "TelegramConfig | DiscordConfig | IrcConfig | ProviderConfig | LookWaiting | LookModel | LookPerson"
+    target: "TelegramConfig | DiscordConfig | IrcConfig | ProviderConfig | LookWaiting | LookModel | LookPerson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def settle(findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, .
         return "go on"
     elsewhere = all(one.code.startswith(_AGAIN) for one in wrong)
     ways: tuple[Way, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
-    reply = yield Trouble(ways=(*ways, "skip") if skip else ways, findings=tuple(wrong))
+    reply = yield Trouble(choices=(*ways, "skip") if skip else ways, findings=tuple(wrong))
     if reply == "skip":
         raise Skipped
     assert reply in {"again", "correct", "go on"}

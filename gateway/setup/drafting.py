@@ -23,7 +23,7 @@ class Draft:
 
     files: tuple[File, ...]
     """Those that are not so yet."""
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     """What the person must know of it."""
     diff: tuple[str, ...] = field(default=(), repr=False)
     """Of files that are there already."""
@@ -37,7 +37,7 @@ def draft(
     `here`: the texts of other files that may be written, as they are now, by path.
     """
     wanted = entries(answers)
-    secrets = [File(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.new]
+    secrets = [File(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.is_new]
     files = _persona(answers, persona, here)
     told: tuple[str, ...] = ()
     if answers.identity is not None and not files:
@@ -60,10 +60,10 @@ def draft(
             f"The file that is there is written in a way that setup does not change ({error}).",
             f"The answers are in {ASIDE} beside it: take over from there what you want.",
         )
-        return Draft(files=(*secrets, aside), told=told)
+        return Draft(files=(*secrets, aside), notices=told)
     files = [*files, *(File(path=name, text=text) for name, text in texts.items() if text != now.get(name))]
     found = [line for file in files for line in _diff(file, {**here, **now}.get(file.path, ""))]
-    return Draft(files=(*secrets, *files), told=told, diff=tuple(found))
+    return Draft(files=(*secrets, *files), notices=told, diff=tuple(found))
 
 
 def shown(draft: Draft, secrets: list[str]) -> list[str]:

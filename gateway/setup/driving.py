@@ -25,9 +25,9 @@ class Answering(Protocol):
 
     def tell(self, lines: tuple[str, ...]) -> None: ...
 
-    def report(self, said: Report) -> None: ...
+    def show_findings(self, said: Report) -> None: ...
 
-    def trouble(self, said: Trouble) -> Way: ...
+    def choose_remedy(self, said: Trouble) -> Way: ...
 
 
 class Stopped(Exception):
@@ -69,11 +69,11 @@ def _reply(step: Step, who: Answering, directory: Path, *, polled: bool) -> Repl
         case Confirm():
             return who.confirm(step)
         case Trouble():
-            return who.trouble(step)
+            return who.choose_remedy(step)
         case Look():
             return asyncio.run(look(step, directory, polled=polled))
         case Report():
-            who.report(step)
+            who.show_findings(step)
         case Tell(lines):
             who.tell(lines)
     return None
@@ -83,15 +83,15 @@ def chosen(question: Ask, words: str) -> str:
     """What the words mean as an answer. Raises ValueError with the remedy."""
     said = words.strip()
     if not question.choices:
-        return question.read(words)
+        return question.parse(words)
     if said.isdecimal() and 1 <= int(said) <= len(question.choices):
         return question.choices[int(said) - 1]
     exact = [one for one in question.choices if one.lower() == said.lower()]
     begun = [one for one in question.choices if said and one.lower().startswith(said.lower())]
-    if exact or (len(begun) == 1 and not question.free):
+    if exact or (len(begun) == 1 and not question.allows_other):
         return (exact or begun)[0]
-    if question.free:
-        return question.read(words)
+    if question.allows_other:
+        return question.parse(words)
     raise ValueError(f"one of {', '.join(question.choices)}")
 
 

@@ -55,12 +55,12 @@ def _entries(answers: Answers) -> Iterator[Entry]:
         yield from _discord(answers.discord)
     if answers.irc:
         yield from _irc(answers.irc)
-    yield Entry(("agents", 0, "id"), answers.agent)
+    yield Entry(("agents", 0, "id"), answers.agent_id)
     if answers.workspace:
         told = "IDENTITY.md, SOUL.md, AGENTS.md: read anew when they change"
         yield Entry(("agents", 0, "workspace"), answers.workspace, told)
-    if answers.thinking:
-        yield from _thinking(answers.thinking)
+    if answers.model:
+        yield from _thinking(answers.model)
     if answers.owners:
         told = "<channel>:<id>, as /whoami shows it"
         yield Entry(("access", "roles", "owner"), answers.owners, told)
@@ -111,8 +111,8 @@ def _thinking(said: Thinking) -> Iterator[Entry]:
     at_: Keys = ("llm", "providers", said.provider)
     yield Entry((*at_, "kind"), said.kind)
     yield Entry((*at_, "base_url"), said.base_url)
-    yield Entry((*at_, "api_key"), Reference(said.key.reference) if said.key else None)
-    main: Keys = ("llm", "models", said.entry)
+    yield Entry((*at_, "api_key"), Reference(said.api_key.reference) if said.api_key else None)
+    main: Keys = ("llm", "models", said.model_key)
     yield Entry((*main, "provider"), said.provider)
     yield Entry((*main, "name"), said.name)
     yield Entry((*main, "context_tokens"), said.context_tokens)
@@ -142,9 +142,9 @@ def before(data: Mapping[str, Tree], values: Mapping[str, str]) -> Answers:
         irc=_irc_of(tree, irc, secret("channels", irc, "sasl", "password"), secret("channels", irc, "password"))
         if irc
         else None,
-        thinking=_thinking_of(tree, secret),
+        model=_thinking_of(tree, secret),
         owners=_texts(at(tree, "access", "roles", "owner")),
-        agent=agent or "reverie",
+        agent_id=agent or "reverie",
         workspace=_text(at(tree, "agents", 0, "workspace")),
         ops_token=secret("ops", "token"),
     )
@@ -198,11 +198,11 @@ def _thinking_of(tree: Tree, secret: Callable[..., Secret | None]) -> Thinking |
         return None
     window = at(tree, "llm", "models", entry, "context_tokens")
     return Thinking(
-        entry=entry,
+        model_key=entry,
         provider=provider,
         kind=kind,
         base_url=_text(at(tree, "llm", "providers", provider, "base_url")),
-        key=secret("llm", "providers", provider, "api_key"),
+        api_key=secret("llm", "providers", provider, "api_key"),
         name=_text(at(tree, "llm", "models", entry, "name")),
         context_tokens=window if isinstance(window, int) else None,
     )

@@ -20,13 +20,13 @@ WORKSPACE = "./workspace"
 class Situation:
     """What is known before the first question."""
 
-    before: Answers | None = None
+    existing: Answers | None = None
     """What the configuration says now. None: there is none."""
     identity: str = ""
     """The persona that comes with the product: the text of its IDENTITY.md."""
-    polled: bool = False
+    is_running: bool = False
     """A gateway runs with this configuration."""
-    fresh: str = field(default="", repr=False)
+    fresh_token: str = field(default="", repr=False)
     """A token for the operator's own page, made by chance, if one is needed."""
     telegram_url: str | None = None
     """Of another server than the platform's own, as the next ones."""
@@ -37,7 +37,7 @@ class Situation:
 
 def interview(situation: Situation) -> Flow[Answers]:
     """Ask everything."""
-    before = situation.before or Answers()
+    before = situation.existing or Answers()
     made = replace(before, telegram=None, discord=None, irc=None)
     while True:
         for platform in (yield from _platforms(before)):
@@ -48,11 +48,11 @@ def interview(situation: Situation) -> Flow[Answers]:
         if any(getattr(one, name) for one in (made, before) for name in PLATFORMS):
             break
         yield from tell("  At least one platform is needed.", "")
-    thinking = yield from ask_model(before.thinking, situation.model_url)
-    made = replace(made, thinking=thinking)
+    thinking = yield from ask_model(before.model, situation.model_url)
+    made = replace(made, model=thinking)
     made = yield from _persona(made, situation)
     if made.ops_token is None:
-        token = Secret(reference="${file:secrets/ops.token}", value=situation.fresh, new=True)
+        token = Secret(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
         made = replace(made, ops_token=token)
     return made
 
@@ -64,7 +64,7 @@ def _platforms(before: Answers) -> Flow[tuple[str, ...]]:
             key="platforms",
             text="Platforms (telegram, discord, irc; several with spaces)",
             default=" ".join(there) or "telegram",
-            read=_as_platforms,
+            parse=_as_platforms,
         )
     )
     chosen = several(words)
@@ -80,7 +80,7 @@ def _one(platform: str, made: Answers, before: Answers, situation: Situation) ->
         name = before.telegram.channel if before.telegram else "telegram.main"
         owner = _owner(made, name)
         told = yield from ask_telegram(
-            before.telegram, owner, name, polled=situation.polled, url=situation.telegram_url
+            before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
         )
         return _owned(replace(made, telegram=told.channel), name, owner, told.owner)
     if platform == "discord":
@@ -109,15 +109,15 @@ def _owned(made: Answers, channel: str, old: str | None, new: str | None) -> Ans
 
 def _persona(made: Answers, situation: Situation) -> Flow[Answers]:
     yield from tell("", "Who it is")
-    if situation.before is None:
-        name = yield from ask(Ask(key="persona.name", text="Its name", default=_NAME, read=_as_name))
-        made = replace(made, agent=slug(name))
+    if situation.existing is None:
+        name = yield from ask(Ask(key="persona.name", text="Its name", default=_NAME, parse=_as_name))
+        made = replace(made, agent_id=slug(name))
     else:
-        name = made.agent
+        name = made.agent_id
     words = yield from ask(
-        Ask(key="persona.text", text="Its character, in a paragraph", default=_AS_IT_IS, read=str.strip)
+        Ask(key="persona.text", text="Its character, in a paragraph", default=_AS_IT_IS, parse=str.strip)
     )
-    if words == _AS_IT_IS and (situation.before is not None or name == _NAME):
+    if words == _AS_IT_IS and (situation.existing is not None or name == _NAME):
         return made
     text = situation.identity.replace(_NAME, name) if words == _AS_IT_IS else identity(name, words)
     return replace(made, workspace=made.workspace or WORKSPACE, identity=text)

@@ -17,7 +17,7 @@ async def look(at: Look, directory: Path, *, polled: bool) -> Seen | str:
     `directory`: where relative paths start. `polled`: a gateway runs with this configuration, and is not to be
     interrupted.
     """
-    match at.at:
+    match at.target:
         case TelegramConfig() as telegram:
             from gateway.probes.telegram import probe_telegram  # noqa: PLC0415 - each takes half a second to import
 

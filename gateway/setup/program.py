@@ -42,7 +42,7 @@ class Options:
     directory: Path | None
     """None: asked for."""
     flags: Flags
-    attended: bool
+    is_interactive: bool
     json: bool
     yes: bool
     """Files that are there are changed without asking."""
@@ -56,7 +56,9 @@ class Options:
 def setup(options: Options) -> int:
     """Run it; the exit code. Says on standard error why it stopped, if it did."""
     who: Terminal | Unattended = (
-        Terminal(Path(), options.flags) if options.attended else Unattended(Path(), options.flags, force=options.force)
+        Terminal(Path(), options.flags)
+        if options.is_interactive
+        else Unattended(Path(), options.flags, force=options.force)
     )
     try:
         return _setup(options, who)
@@ -68,13 +70,13 @@ def setup(options: Options) -> int:
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         return _stopped(options, who, _reason(error), FAILED)
     except Exception:  # noqa: BLE001 - what nobody thought of may quote what was typed: it is told without
-        redact = Redactor(who.heard)
+        redact = Redactor(who.seen_secrets)
         sys.stderr.write(f"this is a bug, and nothing was written\n{redact(traceback.format_exc())}")
         return FAILED
 
 
 def _stopped(options: Options, who: Terminal | Unattended, reason: str, code: int) -> int:
-    told = Redactor(who.heard)(reason)
+    told = Redactor(who.seen_secrets)(reason)
     if options.json:
         sys.stdout.write(json.dumps({"ok": False, "error": told, "findings": _findings(who)}) + "\n")
     else:
@@ -98,7 +100,7 @@ def _setup(options: Options, who: Terminal | Unattended) -> int:
         directory = Path(who.ask(question)).expanduser()
     if not writable(directory):
         raise Stopped(f"{directory} cannot be written: name another directory, or look who owns it", code=BAD_USAGE)
-    who.settle_in(directory)
+    who.set_directory(directory)
     now = configuration(directory)
     trees = [read(text) for text in now.values()]
     running = bool(now) and _running(directory, trees)
@@ -107,16 +109,16 @@ def _setup(options: Options, who: Terminal | Unattended) -> int:
         who.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
     persona = _persona()
     situation = Situation(
-        before=there,
+        existing=there,
         identity=persona["IDENTITY.md"],
-        polled=running,
-        fresh=secrets.token_urlsafe(32),
+        is_running=running,
+        fresh_token=secrets.token_urlsafe(32),
         telegram_url=options.telegram_url,
         discord_urls=options.discord_urls,
         model_url=options.model_url,
     )
     answers = drive(interview(situation), who, directory, polled=running)
-    who.heard += [one.value for one in answers.secrets if one.value]
+    who.seen_secrets += [one.value for one in answers.secrets if one.value]
     today = datetime.now(UTC).date().isoformat()
     made = draft(answers, now, persona, _here(directory, answers), today)
     return _write(options, who, directory, answers, made, running=running)
@@ -126,8 +128,8 @@ def _write(
     options: Options, who: Terminal | Unattended, directory: Path, answers: Answers, made: Draft, *, running: bool
 ) -> int:
     warnings = _checked(directory, answers, made) if made.files else []
-    if isinstance(who, Unattended) and who.idle:
-        warnings.append(f"not needed: {', '.join(who.idle)}")
+    if isinstance(who, Unattended) and who.unused_flags:
+        warnings.append(f"not needed: {', '.join(who.unused_flags)}")
     if made.files and not _agreed(options, who, directory, made):
         raise Stopped("nothing was written", code=FAILED)
     if made.files:
@@ -140,21 +142,21 @@ def _write(
             "written": names,
             "channels": [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one],
             "owners": list(answers.owners),
-            "warnings": [*warnings, *made.told],
+            "warnings": [*warnings, *made.notices],
             "findings": _findings(who),
             "next": commands(str(directory)),
         }
         sys.stdout.write(json.dumps(told) + "\n")
         return DONE
     out = ["", "Written." if names else "Nothing has changed."]
-    out += [f"  note: {one}" for one in (*warnings, *made.told)]
+    out += [f"  note: {one}" for one in (*warnings, *made.notices)]
     out += farewell(answers, str(directory), running=running)
     sys.stdout.write("".join(f"{line}\n" for line in out))
     return DONE
 
 
 def _agreed(options: Options, who: Terminal | Unattended, directory: Path, made: Draft) -> bool:
-    lines = shown(made, who.heard)
+    lines = shown(made, who.seen_secrets)
     hidden = [file.path for file in made.files if file.secret and (directory / file.path).exists()]
     fresh = [file.path for file in made.files if not (directory / file.path).exists()]
     if not options.json:
@@ -166,7 +168,7 @@ def _agreed(options: Options, who: Terminal | Unattended, directory: Path, made:
             sys.stdout.write("".join(["\nNew files\n", *(f"  {directory / path}\n" for path in fresh)]))
     if options.yes or options.force:
         return True
-    if not options.attended:
+    if not options.is_interactive:
         if lines or hidden:
             raise Stopped(f"{directory} holds a configuration already; --yes changes it", code=FAILED)
         return True

@@ -30,12 +30,12 @@ class Terminal:
         self._directory = directory
         self._answers, self._secrets = dict(flags.answers), dict(flags.secrets)
         self._width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-        self.asked = 0
+        self.question_count = 0
         """Questions so far."""
-        self.heard: list[str] = []
+        self.seen_secrets: list[str] = []
         """Secrets that were typed or looked up."""
 
-    def settle_in(self, directory: Path) -> None:
+    def set_directory(self, directory: Path) -> None:
         """Paths start there from now on."""
         self._directory = directory
 
@@ -45,10 +45,10 @@ class Terminal:
                 return chosen(question, given)
             except ValueError as error:
                 raise Stopped(f"--{question.key.replace('.', '-')}: {error}", code=2) from None
-        if question.quiet and question.default is not None:
+        if question.is_optional and question.default is not None:
             return question.default
         while True:
-            words = self._line(question.text, question.default)
+            words = self._read_line(question.text, question.default)
             if not words.strip() and question.default is not None:
                 return question.default
             try:
@@ -56,35 +56,39 @@ class Terminal:
                     return chosen(question, words)
                 self.tell(("  This one is needed.",))
             except ValueError as error:
-                self._wrapped(str(error), "  ", "  ")
+                self._write_wrapped(str(error), "  ", "  ")
 
     def ask_secret(self, question: AskSecret) -> Secret:
         if (given := self._secrets.pop(question.key, None)) is not None:
             try:
-                return self._known(secret_of(given, self._directory))
+                return self._remember_secret(secret_of(given, self._directory))
             except ValueError as error:
                 raise Stopped(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
-        kept = question.before
-        if question.quiet:
-            return self._known(kept or Secret(reference=""))
+        kept = question.existing
+        if question.is_optional:
+            return self._remember_secret(kept or Secret(reference=""))
         hint = "hidden; Enter keeps it" if kept else "hidden, or ${NAME} of the environment"
         while True:
-            words = self._hidden(f"{question.text} ({hint}): ").strip()
+            words = self._read_hidden(f"{question.text} ({hint}): ").strip()
             if not words and kept is not None:
-                return self._known(kept)
+                return self._remember_secret(kept)
             try:
                 if words.startswith("${"):
-                    return self._known(secret_of(words, self._directory))
+                    return self._remember_secret(secret_of(words, self._directory))
                 if words:
-                    value = question.read(words)
-                    return self._known(Secret(reference=f"${{file:secrets/{question.file}}}", value=value, new=True))
+                    value = question.parse(words)
+                    return self._remember_secret(
+                        Secret(reference=f"${{file:secrets/{question.file}}}", value=value, is_new=True)
+                    )
                 self.tell(("  This one is needed.",))
             except ValueError as error:
-                self._wrapped(str(error), "  ", "  ")
+                self._write_wrapped(str(error), "  ", "  ")
 
     def confirm(self, question: Confirm) -> bool:
         while True:
-            words = self._line(f"  {question.text}", "yes" if question.default else "no", brackets="Y/n y/N").lower()
+            words = self._read_line(
+                f"  {question.text}", "yes" if question.default else "no", brackets="Y/n y/N"
+            ).lower()
             if words.strip() in {"", "y", "yes", "n", "no"}:
                 return question.default if not words.strip() else words.strip().startswith("y")
             self.tell(("  yes or no",))
@@ -92,33 +96,33 @@ class Terminal:
     def tell(self, lines: tuple[str, ...]) -> None:
         for line in lines:
             if line:
-                self._wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())), " " * _hanging(line))
+                self._write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())), " " * _hanging(line))
             else:
                 self._write("\n")
 
-    def report(self, said: Report) -> None:
+    def show_findings(self, said: Report) -> None:
         for finding in said.findings:
-            self._finding(finding)
+            self._write_finding(finding)
 
-    def trouble(self, said: Trouble) -> Way:
-        ways = ", ".join(f"{_WAYS[way]} ({way[0]})" for way in said.ways)
-        self._wrapped(f"What now: {ways}.", "  ", "  ")
-        question = Ask(key="", text="  Your choice", default=said.ways[0], read=partial(_as_way, said.ways))
+    def choose_remedy(self, said: Trouble) -> Way:
+        ways = ", ".join(f"{_WAYS[way]} ({way[0]})" for way in said.choices)
+        self._write_wrapped(f"What now: {ways}.", "  ", "  ")
+        question = Ask(key="", text="  Your choice", default=said.choices[0], parse=partial(_as_way, said.choices))
         answer = self.ask(question)
-        return next(way for way in said.ways if way == answer)
+        return next(way for way in said.choices if way == answer)
 
-    def _finding(self, finding: Finding) -> None:
-        self._wrapped(printable(finding.what), f"  {_SIGNS[finding.level]:>2} ", "     ")
+    def _write_finding(self, finding: Finding) -> None:
+        self._write_wrapped(printable(finding.what), f"  {_SIGNS[finding.level]:>2} ", "     ")
         if finding.fix:
-            self._wrapped(f"-> {printable(finding.fix)}", "     ", "        ")
+            self._write_wrapped(f"-> {printable(finding.fix)}", "     ", "        ")
 
-    def _known(self, secret: Secret) -> Secret:
+    def _remember_secret(self, secret: Secret) -> Secret:
         if secret.value:
-            self.heard.append(secret.value)
+            self.seen_secrets.append(secret.value)
         return secret
 
-    def _line(self, text: str, default: str | None, brackets: str = "") -> str:
-        self.asked += 1
+    def _read_line(self, text: str, default: str | None, brackets: str = "") -> str:
+        self.question_count += 1
         shown = brackets.split()[0 if default == "yes" else 1] if brackets else default or ""
         self._write(f"{text} [{shown}]: " if shown else f"{text}: ")
         words = sys.stdin.readline()
@@ -128,8 +132,8 @@ class Terminal:
             self._write("\n")
         return words.rstrip("\n")
 
-    def _hidden(self, prompt: str) -> str:
-        self.asked += 1
+    def _read_hidden(self, prompt: str) -> str:
+        self.question_count += 1
         if sys.stdin.isatty():
             try:
                 return getpass.getpass(prompt, sys.stdout)
@@ -142,7 +146,7 @@ class Terminal:
             raise _ended()
         return words
 
-    def _wrapped(self, text: str, first: str, rest: str) -> None:
+    def _write_wrapped(self, text: str, first: str, rest: str) -> None:
         lines = textwrap.wrap(
             text,
             self._width - 1,

@@ -16,29 +16,29 @@ class Unattended:
     def __init__(self, directory: Path, flags: Flags, *, force: bool) -> None:
         """`force`: what does not work is configured all the same."""
         self._directory, self._flags, self._force = directory, flags, force
-        self._given: set[str] = set()
+        self._used_keys: set[str] = set()
         """Keys of flags that have answered."""
         self.findings: list[Finding] = []
-        self.heard: list[str] = []
+        self.seen_secrets: list[str] = []
         """Secrets that were looked up."""
 
-    def settle_in(self, directory: Path) -> None:
+    def set_directory(self, directory: Path) -> None:
         """Paths start there from now on."""
         self._directory = directory
 
     def ask(self, question: Ask) -> str:
         flag = f"--{question.key.replace('.', '-')}"
         if (words := self._flags.answers.get(question.key)) is not None:
-            if question.key in self._given:
+            if question.key in self._used_keys:
                 raise Stopped(f"{flag}: {words!r} was not accepted", code=FAILED)
-            self._given.add(question.key)
+            self._used_keys.add(question.key)
             try:
                 return chosen(question, words)
             except ValueError as error:
                 raise Stopped(f"{flag}: {error}", code=BAD_USAGE) from None
-        if question.given in self._flags.secrets:
+        if question.secret_key in self._flags.secrets:
             return "yes"
-        default = question.default if question.unattended is None else question.unattended
+        default = question.default if question.noninteractive_default is None else question.noninteractive_default
         if default is None:
             raise Stopped(f"{flag} is missing: {question.text}", code=BAD_USAGE)
         return default
@@ -47,27 +47,27 @@ class Unattended:
         flag = f"--{question.key.replace('.', '-')}"
         reference = self._flags.secrets.get(question.key)
         if reference is None:
-            if question.before is None and question.quiet:
+            if question.existing is None and question.is_optional:
                 return Secret(reference="")
-            if question.before is None:
+            if question.existing is None:
                 raise Stopped(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
-            return question.before
+            return question.existing
         try:
             secret = secret_of(reference, self._directory)
         except ValueError as error:
             raise Stopped(f"{flag}-file: {error}", code=BAD_USAGE) from None
         if secret.value is None and not self._force:
             raise Stopped(f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE)
-        self._given.add(question.key)
+        self._used_keys.add(question.key)
         if secret.value:
-            self.heard.append(secret.value)
+            self.seen_secrets.append(secret.value)
         return secret
 
     @property
-    def idle(self) -> list[str]:
+    def unused_flags(self) -> list[str]:
         """Flags for which there was no question."""
         keys = [*self._flags.answers, *self._flags.secrets]
-        return [f"--{key.replace('.', '-')}" for key in keys if key not in self._given]
+        return [f"--{key.replace('.', '-')}" for key in keys if key not in self._used_keys]
 
     def confirm(self, question: Confirm) -> bool:
         if not question.default and not self._force:
@@ -77,10 +77,10 @@ class Unattended:
     def tell(self, lines: tuple[str, ...]) -> None:
         """Nobody listens."""
 
-    def report(self, said: Report) -> None:
+    def show_findings(self, said: Report) -> None:
         self.findings += said.findings
 
-    def trouble(self, said: Trouble) -> Way:
+    def choose_remedy(self, said: Trouble) -> Way:
         if self._force or all(one.level == "warning" for one in said.findings):
             return "go on"
         told = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)

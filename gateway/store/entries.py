@@ -33,7 +33,7 @@ class Appended:
     seq: Seq
     """Where it stands; for a duplicate where the first one stands; for an entry that was dropped with its
     cause, where that cause's first one stands."""
-    fresh: bool
+    is_new: bool
     """It was written now."""
 
 
@@ -51,7 +51,7 @@ class Stored:
     fact: Fact
 
     @classmethod
-    def read(cls, row: Sequence[object]) -> "Stored":
+    def from_row(cls, row: Sequence[object]) -> "Stored":
         """Make it of the log's columns in their order. Raises ValueError if the body is not a fact."""
         seq, at, kind, conversation, key, cause, body = row
         return cls(
@@ -75,7 +75,7 @@ class Unread:
     """Unread ones up to `upto` that are not among `messages`: only overheard ones."""
     upto: Seq
     """The newest that this is about, shown or not; 0 if there is none. What lies behind it is for another turn."""
-    changed: bool = False
+    has_changes: bool = False
     """Something there was edited or deleted since the oldest unread one: see `Reader.changes`."""
 
 
@@ -99,7 +99,7 @@ class OutboxPart:
     """When it was handed over for the first time of those that may have shown it, UTC. None: surely not seen."""
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of the table's columns in their order."""
         index, body, state, reason, attempts, first = row
         first_at = None if first is None else datetime.fromisoformat(first)
@@ -144,7 +144,7 @@ class Spending:
     cost_usd: float
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of its key and sums in the order of the table's columns."""
         key, requests, unpriced, *usage, nano_usd = row
         return cls(key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO)
@@ -161,7 +161,7 @@ class SeenType:
     last_at: datetime
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of the table's columns in their order, without the family."""
         dotted, count, first, last = row
         return cls(
@@ -185,7 +185,7 @@ class Pending:
     """When that came, UTC."""
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of what `queries.PENDING` gives."""
         conversation, urgent, normal, low, ambient, oldest, since = row
         return cls(
@@ -216,7 +216,7 @@ class Reminder:
     asked_by: str
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of the table's columns in their order."""
         name, agent, place, due, schedule, text, sender, asked_by = row
         return cls(

@@ -25,7 +25,7 @@ class Holding(NamedTuple):
     """Of the facts that can hold."""
     key: str
     """What it is about: the newest word on that counts."""
-    holds: bool
+    is_current: bool
     """False: from now on nothing does."""
 
 
@@ -33,26 +33,26 @@ def holding(fact: Fact) -> Holding | None:  # noqa: C901 - one case per kind
     """What a fact says so. None: nothing."""
     match fact:
         case CodeGiven():
-            return Holding("code_given", fact.request, holds=True)
+            return Holding("code_given", fact.request, is_current=True)
         case CodeOver():
-            return Holding("code_given", fact.request, holds=False)
+            return Holding("code_given", fact.request, is_current=False)
         case RoleGiven():
-            return Holding(fact.kind, f"{fact.person}\n{fact.scope}", holds=bool(fact.role))
+            return Holding(fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role))
         case RoomOpened():
-            return Holding(fact.kind, fact.room.conversation, holds=fact.open)
+            return Holding(fact.kind, fact.room.conversation, is_current=fact.open)
         case AudienceKnown():
-            return Holding(fact.kind, fact.at.conversation, holds=True)
+            return Holding(fact.kind, fact.at.conversation, is_current=True)
         case IdentityLinked():
-            return Holding(fact.kind, f"{fact.one}\n{fact.other}", holds=fact.joined)
+            return Holding(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
         case ThresholdSet():
-            return Holding(fact.kind, fact.type, holds=fact.value is not None)
+            return Holding(fact.kind, fact.type, is_current=fact.value is not None)
         case RuleSet():
-            return Holding(fact.kind, fact.rule, holds=not fact.gone)
+            return Holding(fact.kind, fact.rule, is_current=not fact.gone)
         case Named():
-            return Holding(fact.kind, fact.at.conversation, holds=True)
+            return Holding(fact.kind, fact.at.conversation, is_current=True)
         case ModelChosen():
-            return Holding(fact.kind, fact.agent, holds=bool(fact.model))
+            return Holding(fact.kind, fact.agent, is_current=bool(fact.model))
         case McpToolApproved():
-            return Holding(fact.kind, f"{fact.server}\n{fact.tool}", holds=True)
+            return Holding(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
         case _:
             return None

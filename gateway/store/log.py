@@ -90,12 +90,12 @@ class Store(Reader):
         """Why a patient store cannot write, and since when. None: it can, as far as it is known."""
         return self._writer.outage
 
-    def hear_outages(self, listener: Callable[[Outage | None], None]) -> None:
+    def add_outage_listener(self, listener: Callable[[Outage | None], None]) -> None:
         """From now on call this when an outage begins or has another reason, and with None when it is over.
 
         It is called on the event loop, and returns at once.
         """
-        self._writer.outages.append(listener)
+        self._writer.outage_listeners.append(listener)
 
     def give_up(self) -> None:
         """Wait for the end of no outage any more: the gateway stops."""
@@ -106,7 +106,7 @@ class Store(Reader):
         """Whether that was said."""
         return self._writer.given_up.is_set()
 
-    def hear(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """From now on call this with the entries of each append, and what became of them.
 
         It is called on the event loop as soon as they are on the disk, in the order of the log, before whoever appended
@@ -116,9 +116,9 @@ class Store(Reader):
 
     async def close(self) -> None:
         """Write what is queued, then let go of the file and the lock. More than once is as good as once."""
-        await whole(self._let_go())  # however often whoever closes it is cancelled
+        await whole(self._release())  # however often whoever closes it is cancelled
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         try:
             await self._writer.close()
         finally:

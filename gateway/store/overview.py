@@ -31,7 +31,7 @@ class Overview(Reader):
         await asyncio.to_thread(check_current, path)
         return cls(path, await connect_reader(path))
 
-    async def noticed(
+    async def notifications(
         self,
         limit: int,
         *,
@@ -45,23 +45,23 @@ class Overview(Reader):
         there = [] if conversation is None else [conversation]
         end = LAST if before is None else before
         rows = await self._rows(sql["oldest" if oldest else "newest"], after, end, limit, *there)
-        return [Event.read(row) for row in rows]
+        return [Event.from_row(row) for row in rows]
 
-    async def noticed_at(self, seqs: Sequence[int]) -> list[Event]:
+    async def notifications_at(self, seqs: Sequence[int]) -> list[Event]:
         """The same of these positions, in their order; what is no notification is left out."""
         rows = await self._rows(queries.NOTICED_AT, json.dumps(sorted(set(seqs))))
-        return [Event.read(row) for row in rows]
+        return [Event.from_row(row) for row in rows]
 
-    async def spoken(self, conversation: ConversationId, limit: int) -> list[Spoken]:
+    async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[Spoken]:
         """What was said there lately, the oldest first."""
-        return [Spoken.read(row) for row in reversed(await self._rows(queries.SPOKEN, conversation, limit))]
+        return [Spoken.from_row(row) for row in reversed(await self._rows(queries.SPOKEN, conversation, limit))]
 
-    async def places(self, limit: int) -> list[PlaceSeen]:
+    async def recent_conversations(self, limit: int) -> list[PlaceSeen]:
         """The conversations in which something happened last, that one first."""
         return [
             PlaceSeen(
                 conversation=ConversationId(place),
-                last=Spoken.read(last) if last[0] is not None else None,
+                last=Spoken.from_row(last) if last[0] is not None else None,
                 seq=Seq(seq),
                 at=datetime.fromisoformat(at),
                 unread=unread,
@@ -69,7 +69,7 @@ class Overview(Reader):
             for place, seq, at, unread, *last in await self._rows(queries.PLACES, limit)
         ]
 
-    async def turns_taken(
+    async def recent_turns(
         self, limit: int, *, before: int | None = None, after: int = 0, conversation: ConversationId | None = None
     ) -> list[TurnSeen]:
         """The newest turns with `after` < seq < `before`, the newest first."""
@@ -78,26 +78,26 @@ class Overview(Reader):
             rows = await self._rows(queries.TURNS, after, end, limit)
         else:
             rows = await self._rows(queries.TURNS_THERE, after, end, limit, conversation)
-        return [TurnSeen.read(row) for row in rows]
+        return [TurnSeen.from_row(row) for row in rows]
 
-    async def missed(self, after: int, upto: int) -> int:
+    async def count_missed(self, after: int, upto: int) -> int:
         """How many entries behind `after`, up to and with `upto`, whoever looks on is told of.
 
         As far as they are counted (`TURNS_MOST`).
         """
         return int((await self._rows(queries.MISSED, after, upto))[0][0])
 
-    async def since(self, at: datetime) -> Seq:
+    async def first_entry_since(self, at: datetime) -> Seq:
         """The first entry that is as new as that; behind all of them if none is."""
         return Seq((await self._rows(queries.SINCE, _written(at)))[0][0])
 
-    async def spent_by(self, by: SpentKey, since: datetime, *, daily: bool) -> list[SpentIn]:
+    async def spending_over_time(self, by: SpentKey, since: datetime, *, daily: bool) -> list[SpentIn]:
         """What was spent from then on, by hour or by day (UTC), and by the key."""
         if daily:
-            return [SpentIn.read(row) for row in await self._rows(queries.DAYS_BY[by], since.date().isoformat())]
-        return [SpentIn.read(row) for row in await self._rows(queries.SPENT_BY[by], _written(since))]
+            return [SpentIn.from_row(row) for row in await self._rows(queries.DAYS_BY[by], since.date().isoformat())]
+        return [SpentIn.from_row(row) for row in await self._rows(queries.SPENT_BY[by], _written(since))]
 
-    async def modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
+    async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Each saved state of an agent from then on, oldest first: when, whose, and its mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)

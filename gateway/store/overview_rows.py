@@ -47,7 +47,7 @@ class Event:
     """Where that one stands."""
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of what `overview_queries.NOTICED` gives."""
         seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
         after, after_within, after_seq = json.loads(then) if then is not None else ("", 0, 0)
@@ -84,7 +84,7 @@ class Spoken:
     """Of a post of ours, how its delivery ended. Empty: it has not, or it is none."""
 
     @classmethod
-    def read(cls, row: Sequence[Any]) -> Self:
+    def from_row(cls, row: Sequence[Any]) -> Self:
         """Make it of what `overview_queries.SPOKEN` gives."""
         seq, at, body, delivered = row
         fact = FACT.validate_json(body)
@@ -126,7 +126,7 @@ class TurnSeen:
     autonomous: bool
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of what `overview_queries.TURNS` gives."""
         seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
         return cls(
@@ -159,7 +159,7 @@ class SpentIn:
     cost_usd: float
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of what `overview_queries.SPENT_BY` and `DAYS_BY` give."""
         at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)

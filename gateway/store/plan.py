@@ -37,8 +37,8 @@ class Plan:
 
     rows: list[Row] = field(default_factory=list)
     answers: list[tuple[Appended, ...]] = field(default_factory=list)
-    projected: list[Statement] = field(default_factory=list)
-    said: bool = False
+    statements: list[Statement] = field(default_factory=list)
+    has_text: bool = False
     """There is text for the search index."""
 
 
@@ -82,21 +82,21 @@ def _place(one: Draft, answered: dict[int, Appended], known: dict[str, Seq], las
     cause = entry.cause
     if isinstance(cause, Entry):
         led = answered[id(cause)]
-        if not led.fresh:
+        if not led.is_new:
             answered[id(entry)] = led
             return last
         cause = led.seq
     if entry.key is not None:
         first = known.get(entry.key)
         if first is not None:
-            answered[id(entry)] = Appended(first, fresh=False)
+            answered[id(entry)] = Appended(first, is_new=False)
             return last
     seq = Seq(last + 1)
     if entry.key is not None:
         known[entry.key] = seq
     kind = entry.fact.kind
     made.rows.append(Row(seq, one.at, kind, entry.conversation, entry.key, cause, one.body))
-    made.projected.extend(project(seq, one.at, entry.conversation, cause, entry.fact))
-    made.said = made.said or kind in SAID
-    answered[id(entry)] = Appended(seq, fresh=True)
+    made.statements.extend(project(seq, one.at, entry.conversation, cause, entry.fact))
+    made.has_text = made.has_text or kind in SAID
+    answered[id(entry)] = Appended(seq, is_new=True)
     return seq

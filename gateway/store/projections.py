@@ -216,7 +216,7 @@ def project(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in on
 
 
 def _held(said: Holding, seq: Seq) -> Statement:
-    if said.holds:
+    if said.is_current:
         return Statement("holds", _HOLDS, (said.kind, said.key, seq))
     return Statement("holds", _HOLDS_NO_MORE, (said.kind, said.key))
 

@@ -76,12 +76,12 @@ class Reader:
         (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadQuery for one
         that is not.
         """
-        rows = await self.rows(
+        rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
         )
-        return [Stored.read(row) for row in rows]
+        return [Stored.from_row(row) for row in rows]
 
-    async def newest(
+    async def newest_entries(
         self,
         limit: int,
         *,
@@ -92,12 +92,12 @@ class Reader:
         match: str | None = None,
     ) -> list[Stored]:
         """The last `limit` entries that fit, oldest first. Otherwise like `entries`."""
-        rows = await self.rows(
+        rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=True
         )
-        return [Stored.read(row) for row in rows]
+        return [Stored.from_row(row) for row in rows]
 
-    async def rows(
+    async def entry_rows(
         self,
         *,
         after: int = 0,
@@ -117,49 +117,49 @@ class Reader:
         except sqlite3.OperationalError as error:
             if match is not None:
                 raise BadQuery(f"cannot search for {match!r}: {error}") from error
-            raise self._broken(error) from error
+            raise self._read_error(error) from error
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise self._read_error(error) from error
 
     async def entry(self, seq: int) -> Stored | None:
         """The entry at this position."""
-        return self._one(await self._rows(queries.ENTRY, seq))
+        return self._first_entry(await self._rows(queries.ENTRY, seq))
 
-    async def by_key(self, key: str) -> Stored | None:
+    async def entry_by_key(self, key: str) -> Stored | None:
         """The entry with this deduplication key."""
-        return self._one(await self._rows(queries.BY_KEY, key))
+        return self._first_entry(await self._rows(queries.BY_KEY, key))
 
     async def caused_by(self, seq: int) -> list[Stored]:
         """What this entry led to directly, oldest first."""
-        return [Stored.read(row) for row in await self._rows(queries.CAUSED_BY, seq)]
+        return [Stored.from_row(row) for row in await self._rows(queries.CAUSED_BY, seq)]
 
-    async def dealt_with(self, judgement: Stored) -> Stored | None:
+    async def handled_by(self, judgement: Stored) -> Stored | None:
         """The turn, or the decision, that dealt with what this entry judged, shown or not; None if none has yet."""
-        return self._one(
+        return self._first_entry(
             await self._rows(
                 queries.DEALT_WITH, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
             )
         )
 
-    async def looked_at(self, judgement: Stored) -> Stored | None:
+    async def first_looked_at_by(self, judgement: Stored) -> Stored | None:
         """The turn of an inner conversation that was the first to look at what this entry judged; None if none was.
 
         Reads what came of every inner turn since: it takes longer the longer that is ago.
         """
-        return self._one(
+        return self._first_entry(
             await self._rows(queries.LOOKED_AT, judgement.seq, judgement.conversation, judgement.cause or judgement.seq)
         )
 
-    async def went_on(self, turn: Stored) -> Stored | None:
+    async def next_finished_turn(self, turn: Stored) -> Stored | None:
         """The next turn in its conversation that dealt with something and was not interrupted; None if none has yet."""
-        return self._one(await self._rows(queries.WENT_ON, turn.conversation, turn.seq))
+        return self._first_entry(await self._rows(queries.WENT_ON, turn.conversation, turn.seq))
 
-    async def due(self, urgency: int) -> list[tuple[ConversationId, int]]:
+    async def due_conversations(self, urgency: int) -> list[tuple[ConversationId, int]]:
         """Conversations with something unread of at least this urgency, and their highest one; by name."""
         rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
-    async def unread(self, conversation: ConversationId, *, most: int, after: int = 0) -> Unread:
+    async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> Unread:
         """What a turn there is to be told of what stands behind `after`, at most so many entries.
 
         What was said to the agent is never passed over: it is taken from the oldest, and what is too much stays
@@ -167,68 +167,70 @@ class Reader:
         """
         rows = await self._rows(queries.UNREAD, conversation, most, after)
         count, upto, changed, *_ = rows[0]
-        messages = tuple(Stored.read(row[3:]) for row in rows if row[3] is not None)
-        return Unread(messages=messages, omitted=count - len(messages), upto=Seq(upto), changed=bool(changed))
+        messages = tuple(Stored.from_row(row[3:]) for row in rows if row[3] is not None)
+        return Unread(messages=messages, omitted=count - len(messages), upto=Seq(upto), has_changes=bool(changed))
 
-    async def changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
+    async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[Stored]:
         """The newest edits and deletions in a conversation with `after` < seq, oldest first."""
-        return [Stored.read(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))]
+        return [
+            Stored.from_row(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))
+        ]
 
-    async def reworded(self, message: Message, seq: Seq) -> Stored | None:
+    async def latest_message_change(self, message: Message, seq: Seq) -> Stored | None:
         """What became of the message that stands there: its deletion, else its newest edit; None: it reads as it did.
 
         Only who wrote it can have edited it, and only while they were heard: what access refused changes nothing.
         """
         place = message.at.conversation
-        return self._one(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
+        return self._first_entry(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
 
-    async def card(self, conversation: ConversationId) -> Carded | None:
+    async def pinned_card(self, conversation: ConversationId) -> Carded | None:
         """The card that is pinned there; None: none is."""
-        found = self._one(await self._rows(queries.CARD, conversation))
+        found = self._first_entry(await self._rows(queries.CARD, conversation))
         return found.fact if found is not None and isinstance(found.fact, Carded) else None
 
-    async def topic(self, conversation: ConversationId) -> Membership | None:
+    async def last_topic_change(self, conversation: ConversationId) -> Membership | None:
         """The last change of the topic, and who made it; None: it was never told."""
-        found = self._one(await self._rows(queries.TOPIC, conversation))
+        found = self._first_entry(await self._rows(queries.TOPIC, conversation))
         return found.fact if found is not None and isinstance(found.fact, Membership) else None
 
-    async def ours(self, conversation: ConversationId, message: MessageId) -> Post | None:
+    async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """The post that the platform shows as this message; None if it is none of ours."""
-        found = self._one(await self._rows(queries.OURS, conversation, message))
+        found = self._first_entry(await self._rows(queries.OURS, conversation, message))
         return found.fact.post if found is not None and isinstance(found.fact, Queued) else None
 
-    async def previews(self) -> list[tuple[ConversationId, MessageId]]:
+    async def open_previews(self) -> list[tuple[ConversationId, MessageId]]:
         """The messages that showed growing answers and have not been taken away."""
         return [(ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.PREVIEWS)]
 
-    async def turns(self, conversation: ConversationId) -> list[Stored]:
+    async def turns_in_view(self, conversation: ConversationId) -> list[Stored]:
         """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
-        return [Stored.read(row) for row in await self._rows(queries.TURNS, conversation)]
+        return [Stored.from_row(row) for row in await self._rows(queries.TURNS, conversation)]
 
-    async def view(self, conversation: ConversationId) -> Stored | None:
+    async def newest_fold(self, conversation: ConversationId) -> Stored | None:
         """The newest `Folded` there: how its view shows what it shows; None: it was never folded."""
-        return self._one(await self._rows(queries.VIEW, conversation))
+        return self._first_entry(await self._rows(queries.VIEW, conversation))
 
-    async def fresh(self, conversation: ConversationId) -> Seq:
+    async def last_fresh_start(self, conversation: ConversationId) -> Seq:
         """Where somebody last had the conversation begin afresh; 0 if nobody did."""
         rows = await self._rows(queries.FRESH, conversation)
         return Seq(rows[0][0] if rows else 0)
 
-    async def compacting(self, conversation: ConversationId) -> tuple[str, datetime] | None:
+    async def compaction_lock(self, conversation: ConversationId) -> tuple[str, datetime] | None:
         """Who holds the lock for summaries there, and until when; None: nobody ever did."""
         rows = await self._rows(queries.COMPACTING, conversation)
         return (rows[0][0], datetime.fromisoformat(rows[0][1])) if rows else None
 
-    async def ended(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[Stored]:
+    async def newest_turns(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[Stored]:
         """The records of the newest turns there that stand before this position (None: all do), oldest first."""
         rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
-        return [Stored.read(row) for row in reversed(rows)]
+        return [Stored.from_row(row) for row in reversed(rows)]
 
-    async def held(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[Stored]:
+    async def turns_between(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[Stored]:
         """The records of the first turns with `first` <= seq < `end` that were not taken back, oldest first."""
-        return [Stored.read(row) for row in await self._rows(queries.HELD, conversation, first, end, most)]
+        return [Stored.from_row(row) for row in await self._rows(queries.HELD, conversation, first, end, most)]
 
-    async def behind(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
+    async def seq_after_turns(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
         """Where the turn stands that comes behind so many turns with `first` <= seq < `end`, taken back or not.
 
         None: there are no more than that. Reads no records.
@@ -236,34 +238,34 @@ class Reader:
         rows = await self._rows(queries.BEHIND, conversation, first, end, count)
         return Seq(rows[0][0]) if rows else None
 
-    async def uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> Uses:
+    async def find_word_uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> Uses:
         """Where the newest texts with each of these words or phrases stand, and all notes behind a position."""
         asked = json.dumps([search_terms(term) for term in terms])
         (last, notes), *found = await self._rows(queries.USES, asked, newest, notes_after)
-        return Uses(last=Seq(last), notes=json.loads(notes), uses=[json.loads(seqs) for _, seqs in found])
+        return Uses(last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in found])
 
-    async def placed(self, seqs: Sequence[int]) -> list[Placed]:
+    async def locate_entries(self, seqs: Sequence[int]) -> list[Placed]:
         """Where these entries stand, and of notes whose they are: without their texts, in any order."""
-        return [Placed.read(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
+        return [Placed.from_row(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
 
-    async def forgotten(self, seqs: Iterable[int]) -> set[int]:
+    async def forgotten_notes(self, seqs: Iterable[int]) -> set[int]:
         """Which of these notes are to be told to nobody."""
         return {seq for (seq,) in await self._rows(queries.FORGOTTEN, json.dumps(list(seqs)))}
 
-    async def outbox(self) -> list[OutboxPost]:
+    async def undelivered_posts(self) -> list[OutboxPost]:
         """The posts whose delivery has not ended, in log order."""
         posts = []
         for (seq, at, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: row[:3]):
-            stored = Stored.read((seq, at, "post", None, None, None, body))
+            stored = Stored.from_row((seq, at, "post", None, None, None, body))
             assert isinstance(stored.fact, Queued)
-            parts = tuple(OutboxPart.read(row[3:]) for row in group if row[3] is not None)
+            parts = tuple(OutboxPart.from_row(row[3:]) for row in group if row[3] is not None)
             posts.append(OutboxPost(seq=stored.seq, at=stored.at, post=stored.fact.post, parts=parts))
         return posts
 
-    async def posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
+    async def newest_posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
         """The newest posts to a conversation, delivered or not, oldest first."""
         rows = await self._rows(queries.POSTS, conversation, newest)
-        facts = [Stored.read(row).fact for row in reversed(rows)]
+        facts = [Stored.from_row(row).fact for row in reversed(rows)]
         return [fact.post for fact in facts if isinstance(fact, Queued)]
 
     async def dmn_state(self, agent: str = "") -> str | None:
@@ -271,14 +273,14 @@ class Reader:
         rows = await self._rows(queries.DMN_STATE, agent)
         return rows[0][0] if rows else None
 
-    async def autonomous(self, agent: str, day: str) -> tuple[int, float]:
+    async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
         """Turns that nobody asked for on that day (YYYY-MM-DD, UTC), and what they cost in US dollars."""
         rows = await self._rows(queries.AUTONOMOUS, agent, day)
         return (rows[0][0], rows[0][1] / NANO) if rows else (0, 0.0)
 
-    async def reminders(self, conversation: ConversationId | None = None) -> list[Reminder]:
+    async def pending_reminders(self, conversation: ConversationId | None = None) -> list[Reminder]:
         """Those that are still to come, the next first. None: everywhere."""
-        return [Reminder.read(row) for row in await self._rows(queries.REMINDERS, conversation)]
+        return [Reminder.from_row(row) for row in await self._rows(queries.REMINDERS, conversation)]
 
     async def approved(self, agent: str, tool: str, conversation: ConversationId) -> Seq | None:
         """Where it stands that an agent's tool is approved for good there. None: it is not."""
@@ -291,50 +293,52 @@ class Reader:
 
     async def undecided(self) -> list[Stored]:
         """Approvals that were asked for and have not ended, oldest first. Reads all that ever were: for a start."""
-        return [Stored.read(row) for row in await self._rows(queries.UNDECIDED)]
+        return [Stored.from_row(row) for row in await self._rows(queries.UNDECIDED)]
 
-    async def holds(self, kind: str) -> list[Stored]:
+    async def current_facts(self, kind: str) -> list[Stored]:
         """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.holding`."""
-        return [Stored.read(row) for row in await self._rows(queries.HOLDS, kind)]
+        return [Stored.from_row(row) for row in await self._rows(queries.HOLDS, kind)]
 
-    async def newest_holds(self, kind: str, *, newest: int) -> list[Stored]:
+    async def newest_current_facts(self, kind: str, *, newest: int) -> list[Stored]:
         """The newest of those, newest first."""
-        return [Stored.read(row) for row in await self._rows(queries.NEWEST_HOLDS, kind, newest)]
+        return [Stored.from_row(row) for row in await self._rows(queries.NEWEST_HOLDS, kind, newest)]
 
-    async def holds_of(self, kind: str, keys: Sequence[str]) -> list[Stored]:
+    async def current_facts_for(self, kind: str, keys: Sequence[str]) -> list[Stored]:
         """Those that are about one of `keys`, in any order."""
-        return [Stored.read(row) for row in await self._rows(queries.HELD_OF, kind, json.dumps(keys))]
+        return [Stored.from_row(row) for row in await self._rows(queries.HELD_OF, kind, json.dumps(keys))]
 
-    async def cursor(self, channel: ChannelName) -> str | None:
+    async def saved_cursor(self, channel: ChannelName) -> str | None:
         """How far a platform's queue was taken in; None if it was never said."""
         rows = await self._rows(queries.CURSOR, channel)
         return rows[0][0] if rows else None
 
-    async def links(self) -> list[LinkState]:
+    async def connection_states(self) -> list[LinkState]:
         """The last that was heard of each account's connection, by name."""
         return [
             LinkState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
             for channel, up, reason, at in await self._rows(queries.LINKS)
         ]
 
-    async def spending(
+    async def spending_sums(
         self, by: SpentBy, *, since: str = "", conversation: ConversationId | None = None, threads: bool = False
     ) -> list[Spending]:
         """What was spent from this day on (YYYY-MM-DD, UTC), one sum for each key, by key. Reads sums, not the log.
 
         `conversation`: there only; `threads`: in the threads of that room, too.
         """
-        return [Spending.read(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))]
+        return [
+            Spending.from_row(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))
+        ]
 
-    async def types(self) -> list[SeenType]:
+    async def notification_types(self) -> list[SeenType]:
         """The types of notifications that were seen, by name. Bounded: see `gateway.store.registry`."""
-        return [SeenType.read(row) for row in await self._rows(queries.TYPES)]
+        return [SeenType.from_row(row) for row in await self._rows(queries.TYPES)]
 
-    async def pending(self) -> list[Pending]:
+    async def pending_counts(self) -> list[Pending]:
         """Where something is unread: what is most urgent first, then what has waited longest."""
-        return [Pending.read(row) for row in await self._rows(queries.PENDING)]
+        return [Pending.from_row(row) for row in await self._rows(queries.PENDING)]
 
-    async def judgement(self, seq: int) -> Judged | None:
+    async def find_judgement(self, seq: int) -> Judged | None:
         """What access and attention said of this entry; None if it was not judged."""
         return next((one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judged)), None)
 
@@ -342,11 +346,11 @@ class Reader:
         try:
             return list(await self._reading.execute_fetchall(sql, bounded(params)))
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise self._read_error(error) from error
 
-    def _broken(self, error: sqlite3.Error) -> StoreError:
+    def _read_error(self, error: sqlite3.Error) -> StoreError:
         return Unreadable(f"cannot read {self.path}: {error}")
 
     @staticmethod
-    def _one(rows: Iterable[Any]) -> Stored | None:
-        return next((Stored.read(row) for row in rows), None)
+    def _first_entry(rows: Iterable[Any]) -> Stored | None:
+        return next((Stored.from_row(row) for row in rows), None)

@@ -79,7 +79,7 @@ def _replay(connection: sqlite3.Connection, progress: Progress) -> None:
 
 def _projected(row: tuple[object, ...]) -> Iterator[Statement]:
     try:
-        entry = Stored.read(row)
+        entry = Stored.from_row(row)
     except ValueError as error:
         raise Unreadable(f"log entry {row[0]} is not a fact of this reverie: {error}") from error
     return project(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)

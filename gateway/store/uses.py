@@ -15,9 +15,9 @@ class Uses:
 
     last: Seq
     """The log's last position. 0: it is empty."""
-    uses: Sequence[Sequence[int]]
+    positions: Sequence[Sequence[int]]
     """Of each that was asked for, the newest first."""
-    notes: Sequence[int]
+    note_positions: Sequence[int]
     """Where notes stand, in any order."""
 
 
@@ -27,7 +27,7 @@ class Placed:
 
     seq: Seq
     at: datetime
-    noted: bool
+    is_note: bool
     conversation: ConversationId | None
     unread: int | None
     """How urgent it is where it is still unread. None: it is not."""
@@ -35,23 +35,23 @@ class Placed:
     """Of a note: who wrote it down."""
     scope: str | None
     """Of a note: who may be told of it."""
-    cut: bool
+    is_removed: bool
     """It is a turn that was taken back, or was told to one as new, or a forgotten note: as if it had not been."""
-    left: bool
+    is_left_behind: bool
     """Somebody asked for a fresh view in that conversation since."""
 
     @classmethod
-    def read(cls, row: Iterable[Any]) -> Self:
+    def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of what `queries.PLACED` gives."""
         seq, at, kind, conversation, unread, agent, scope, cut, left = row
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
-            noted=kind == "noted",
+            is_note=kind == "noted",
             conversation=conversation,
             unread=unread,
             agent=agent,
             scope=scope,
-            cut=bool(cut),
-            left=bool(left),
+            is_removed=bool(cut),
+            is_left_behind=bool(left),
         )

@@ -68,16 +68,16 @@ class Writer:
         """`patient`: the clock by which it tries again. None: an append that fails is refused at once."""
         self._connection = connection
         self._last = last
-        self._unsure = False
+        self._is_unsure = False
         """A rollback has failed, so what the file has is not known."""
-        self._patient = patient
+        self._retry_clock = patient
         self._failing: tuple[datetime, float] | None = None
         """Since when appends fail, also by the monotonic clock."""
         self._tries = 0
         self.outage: Outage | None = None
         """As `Store.outage`."""
         self.given_up = asyncio.Event()
-        self.outages: list[Callable[[Outage | None], None]] = []
+        self.outage_listeners: list[Callable[[Outage | None], None]] = []
         """Called when an outage begins (again with each new reason), and with None when it is over."""
         self._queue: deque[_Append] = deque()
         self._wake = asyncio.Event()
@@ -115,8 +115,8 @@ class Writer:
                 self._wake.clear()
                 while batch := self._take():
                     await self._write(batch)
-                if self._failing is not None and self._patient is not None and not self.given_up.is_set():
-                    await self._probe(self._patient)
+                if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
+                    await self._probe(self._retry_clock)
         finally:  # only a cancelled task leaves anything here
             self._closing = True
             for call in self._queue:
@@ -143,8 +143,8 @@ class Writer:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
                 await self._undo()
-                if self._patient is not None and passing(error):
-                    await self._wait(self._patient, error, batch)
+                if self._retry_clock is not None and passing(error):
+                    await self._wait_for_retry(self._retry_clock, error, batch)
                     continue
                 if len(batch) == 1:
                     refusal = NotWritten(f"not written to the log: {error}")
@@ -155,9 +155,9 @@ class Writer:
                 await self._write(batch[:half])
                 await self._write(batch[half:])
                 return
-            self._works()
+            self._mark_working()
             for call, answer in zip(batch, answers, strict=True):
-                self._tell(call.entries, answer)
+                self._notify(call.entries, answer)
                 if not call.done.done():
                     call.done.set_result(answer)
             return
@@ -171,11 +171,11 @@ class Writer:
             await self._connection.commit()
         except sqlite3.Error as error:
             await self._undo()
-            await self._wait(clock, error, [])
+            await self._wait_for_retry(clock, error, [])
         else:
-            self._works()
+            self._mark_working()
 
-    async def _wait(self, clock: Clock, error: Exception, batch: list[_Append]) -> None:
+    async def _wait_for_retry(self, clock: Clock, error: Exception, batch: list[_Append]) -> None:
         """Until it is to be tried again. Given up: refuse all that waits."""
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
@@ -183,7 +183,7 @@ class Writer:
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
         if (not locked or now_s - since_s >= LOCKED_S) and (self.outage is None or self.outage.reason != reason):
             self.outage = Outage(since, reason)
-            self._announce()
+            self._notify_outage()
         self._tries += 1
         delay_s = min(FIRST_WAIT_S * 2.0 ** min(self._tries - 1, 10), 1.0 if locked else MOST_WAIT_S)
         try:
@@ -197,14 +197,14 @@ class Writer:
             self._refuse([*batch, *self._queue], Closed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
-    def _works(self) -> None:
+    def _mark_working(self) -> None:
         self._failing, self._tries = None, 0
         if self.outage is not None:
             self.outage = None
-            self._announce()
+            self._notify_outage()
 
-    def _announce(self) -> None:
-        for listener in self.outages:
+    def _notify_outage(self) -> None:
+        for listener in self.outage_listeners:
             try:
                 listener(self.outage)
             except Exception:  # a bug, and no reason to write no more
@@ -216,7 +216,7 @@ class Writer:
             if not call.done.done():
                 call.done.set_exception(error)
 
-    def _tell(self, entries: Sequence[Entry], answer: tuple[Appended, ...]) -> None:
+    def _notify(self, entries: Sequence[Entry], answer: tuple[Appended, ...]) -> None:
         for listener in self.listeners:
             try:
                 listener(entries, answer)
@@ -224,7 +224,7 @@ class Writer:
                 logger.exception("what was written could not be told")
 
     async def _commit(self, batch: list[tuple[Draft, ...]]) -> list[tuple[Appended, ...]]:
-        if self._unsure:
+        if self._is_unsure:
             await self._reread()
         made = plan(batch, await self._known(list(keys(batch))), self._last)
         if made.rows:
@@ -255,14 +255,14 @@ class Writer:
 
     async def _undo(self) -> None:
         """Back to the last commit, as the file has it: an error in COMMIT leaves open which one that is."""
-        self._unsure = True
+        self._is_unsure = True
         with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction meets the same trouble
             await self._reread()
 
     async def _reread(self) -> None:
         await self._connection.rollback()
         self._last = await last_seq(self._connection)
-        self._unsure = False
+        self._is_unsure = False
 
 
 async def last_seq(connection: aiosqlite.Connection) -> Seq:
@@ -273,9 +273,9 @@ async def last_seq(connection: aiosqlite.Connection) -> Seq:
 
 def _statements(made: Plan) -> Iterator[tuple[str, list[Params]]]:
     yield from _chunked(_LOG, list(made.rows))
-    for sql, rows in grouped(made.projected):
+    for sql, rows in grouped(made.statements):
         yield from _chunked(sql, rows)
-    if made.said:
+    if made.has_text:
         yield _SEARCH, [(made.rows[0].seq, made.rows[-1].seq)]
 
 

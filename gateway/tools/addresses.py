@@ -79,7 +79,7 @@ class Allowed:
     networks: tuple[tuple[Network, int | None], ...]
 
     @classmethod
-    def of(cls, entries: Iterable[str]) -> Self:
+    def parse(cls, entries: Iterable[str]) -> Self:
         """From hosts, host:ports and networks. Raises ValueError that says how to write it."""
         hosts, networks = set[tuple[str, int | None]](), list[tuple[Network, int | None]]()
         for entry in entries:
@@ -99,15 +99,15 @@ class Allowed:
                 networks.append((ip_network(address), port))
         return cls(frozenset(hosts), tuple(networks))
 
-    def host(self, target: Target) -> bool:
+    def allows_host(self, target: Target) -> bool:
         """Whether it is named, wherever its name leads to."""
         return (target.host, None) in self.hosts or (target.host, target.port) in self.hosts
 
-    def address(self, address: Address, port: int) -> bool:
+    def allows_address(self, address: Address, port: int) -> bool:
         """Whether it may be connected to."""
         return any(address in network and wanted in (None, port) for network, wanted in self.networks)
 
-    def port(self, target: Target) -> bool:
+    def allows_port(self, target: Target) -> bool:
         """Whether its port is named with it."""
         if (target.host, target.port) in self.hosts:
             return True
@@ -154,12 +154,12 @@ def check(target: Target, allowed: Allowed) -> None:
     """Judge all that can be judged before the name is looked up. Raises Refused."""
     port = target.port
     if (port in OTHER_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
-        not allowed.port(target)
+        not allowed.allows_port(target)
     ):
         raise Refused(f"Port {port} is not one of the web's; try it without a port.")
     if target.address is not None:
         judge(target, [str(target.address)], allowed)
-    elif not allowed.host(target) and _inner(target.host):
+    elif not allowed.allows_host(target) and _inner(target.host):
         raise _not_public(target)
 
 
@@ -171,7 +171,7 @@ def judge(target: Target, found: Sequence[str], allowed: Allowed) -> list[str]:
     """
     if not found:
         raise _not_public(target)
-    if allowed.host(target):
+    if allowed.allows_host(target):
         return list(found)
     for one in found:
         try:
@@ -179,7 +179,7 @@ def judge(target: Target, found: Sequence[str], allowed: Allowed) -> list[str]:
         except ValueError:
             raise _not_public(target) from None
         inside = embedded(address)
-        passes = any(allowed.address(each, target.port) for each in (address, inside) if each is not None)
+        passes = any(allowed.allows_address(each, target.port) for each in (address, inside) if each is not None)
         if not passes and not public(address):
             raise _not_public(target)
     return list(found)

@@ -64,34 +64,34 @@ class Approvals:
         self._store = store
         self._clock = clock
         self._timeout_s = config.timeout
-        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.named)
+        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.add_titles)
         self.room = Address.parse(config.room) if config.room else None
         """Where all approvals are asked for. None: where the turn is."""
-        self._places = places
-        self._who = who
-        self._prefix = prefix
+        self._privacy = places
+        self._access_policy = who
+        self._command_prefixes = prefix
         self.grants = Grants(store)
-        self._open: dict[Call, tuple[Open, asyncio.Task[Verdict]]] = {}
+        self._pending: dict[Call, tuple[Open, asyncio.Task[Verdict]]] = {}
         self._tasks = set[asyncio.Task[Verdict]]()
-        self._no = OrderedDict[Call, Verdict]()
+        self._refused_calls = OrderedDict[Call, Verdict]()
 
-    def become(self, config: ApprovalsConfig) -> None:
+    def reconfigure(self, config: ApprovalsConfig) -> None:
         """Ask so from now on; what waits waits as it was said. Returns at once. Raises ValueError as at the start."""
         self.room = Address.parse(config.room) if config.room else None
         self._timeout_s = config.timeout
 
     @property
-    def open(self) -> list[Open]:
+    def pending(self) -> list[Open]:
         """What waits and can be decided, oldest first."""
-        return [one for one, _ in self._open.values() if one.asked is not None and one.verdict is None]
+        return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
 
-    def wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
         """For `Store.hear`: what became of notices. What was not shown whole cannot be approved."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, Delivery) and done.fresh:
-                for one, _ in self._open.values():
+            if isinstance(entry.fact, Delivery) and done.is_new:
+                for one, _ in self._pending.values():
                     if one.post == entry.fact.post:
-                        one.was_delivered(whole=entry.fact.state == "sent")
+                        one.set_delivered(whole=entry.fact.state == "sent")
 
     async def recover(self) -> None:
         """Nobody waits any more for what an earlier process asked. Call once, before the first turn."""
@@ -101,105 +101,105 @@ class Approvals:
         """Return once it is written down what nobody waits for any more. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def ask(self, wanted: Wanted) -> str:
+    async def request_approval(self, wanted: Wanted) -> str:
         """As `Approving.ask`.
 
         What is approved already is not asked for; the same call twice in a turn is asked for once. What cannot be asked
         for is refused at once. The store is told of all of it.
         """
         grant = Grant(wanted.agent, wanted.tool, wanted.at.conversation)
-        shape = Shape(wanted.least, wanted.foreign, digest(consent.arguments(wanted.arguments)))
-        if not wanted.recovered and await self.grants.holds(grant, shape, wanted.needs):
+        shape = Shape(wanted.least_role, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+        if not wanted.recovered and await self.grants.is_granted(grant, shape, wanted.required_role):
             return ""
         if why := consent.too_long(consent.shown(wanted.arguments)):
-            await self._refuse(wanted, why)
+            await self._record_refusal(wanted, why)
             return f"Refused: {wanted.rule}, and {why}. Nothing was done. Do it in smaller calls."
         call = Call(wanted.turn, wanted.tool, consent.arguments(wanted.arguments))
-        if call in self._no:
-            return self._told(self._no[call], wanted)
-        if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._no.items()):
-            return await self._refuse(wanted, "nobody answered when this turn asked before")
+        if call in self._refused_calls:
+            return self._render_verdict(self._refused_calls[call], wanted)
+        if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._refused_calls.items()):
+            return await self._record_refusal(wanted, "nobody answered when this turn asked before")
         room = self.room or wanted.at
-        nobody = "" if call in self._open else await self._nobody(room, wanted.needs)
-        refusal = nobody or ("" if call in self._open else self._too_many(wanted))
+        nobody = "" if call in self._pending else await self._no_approver_reason(room, wanted.required_role)
+        refusal = nobody or ("" if call in self._pending else self._limit_refusal(wanted))
         if refusal:
-            return await self._refuse(wanted, refusal)
-        if call not in self._open:
-            made = Open(wanted=wanted, room=room)
-            task = asyncio.create_task(self._serve(made, call))
-            self._open[call] = made, task
+            return await self._record_refusal(wanted, refusal)
+        if call not in self._pending:
+            made = Open(request=wanted, room=room)
+            task = asyncio.create_task(self._process_request(made, call))
+            self._pending[call] = made, task
             self._tasks.add(task)
-            task.add_done_callback(self._served)
-        one, task = self._open[call]
-        one.waiting += 1
+            task.add_done_callback(self._on_task_done)
+        one, task = self._pending[call]
+        one.waiters += 1
         try:
-            return self._told(await asyncio.shield(task), wanted)
+            return self._render_verdict(await asyncio.shield(task), wanted)
         finally:
-            one.waiting -= 1
-            one.news.set()
+            one.waiters -= 1
+            one.changed.set()
 
-    async def _serve(self, one: Open, call: Call) -> Verdict:
+    async def _process_request(self, one: Open, call: Call) -> Verdict:
         """From the notice to the verdict. Nobody cancels it: whoever waited has gone, and that is a verdict, too."""
         try:
-            asked = await self._notices.announce(one)
-            timer = asyncio.create_task(self._ring(one))
+            asked = await self._notices.post_request(one)
+            timer = asyncio.create_task(self._wake_at_deadline(one))
             try:
-                verdict = await self._verdict(one, asked)
+                verdict = await self._wait_for_verdict(one, asked)
             finally:
                 timer.cancel()
         finally:
-            del self._open[call]
+            del self._pending[call]
         if verdict not in consent.GIVEN:
-            self._no[call] = verdict
-            while len(self._no) > REMEMBERED:
-                self._no.popitem(last=False)
-        logger.info("%s: %s: %s", one.wanted.turn, one.wanted.tool, verdict)
+            self._refused_calls[call] = verdict
+            while len(self._refused_calls) > REMEMBERED:
+                self._refused_calls.popitem(last=False)
+        logger.info("%s: %s: %s", one.request.turn, one.request.tool, verdict)
         return verdict
 
-    def _served(self, task: asyncio.Task[Verdict]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Verdict]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:  # whoever waits gets it, too
             logger.error("an approval broke", exc_info=task.exception())
 
-    async def _ring(self, one: Open) -> None:
+    async def _wake_at_deadline(self, one: Open) -> None:
         await self._clock.sleep(max(0.0, one.deadline_s - self._clock.monotonic()))
-        one.news.set()
+        one.changed.set()
 
-    async def _verdict(self, one: Open, asked: ApprovalAsked) -> Verdict:
+    async def _wait_for_verdict(self, one: Open, asked: ApprovalAsked) -> Verdict:
         while one.verdict is None:
             if not one.claimed:
                 if one.granted_by:
-                    return await self._notices.end(one, asked, "once", one.granted_by)
-                if not one.waiting or one.delivered is False:
-                    return await self._notices.end(one, asked, "dropped")
+                    return await self._notices.record_end(one, asked, "once", one.granted_by)
+                if not one.waiters or one.delivered is False:
+                    return await self._notices.record_end(one, asked, "dropped")
                 if self._clock.monotonic() >= one.deadline_s:
-                    return await self._notices.end(one, asked, "expired")
-            await one.news.wait()
-            one.news.clear()
+                    return await self._notices.record_end(one, asked, "expired")
+            await one.changed.wait()
+            one.changed.clear()
         return one.verdict
 
-    def _told(self, verdict: Verdict, wanted: Wanted) -> str:
+    def _render_verdict(self, verdict: Verdict, wanted: Wanted) -> str:
         return consent.told(verdict, wanted.tool, span(self._timeout_s))
 
-    def _too_many(self, wanted: Wanted) -> str:
-        here = sum(one.wanted.at == wanted.at for one, _ in self._open.values())
-        if here >= MOST_HERE or len(self._open) >= MOST:
+    def _limit_refusal(self, wanted: Wanted) -> str:
+        here = sum(one.request.at == wanted.at for one, _ in self._pending.values())
+        if here >= MOST_HERE or len(self._pending) >= MOST:
             return "too many other calls wait for an approval"
         return ""
 
-    async def _nobody(self, room: Address, needs: str) -> str:
+    async def _no_approver_reason(self, room: Address, needs: str) -> str:
         """Why nobody could ever approve anything there. Empty: somebody could."""
         channel, place, may = room.channel, room.conversation, consent.approvers(needs)
-        if is_inner(place) or not self._prefix.get(channel):
+        if is_inner(place) or not self._command_prefixes.get(channel):
             return "nobody can be asked here"
-        if not somebody(self._who, channel, may):
+        if not somebody(self._access_policy, channel, may):
             return f"nobody at {channel} may approve it"
-        newest = await self._places.newest(place) if await self._places.direct(place) else None
-        if newest is not None and access.role_of(self._who, room, newest.sender) not in may:
+        newest = await self._privacy.newest_message(place) if await self._privacy.is_direct(place) else None
+        if newest is not None and access.role_of(self._access_policy, room, newest.sender) not in may:
             return "nobody who may approve it is here"
         return ""
 
-    async def _refuse(self, wanted: Wanted, why: str) -> str:
+    async def _record_refusal(self, wanted: Wanted, why: str) -> str:
         rule = f"{wanted.rule}, and {why}"
         logger.info("%s: %s is refused: %s", wanted.turn, wanted.tool, rule)
         fact = ToolRefused(turn=wanted.turn, agent=wanted.agent, tool=wanted.tool, role=wanted.role, rule=rule)

@@ -23,9 +23,9 @@ class Command:
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    folder: Path
+    directory: Path
     """Where it starts, and where it writes."""
-    keepers: int = 0
+    helper_processes: int = 0
     """How many processes stand between ours and the command's, because a sandbox needs them."""
 
 
@@ -50,7 +50,7 @@ def _started(command: Command, mark: str) -> AbstractAsyncContextManager[Child]:
     return started(
         (sys.executable, "-I", "-S", warden.__file__, *command.argv),
         env={**command.env, name: value},
-        cwd=command.folder,
+        cwd=command.directory,
         listens=True,
         stderr="join",
     )
@@ -59,7 +59,7 @@ def _started(command: Command, mark: str) -> AbstractAsyncContextManager[Child]:
 async def _watched(child: Child, command: Command, limits: Limits, kept: Kept, mark: str) -> Ended:
     began = time.monotonic()
     reading = asyncio.ensure_future(_read(child, limits, kept))
-    watching = asyncio.ensure_future(watch(child.pid, limits, command.folder, keepers=command.keepers))
+    watching = asyncio.ensure_future(watch(child.pid, limits, command.directory, keepers=command.helper_processes))
     exiting = asyncio.ensure_future(child.wait())
     try:
         tasks = (exiting, reading, watching)
@@ -70,8 +70,8 @@ async def _watched(child: Child, command: Command, limits: Limits, kept: Kept, m
         status = child.status or 0
         return Ended(
             status=status,
-            why=why or ("it killed what watches over it" if status < 0 else ""),
-            took_s=time.monotonic() - began,
+            end_reason=why or ("it killed what watches over it" if status < 0 else ""),
+            duration_s=time.monotonic() - began,
         )
     finally:
         await _end(child, mark)
@@ -95,8 +95,8 @@ async def _read(child: Child, limits: Limits, kept: Kept) -> str:
     """Return why it has to end, if that is for what it printed; else when it has ended."""
     assert child.stdout is not None
     while piece := await child.stdout.read(PIECE_BYTES):
-        kept.add(piece)
-        if flood := limits.flood(kept.written):
+        kept.append(piece)
+        if flood := limits.check_output(kept.total_bytes):
             return flood
     await child.wait()
     return ""

@@ -55,8 +55,8 @@ class Approver:
     sender: SenderId
     role: Role
     """What access says of them: an admin or owner is one that the platform vouches for."""
-    direct: bool
-    everywhere: Role
+    is_direct: bool
+    global_role: Role
     """As `gateway.standing.Standing.everywhere`."""
 
     @property
@@ -185,7 +185,7 @@ def may(approver: Approver, asked_in: Address, room: Address | None) -> bool:
     here = (approver.at.channel, approver.at.room)
     if any(place is not None and here == (place.channel, place.room) for place in (asked_in, room)):
         return True
-    return approver.everywhere == "owner" and approver.direct
+    return approver.global_role == "owner" and approver.is_direct
 
 
 def approvers(needs: str) -> tuple[Role, ...]:

@@ -26,8 +26,8 @@ DELIVERY_S: Final = 2.0
 class Waiting:
     """A call that waits, for people."""
 
-    asked: ApprovalAsked
-    left_s: float
+    request: ApprovalAsked
+    remaining_s: float
     """Until the answer is no."""
 
 
@@ -48,105 +48,107 @@ class Deciding:
         """Of MCP tools: those that wait are approved by the same command."""
         self._reader = reader
         self._clock = clock
-        self._prefix = prefix
+        self._command_prefixes = prefix
 
-    def waiting(self, approver: Approver) -> list[Waiting]:
+    def list_waiting(self, approver: Approver) -> list[Waiting]:
         """What this admin may decide where they are, oldest first."""
         now_s = self._clock.monotonic()
         return [
-            Waiting(asked=one.asked, left_s=max(0.0, one.deadline_s - now_s))
-            for one in self._approvals.open
-            if one.asked is not None and self._may(approver, one.room)
+            Waiting(request=one.fact, remaining_s=max(0.0, one.deadline_s - now_s))
+            for one in self._approvals.pending
+            if one.fact is not None and self._may_decide(approver, one.room)
         ]
 
-    async def granted(self, approver: Approver) -> dict[Grant, str]:
+    async def list_grants(self, approver: Approver) -> dict[Grant, str]:
         """What is approved for longer than a call, and how long, of what this admin may take back where they are."""
-        told = await self._approvals.grants.told()
-        return {one: long for one, long in told.items() if self._may(approver, Address.parse(one.conversation))}
+        told = await self._approvals.grants.list_grants()
+        return {one: long for one, long in told.items() if self._may_decide(approver, Address.parse(one.conversation))}
 
     async def decide(self, approver: Approver, name: str, verdict: Verdict) -> Change:
         """Somebody says a word on the approval of that name. It holds once it is written down and settled."""
-        found = next((one for one in self._approvals.open if one.asked and one.asked.approval == name), None)
+        found = next((one for one in self._approvals.pending if one.fact and one.fact.approval == name), None)
         if found is None:
             change = self.definitions.approve(approver, name) if verdict != "denied" else None
-            return change or Change(words=await self._over(approver, name))
-        if not self._may(approver, found.room):
-            return Change(words=_unknown(name))
+            return change or Change(answer=await self._render_ended(approver, name))
+        if not self._may_decide(approver, found.room):
+            return Change(answer=_unknown(name))
         if verdict != "denied" and not await _shown(found):
-            return Change(words=f"`{name}` cannot be approved: what it would run has not been shown here whole yet.")
+            return Change(answer=f"`{name}` cannot be approved: what it would run has not been shown here whole yet.")
         if (
             found.verdict is not None
             or found.claimed
-            or not found.waiting
+            or not found.waiters
             or self._clock.monotonic() >= found.deadline_s
         ):
-            return Change(words=f"Too late: `{name}` is over, or just being decided.")
-        wanted, at = found.wanted, approver.at
-        if verdict != "denied" and approver.role not in consent.approvers(wanted.needs):
-            return Change(words=f"{consent.code(wanted.tool)} is for the role {wanted.needs}: so is approving it.")
-        if verdict != "denied" and consent.weak(approver, wanted.at.channel, wanted.askers, wanted.needs):
-            return Change(words="You asked for it without the right to: somebody else has to approve it.")
+            return Change(answer=f"Too late: `{name}` is over, or just being decided.")
+        wanted, at = found.request, approver.at
+        if verdict != "denied" and approver.role not in consent.approvers(wanted.required_role):
+            return Change(
+                answer=f"{consent.code(wanted.tool)} is for the role {wanted.required_role}: so is approving it."
+            )
+        if verdict != "denied" and consent.weak(approver, wanted.at.channel, wanted.requesters, wanted.required_role):
+            return Change(answer="You asked for it without the right to: somebody else has to approve it.")
         found.claimed = True  # nothing is awaited from here on: whoever is handed it has to settle it
         by, place = approver.name, wanted.at.conversation
-        shape = found.shape
+        shape = found.provenance
         fact = ApprovalEnded(
             approval=name,
             agent=wanted.agent,
             tool=wanted.tool,
             verdict=verdict,
             by=by,
-            least=shape.least,
+            least=shape.least_role,
             foreign=shape.foreign,
             arguments=shape.arguments,
         )
-        covers = consent.covering(shape.least, wanted.needs, foreign=shape.foreign)
+        covers = consent.covering(shape.least_role, wanted.required_role, foreign=shape.foreign)
         where = place if wanted.at != at else ""
         return Change(
-            words=consent.decided(verdict, wanted.tool, where, self._prefix[at.channel], covers),
+            answer=consent.decided(verdict, wanted.tool, where, self._command_prefixes[at.channel], covers),
             facts=(Made(fact, place, ended_key(name)),),
-            settle=lambda asked: self._settle(found, verdict, by, asked),
+            settle=lambda asked: self._apply_verdict(found, verdict, by, asked),
         )
 
     async def revoke(self, approver: Approver, tool: str) -> Change:
         """The tool is not approved for longer any more: there, or wherever this admin may decide from there."""
-        taken = [one for one in await self.granted(approver) if one.tool == tool]
+        taken = [one for one in await self.list_grants(approver) if one.tool == tool]
         for one in taken:
-            self._approvals.grants.drop(one)
+            self._approvals.grants.drop_session_grant(one)
         if not taken:
-            return Change(words=f"{consent.code(tool)} is not approved here for longer than a call.")
+            return Change(answer=f"{consent.code(tool)} is not approved here for longer than a call.")
         facts = [Made(ApprovalRevoked(agent=one.agent, tool=tool, by=approver.name), one.conversation) for one in taken]
         places = ", ".join(dict.fromkeys(consent.code(one.conversation, consent.PLACE_CHARS) for one in taken))
-        return Change(words=f"Approved no more: {consent.code(tool)} in {places}.", facts=tuple(facts))
+        return Change(answer=f"Approved no more: {consent.code(tool)} in {places}.", facts=tuple(facts))
 
-    def afresh(self, conversation: ConversationId) -> None:
+    def reset_conversation(self, conversation: ConversationId) -> None:
         """Somebody has a conversation begin afresh, whether or not anything was in view there."""
-        self._approvals.grants.afresh(conversation)
+        self._approvals.grants.reset_conversation(conversation)
 
-    def _may(self, approver: Approver, asked_in: Address) -> bool:
+    def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
         return consent.may(approver, asked_in, self._approvals.room)
 
-    def _settle(self, found: Open, verdict: Verdict, by: str, asked: Appended | None) -> None:
+    def _apply_verdict(self, found: Open, verdict: Verdict, by: str, asked: Appended | None) -> None:
         found.claimed = False
-        if asked is not None and asked.fresh:
+        if asked is not None and asked.is_new:
             found.verdict = verdict
             if verdict in ("session", "always"):
                 if verdict == "session":
-                    self._approvals.grants.keep(found.grant, asked.seq, found.shape)
-                for one in self._approvals.open:
-                    same = one.grant == found.grant and not one.wanted.recovered
-                    if same and grants.covers(found.shape, one.shape, one.wanted.needs):
+                    self._approvals.grants.add_session_grant(found.grant, asked.seq, found.provenance)
+                for one in self._approvals.pending:
+                    same = one.grant == found.grant and not one.request.recovered
+                    if same and grants.covers(found.provenance, one.provenance, one.request.required_role):
                         one.granted_by = by
-                        one.news.set()
-        found.news.set()
+                        one.changed.set()
+        found.changed.set()
 
-    async def _over(self, approver: Approver, name: str) -> str:
+    async def _render_ended(self, approver: Approver, name: str) -> str:
         """What became of what does not wait any more."""
-        asked = await self._reader.by_key(key_of(name))
+        asked = await self._reader.entry_by_key(key_of(name))
         if asked is None or not isinstance(asked.fact, ApprovalAsked):
             return _unknown(name)
-        if not self._may(approver, Address.parse(asked.fact.room)):
+        if not self._may_decide(approver, Address.parse(asked.fact.room)):
             return _unknown(name)
-        ended = await self._reader.by_key(ended_key(name))
+        ended = await self._reader.entry_by_key(ended_key(name))
         if ended is None or not isinstance(ended.fact, ApprovalEnded):
             return f"Too late: `{name}` is just being decided."
         return consent.over(name, ended.fact.verdict, ended.fact.by)
@@ -156,7 +158,7 @@ async def _shown(one: Open) -> bool:
     """Whether all of what it would run was shown; waits a moment until that is known."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DELIVERY_S):
-            await one.told.wait()
+            await one.delivery_known.wait()
     return one.delivered is True
 
 

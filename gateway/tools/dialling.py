@@ -11,9 +11,9 @@ class Dialling(AsyncNetworkBackend):
 
     def __init__(self, found: Sequence[str], most_s: float) -> None:
         """`most_s`: for each."""
-        self._found = found
-        self._most_s = most_s
-        self._plain = AnyIOBackend()
+        self._addresses = found
+        self._timeout_s = most_s
+        self._backend = AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -24,11 +24,11 @@ class Dialling(AsyncNetworkBackend):
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
         """Raises ConnectError, ConnectTimeout: none of them takes it."""
-        most_s = self._most_s if timeout is None else min(self._most_s, timeout)
+        most_s = self._timeout_s if timeout is None else min(self._timeout_s, timeout)
         last: ConnectError | ConnectTimeout = ConnectError("no address")
-        for address in self._found:
+        for address in self._addresses:
             try:
-                return await self._plain.connect_tcp(address, port, most_s, local_address, socket_options)
+                return await self._backend.connect_tcp(address, port, most_s, local_address, socket_options)
             except (ConnectError, ConnectTimeout) as error:
                 last = error
         raise last

@@ -35,7 +35,7 @@ MAX_NAME_CHARS: Final = 80
 class Gate(Protocol):
     """Where every call has to pass."""
 
-    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+    async def authorize(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         """Whether it may be carried out. Empty: it may; else why not, for the model. May wait for an admin's word.
 
         Raises StoreError.
@@ -45,28 +45,28 @@ class Gate(Protocol):
 class ByRight:
     """The gate where nobody can be asked: what needs a word is refused."""
 
-    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+    async def authorize(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         now = Situation(
-            roles=[asker.role for asker in where.askers],
-            unasked="guest",
-            overheard=(*where.overheard, *where.reminded, where.trace.role),
-            private=where.sight.private,
-            foreign=where.trace.foreign,
-            recovered=call.recovered,
-            risk=await hand.risk(call, where),
+            roles=[asker.role for asker in where.requesters],
+            unasked_role="guest",
+            overheard_roles=(*where.overheard_roles, *where.reminder_roles, where.trust.role),
+            is_private=where.visibility.is_private,
+            foreign=where.trust.foreign,
+            is_recovered=call.is_recovered,
+            risk=await hand.find_risk(call, where),
         )
         verdict = decide(hand.spec.name, hand.permit, now)
-        return "" if verdict.what == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
+        return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
 
 
 class Late(Protocol):
     """Tools that come and go while the gateway runs."""
 
     @property
-    def hands(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Hand]:
         """Those that are there now."""
 
-    def all_hands(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Hand]:
         """Those that are or were there, by name: one that has gone says so itself."""
 
 
@@ -104,124 +104,128 @@ class Hands:
         """
         self._gate = gate or ByRight()
         self._off = tuple(off)
-        self._hands = {hand.spec.name: hand for hand in self._on(hands)}
-        self._late = late
-        self._counted = counted
-        self._used = used
+        self._tools = {hand.spec.name: hand for hand in self._enabled(hands)}
+        self._dynamic = late
+        self._count_call = counted
+        self._on_use = used
         self._redact = redact or Redactor()
-        self._doing = doing or UnderWay()
+        self._running = doing or UnderWay()
         self.specs: tuple[ToolSpec, ...] = ()
         """As the model is told of them."""
-        self.pin()
+        self.pin_specs()
 
-    def pin(self) -> None:
+    def pin_specs(self) -> None:
         """Tell the model of those that are there now, from the next request on."""
-        names = {name: hand.spec for name, hand in (self._hands | self._now()).items()}
+        names = {name: hand.spec for name, hand in (self._tools | self._dynamic_by_name()).items()}
         self.specs = tuple([names[name] for name in sorted(names)])
 
     @property
-    def news(self) -> tuple[list[str], list[str]]:
+    def changed_names(self) -> tuple[list[str], list[str]]:
         """Names of the tools that came, and of those that went, since the model was told of them."""
-        told, now = {spec.name for spec in self.specs}, {*self._hands, *self._now()}
+        told, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
         return sorted(now - told), sorted(told - now)
 
     def permits(self) -> dict[str, Permit]:
         """What each that is there needs, by name."""
-        return {name: hand.permit for name, hand in sorted((self._hands | self._now()).items())}
+        return {name: hand.permit for name, hand in sorted((self._tools | self._dynamic_by_name()).items())}
 
-    def doing(self, conversation: ConversationId) -> list[str]:
+    def running_calls(self, conversation: ConversationId) -> list[str]:
         """What is carried out there just now, in a few words each, the oldest first."""
-        return self._doing.at(conversation)
+        return self._running.describe(conversation)
 
-    def at(self, where: Whereabouts) -> "Held":
+    def for_turn(self, where: Whereabouts) -> "Held":
         """For one turn."""
         return Held(self, where)
 
     async def call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
         """Carry out one call. Raises `StoreError` and cancellation only."""
         told = Tool(call=call.id, name=call.name, arguments=call.arguments, state="started")
-        self._used(where.turn, told)
-        result = ToolResult(id=call.id, text="It was cut off.", error=True)
+        self._on_use(where.turn, told)
+        result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
-            carried = await self._doing.carry(where.at.conversation, call.name, self._call(call, where))
+            carried = await self._running.run(where.at.conversation, call.name, self._call(call, where))
             result = carried or replace(result, text=KILLED)
         finally:
-            self._used(where.turn, replace(told, state="ended", result=result.text, error=result.error))
+            self._on_use(where.turn, replace(told, state="ended", result=result.text, error=result.is_error))
         return result
 
     async def _call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
-        hand = self._hand(call.name)
-        if hand is not None and self._unknown_to_the_model(hand, call):
-            where.trace.see(Label(foreign=call.name))  # a server wrote it
+        hand = self._find_tool(call.name)
+        if hand is not None and self._asks_for_schema(hand, call):
+            where.trust.add(Label(foreign=call.name))  # a server wrote it
             said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
-            return ToolResult(id=call.id, text=said, kind="text", origin="what the tool says of itself", untrusted=True)
+            return ToolResult(
+                id=call.id, text=said, kind="text", origin="what the tool says of itself", is_untrusted=True
+            )
         if hand is None:
-            self._counted(call.name, "unknown", 0.0)
+            self._count_call(call.name, "unknown", 0.0)
             name = flat(call.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
-            return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", error=True)
+            return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
         try:
-            asked: object = call.arguments if hand.takes is None else read(hand.takes, call.arguments)
-            refusal = await self._gate.leave(hand, call, where)
+            asked: object = call.arguments if hand.arguments_type is None else read(hand.arguments_type, call.arguments)
+            refusal = await self._gate.authorize(hand, call, where)
         except Refused as refused:
             asked, refusal = None, str(refused)
         if refusal:
-            self._counted(call.name, "refused", 0.0)
-            return ToolResult(id=call.id, text=refusal, error=True)
+            self._count_call(call.name, "refused", 0.0)
+            return ToolResult(id=call.id, text=refusal, is_error=True)
         began = time.monotonic()
-        told, outcome = await self._carry_out(hand, asked, where)
-        self._counted(call.name, outcome, time.monotonic() - began)
+        told, outcome = await self._run(hand, asked, where)
+        self._count_call(call.name, outcome, time.monotonic() - began)
         given = Given(text=told) if isinstance(told, str) else told
-        return self._result(call, given, where, error=outcome != "ok" or given.error)
+        return self._build_result(call, given, where, error=outcome != "ok" or given.is_error)
 
-    async def _carry_out(
+    async def _run(
         self, hand: Hand, asked: object, where: Whereabouts
     ) -> tuple[str | Given, Literal["ok", "error", "refused", "timeout"]]:
         name = hand.spec.name
         try:
-            async with asyncio.timeout(hand.time_s):
-                return await hand.does(asked, where), "ok"
+            async with asyncio.timeout(hand.timeout_s):
+                return await hand.handler(asked, where), "ok"
         except Refused as refused:
             logger.info("%s: %s is refused: %s", where.turn, name, refused)
             return str(refused), "refused"
         except StoreError:
             raise  # without its log the gateway cannot go on
         except TimeoutError:
-            logger.warning("%s: %s took longer than %g s", where.turn, name, hand.time_s)
-            took = f"It took longer than {hand.time_s:g} s and was ended. It may have had an effect all the same."
+            logger.warning("%s: %s took longer than %g s", where.turn, name, hand.timeout_s)
+            took = f"It took longer than {hand.timeout_s:g} s and was ended. It may have had an effect all the same."
             return took, "timeout"
         except Exception as error:  # a bug in that tool: the model goes on without it
             logger.exception("%s: %s broke", where.turn, name)
             return f"That did not work (internal error: {type(error).__name__}).", "error"
 
-    def _hand(self, name: str) -> Hand | None:
-        found = self._hands.get(name)
-        if found is None and self._late is not None and not is_off(name, self._off):
-            found = self._late.all_hands().get(name)
+    def _find_tool(self, name: str) -> Hand | None:
+        found = self._tools.get(name)
+        if found is None and self._dynamic is not None and not is_off(name, self._off):
+            found = self._dynamic.all_tools().get(name)
         return found
 
-    def _unknown_to_the_model(self, hand: Hand, call: ToolCall) -> bool:
+    def _asks_for_schema(self, hand: Hand, call: ToolCall) -> bool:
         """It came after the model was told of its tools, and is asked what it takes."""
         told = any(spec.name == hand.spec.name for spec in self.specs)
         return not told and '"required"' in hand.spec.schema and call.arguments.strip() in ("", "{}")
 
-    def _now(self) -> dict[str, Hand]:
-        return {hand.spec.name: hand for hand in self._on(self._late.hands)} if self._late is not None else {}
+    def _dynamic_by_name(self) -> dict[str, Hand]:
+        return (
+            {hand.spec.name: hand for hand in self._enabled(self._dynamic.tools)} if self._dynamic is not None else {}
+        )
 
-    def _on(self, hands: Sequence[Hand]) -> list[Hand]:
+    def _enabled(self, hands: Sequence[Hand]) -> list[Hand]:
         return [hand for hand in hands if not is_off(hand.spec.name, self._off)]
 
-    def _result(self, call: ToolCall, given: Given, where: Whereabouts, *, error: bool) -> ToolResult:
-        where.trace.see(Label(given.role, call.name if given.foreign else ""))
+    def _build_result(self, call: ToolCall, given: Given, where: Whereabouts, *, error: bool) -> ToolResult:
+        where.trust.add(Label(given.role, call.name if given.is_foreign else ""))
         whole = self._redact(given.text)
         text, beyond = whole[:MAX_RESULT_CHARS], len(whole) - MAX_RESULT_CHARS
         return ToolResult(
             id=call.id,
             text=text if beyond <= 0 else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
-            error=error,
+            is_error=error,
             kind=given.kind,
             origin=self._redact(given.origin),
-            part=given.part,
-            untrusted=given.untrusted,
+            excerpt=given.excerpt,
+            is_untrusted=given.is_untrusted,
             images=given.images,
         )
 
@@ -230,15 +234,15 @@ class Hands:
 class Held:
     """`agent.turn.Tools` for one turn."""
 
-    hands: Hands
-    where: Whereabouts
+    dispatcher: Hands
+    context: Whereabouts
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        return self.hands.specs
+        return self.dispatcher.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        return await self.hands.call(call, self.where)
+        return await self.dispatcher.call(call, self.context)
 
 
 def is_off(name: str, off: Sequence[str]) -> bool:

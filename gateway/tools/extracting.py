@@ -40,7 +40,7 @@ async def extract(body: bytes, *, kind: str, charset: str, url: str, cut: bool) 
             max_bytes=MAX_OUTPUT_BYTES,
             said=head + b"\n" + body,
         )
-        if ran.end == "exit" and ran.status == 0:
+        if ran.end_reason == "exit" and ran.status == 0:
             return Extracted.model_validate_json(ran.output)
     except NotStarted:
         raise Refused("Pages cannot be read now: the program that does it cannot be started.") from None

@@ -63,27 +63,27 @@ class Fetcher:
     ) -> None:
         """`resolve`: None, the system's. `context`: None, public certificates. Raises ValueError for the settings."""
         self._config = config
-        self._allowed = Allowed.of(config.allow_private)
+        self._allowed = Allowed.parse(config.allow_private)
         self._lookups: ThreadPoolExecutor | None = None
         self._resolve = resolve or self._look_up
         self._context = context
-        self._own = own
-        self._free = asyncio.Semaphore(AT_ONCE)
+        self._is_own = own
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
-    def become(self, config: WebConfig) -> None:
+    def reconfigure(self, config: WebConfig) -> None:
         """Go by that from now on. Returns at once. Raises ValueError as at the start."""
-        self._allowed, self._config = Allowed.of(config.allow_private), config
+        self._allowed, self._config = Allowed.parse(config.allow_private), config
 
-    async def get(self, url: str, wants: Callable[[str], bool]) -> Answer:
+    async def fetch(self, url: str, wants: Callable[[str], bool]) -> Answer:
         """The page at `url`, wherever it has moved to. `wants`: whether a body of that kind is read."""
         target = addresses.read(url)
         seen = {target.url}
-        async with self._free:
+        async with self._slots:
             while True:
-                async with self._asked(Question(target=target), await self._judged(target)) as response:
+                async with self._send(Question(target=target), await self._resolve_allowed(target)) as response:
                     moved = _moved(response)
                     if moved is None:
-                        return await self._read(target, response, wants)
+                        return await self._read_response(target, response, wants)
                 if len(seen) > self._config.max_redirects:
                     raise Refused(
                         f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
@@ -93,28 +93,28 @@ class Fetcher:
                     raise Refused(f"{told(target)} redirects in a circle.")
                 seen.add(target.url)
 
-    async def ask(self, question: Question) -> Answer:
+    async def request(self, question: Question) -> Answer:
         """What a server of the operator's choice answers: it may be anywhere. Redirects are not followed."""
-        found = await self._found(question.target)
-        async with self._free, self._asked(question, found) as response:
-            return await self._read(question.target, response, lambda _: True)
+        found = await self._resolve_target(question.target)
+        async with self._slots, self._send(question, found) as response:
+            return await self._read_response(question.target, response, lambda _: True)
 
     def close(self) -> None:
         """End what waits to be looked up."""
         if self._lookups is not None:
             self._lookups.shutdown(wait=False, cancel_futures=True)
 
-    async def _judged(self, target: Target) -> list[str]:
+    async def _resolve_allowed(self, target: Target) -> list[str]:
         """The addresses to connect to."""
         addresses.check(target, self._allowed)
-        found = addresses.judge(target, await self._found(target), self._allowed)
-        if not self._allowed.host(target):
+        found = addresses.judge(target, await self._resolve_target(target), self._allowed)
+        if not self._allowed.allows_host(target):
             for one in found:
-                if self._own(one) and not self._allowed.address(ip_address(one), target.port):
+                if self._is_own(one) and not self._allowed.allows_address(ip_address(one), target.port):
                     return addresses.judge(target, [], self._allowed)  # a reason like any other
         return found
 
-    async def _found(self, target: Target) -> list[str]:
+    async def _resolve_target(self, target: Target) -> list[str]:
         if target.address is not None:
             return [str(target.address)]
         try:
@@ -132,7 +132,7 @@ class Fetcher:
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     @asynccontextmanager
-    async def _asked(self, question: Question, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
+    async def _send(self, question: Question, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
         import httpcore  # noqa: PLC0415 - most starts need none of it
 
         from gateway.tools.dialling import Dialling  # noqa: PLC0415 - the same
@@ -146,7 +146,7 @@ class Fetcher:
         )
         waits = dict.fromkeys(("connect", "read", "write", "pool"), self._config.timeout)
         try:
-            context = self._secured() if target.scheme == "https" else None
+            context = self._tls_context() if target.scheme == "https" else None
             dialling = Dialling(found[:MOST_ADDRESSES], CONNECT_S)
             async with (
                 httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
@@ -162,14 +162,16 @@ class Fetcher:
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, UnicodeError) as error:
             raise Refused(_why(target, error)) from None  # the cause may hold request headers
 
-    def _secured(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
             import httpx  # noqa: PLC0415 - the same; brings the certificates that all other requests here trust
 
             self._context = httpx.create_ssl_context()
         return self._context
 
-    async def _read(self, target: Target, response: "httpcore.Response", wants: Callable[[str], bool]) -> Answer:
+    async def _read_response(
+        self, target: Target, response: "httpcore.Response", wants: Callable[[str], bool]
+    ) -> Answer:
         headers = _headers(response.headers)
         kind, _, parameters = headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
@@ -180,19 +182,19 @@ class Fetcher:
                 unpacker = Unpacker(headers.get("content-encoding", ""), self._config.max_bytes)
                 async for data in response.aiter_stream():
                     unpacker.feed(data)
-                    if unpacker.full:
+                    if unpacker.is_full:
                         break
             except Unreadable as error:
                 raise Refused(f"What {told(target)} sent is {error}.") from None
-            body, cut = unpacker.body, unpacker.full
+            body, cut = unpacker.body, unpacker.is_full
         return Answer(
             target=target,
             status=response.status,
-            kind=kind,
+            media_type=kind,
             charset=_charset(parameters),
-            size=int(length) if length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS else None,
+            declared_bytes=int(length) if length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS else None,
             body=body,
-            cut=cut,
+            is_truncated=cut,
         )
 
 

@@ -47,19 +47,19 @@ class FileHands:
     def __init__(self, root: Root, pictures: images.Keeps, authored: "Authored | None" = None) -> None:
         """`authored`: knows what the agent wrote itself. None: nobody knows, so all files may be anybody's words."""
         self._root = root
-        self._pictures = pictures
+        self._images = pictures
         self._authored = authored
-        self._searching = asyncio.Semaphore(SEARCHES)
+        self._search_slots = asyncio.Semaphore(SEARCHES)
 
     @property
-    def hands(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Hand]:
         return (
-            Hand.of(READ_FILE, ReadFile, self._read, MEMBERS),
-            Hand.of(WRITE_FILE, WriteFile, self._write, WRITING),
-            Hand.of(EDIT_FILE, EditFile, self._edit, WRITING),
-            Hand.of(GLOB, Glob, self._glob, MEMBERS, cost="cheap"),
-            Hand.of(GREP, Grep, self._grep, MEMBERS, cost="cheap"),
-            Hand.of(VIEW_IMAGE, ViewImage, self._view, MEMBERS),
+            Hand.create(READ_FILE, ReadFile, self._read, MEMBERS),
+            Hand.create(WRITE_FILE, WriteFile, self._write, WRITING),
+            Hand.create(EDIT_FILE, EditFile, self._edit, WRITING),
+            Hand.create(GLOB, Glob, self._glob, MEMBERS, cost="cheap"),
+            Hand.create(GREP, Grep, self._grep, MEMBERS, cost="cheap"),
+            Hand.create(VIEW_IMAGE, ViewImage, self._view, MEMBERS),
         )
 
     async def _read(self, asked: ReadFile, where: Whereabouts) -> Given:
@@ -73,15 +73,15 @@ class FileHands:
 
         data, text, last = await threaded(lambda _: read())
         origin = f"{name}, lines {asked.offset}-{last}" if last else name
-        return Given(text=text, origin=origin, untrusted=True, foreign=not await self._own(data, where))
+        return Given(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, where))
 
     async def _write(self, asked: WriteFile, where: Whereabouts) -> str:
         data = texts.encoded(asked.text)
         done = await threaded(lambda _: self._root.write(asked.path, data))
         if self._authored is not None:
-            await self._authored.note(data, where)
-        what = "Made" if done.before is None else f"Replaced {done.before:,} bytes in"
-        return f"{what} {told(a_file(asked.path))}: {done.bytes:,} bytes, {asked.text.count(chr(10)):,} line ends."
+            await self._authored.record(data, where)
+        what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
+        return f"{what} {told(a_file(asked.path))}: {done.size_bytes:,} bytes, {asked.text.count(chr(10)):,} line ends."
 
     async def _edit(self, asked: EditFile, where: Whereabouts) -> Given:
         name = told(a_file(asked.path))
@@ -100,18 +100,18 @@ class FileHands:
             return texts.changed(name, made[0])
 
         text = await threaded(lambda _: edit())
-        own = await self._own(before[0], where)
+        own = await self._is_own(before[0], where)
         if own and self._authored is not None:
-            await self._authored.note(made[0].data, where)
-        return Given(text=text, origin=name, untrusted=True, foreign=not own)
+            await self._authored.record(made[0].data, where)
+        return Given(text=text, origin=name, is_untrusted=True, is_foreign=not own)
 
-    async def _own(self, data: bytes, where: Whereabouts) -> bool:
-        return self._authored is not None and await self._authored.known(data, where)
+    async def _is_own(self, data: bytes, where: Whereabouts) -> bool:
+        return self._authored is not None and await self._authored.is_known(data, where)
 
     async def _glob(self, asked: Glob, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
-        async with self._searching:
+        async with self._search_slots:
             text = await threaded(lambda stopped: glob(self._root, asked.pattern, Bounds(stopped)))
-        return Given(text=text, origin=f"names of files, {told(asked.pattern)}", untrusted=True, foreign=True)
+        return Given(text=text, origin=f"names of files, {told(asked.pattern)}", is_untrusted=True, is_foreign=True)
 
     async def _grep(self, asked: Grep, where: Whereabouts) -> Given:  # noqa: ARG002 - as all hands
         def search(stopped: Callable[[], bool]) -> str:
@@ -125,16 +125,16 @@ class FileHands:
                 around=asked.context,
             )
 
-        async with self._searching:
+        async with self._search_slots:
             text = await threaded(search)
-        return Given(text=text, origin=f"lines of files, {told(asked.pattern)}", untrusted=True, foreign=True)
+        return Given(text=text, origin=f"lines of files, {told(asked.pattern)}", is_untrusted=True, is_foreign=True)
 
     async def _view(self, asked: ViewImage, where: Whereabouts) -> Given:
         data = await threaded(lambda _: self._root.read_bytes(asked.path))
         name = told(a_file(asked.path))
-        image, own = await images.shown(self._pictures, data, name), await self._own(data, where)
+        image, own = await images.shown(self._images, data, name), await self._is_own(data, where)
         text = f"{image[0].about} is shown below."
-        return Given(text=text, origin=name, untrusted=True, foreign=not own, images=(image,))
+        return Given(text=text, origin=name, is_untrusted=True, is_foreign=not own, images=(image,))
 
 
 class Authored:
@@ -147,18 +147,18 @@ class Authored:
         self._store = store
         self._clock = clock
 
-    async def note(self, data: bytes, where: Whereabouts) -> None:
+    async def record(self, data: bytes, where: Whereabouts) -> None:
         """It was written just now. Raises StoreError."""
-        seen = where.trace.label
+        seen = where.trust.label
         if seen.foreign or rank(seen.role) < rank("admin"):
             return
         fact = FileWritten(turn=where.turn, agent=where.agent, sha256=hashlib.sha256(data).hexdigest())
         place, key = where.at.conversation, _key(where.agent, data)
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
 
-    async def known(self, data: bytes, where: Whereabouts) -> bool:
+    async def is_known(self, data: bytes, where: Whereabouts) -> bool:
         """Whether the agent of that turn wrote these bytes. Raises StoreError."""
-        return not data or await self._store.by_key(_key(where.agent, data)) is not None
+        return not data or await self._store.entry_by_key(_key(where.agent, data)) is not None
 
 
 def _key(agent: str, data: bytes) -> str:

@@ -37,14 +37,14 @@ class Wanted:
     turn: TurnId
     at: Address
     """Where the turn is."""
-    askers: Sequence[Asker]
+    requesters: Sequence[Asker]
     role: str
     """Whose rights counted."""
-    needs: str
+    required_role: str
     """The lowest role that could have it called without being asked: whoever approves it has that, too."""
     rule: str
     """Why it is needed, for people."""
-    least: str = ""
+    least_role: str = ""
     """The least role of those whose words are behind it. Empty: not known."""
     foreign: bool = False
     """Text from outside is behind it, too."""
@@ -55,7 +55,7 @@ class Wanted:
 class Approving(Protocol):
     """Who gets it."""
 
-    async def ask(self, wanted: Wanted) -> str:
+    async def request_approval(self, wanted: Wanted) -> str:
         """Wait for it. Empty: it is given. Else why not, for the model. Raises StoreError.
 
         Cancelled, nobody is waited for any more, and a word that comes later does nothing.
@@ -69,61 +69,61 @@ class Gate:
         self, config: ToolsConfig, store: Store, clock: Clock, approving: Approving, *, who: access.Policy
     ) -> None:
         """`who`: who somebody is by now. That is asked anew for each call, and after each approval."""
-        self._who = who
+        self._access_policy = who
         self._config = config
         self._store = store
         self._clock = clock
-        self._approving = approving
+        self._approvals = approving
 
-    def become(self, config: ToolsConfig) -> None:
+    def reconfigure(self, config: ToolsConfig) -> None:
         """Go by these rules from the next call on. Returns at once."""
         self._config = config
 
-    def needs(self, hand: Hand) -> str:
+    def required_role(self, hand: Hand) -> str:
         """The lowest role that may have it called, by the operator's rules."""
         return ruled(hand.spec.name, hand.permit, self._config.rules).role
 
-    async def leave(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+    async def authorize(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         """Whether it may be carried out. Empty: it may; else why not, for the model. Raises StoreError.
 
         What is refused by right is written down; what waits for a word is written down by whoever gets it.
         """
         name = hand.spec.name
         permit = ruled(name, hand.permit, self._config.rules)
-        if call.recovered:
-            where.trace.foreign = where.trace.foreign or name
-        situation = self._situation(where, call, await hand.risk(call, where))
+        if call.is_recovered:
+            where.trust.foreign = where.trust.foreign or name
+        situation = self._build_situation(where, call, await hand.find_risk(call, where))
         verdict = decide(name, permit, situation)
-        if verdict.what == "refused":
-            await self._refused(name, verdict, where)
+        if verdict.outcome == "refused":
+            await self._record_refusal(name, verdict, where)
             return f"Refused: {verdict.rule}. Nothing was done."
-        if verdict.what == "allowed":
-            return await self._begin(hand, call, where)
-        refusal = await self._approving.ask(
+        if verdict.outcome == "allowed":
+            return await self._record_begin(hand, call, where)
+        refusal = await self._approvals.request_approval(
             Wanted(
                 agent=where.agent,
                 tool=name,
                 arguments=call.arguments,
                 turn=where.turn,
                 at=where.at,
-                askers=where.askers,
+                requesters=where.requesters,
                 role=verdict.role,
-                needs=permit.role,
+                required_role=permit.role,
                 rule=verdict.rule,
-                recovered=call.recovered,
-                least=least(situation),
+                recovered=call.is_recovered,
+                least_role=least(situation),
                 foreign=bool(situation.foreign),
             )
         )
         if refusal:
             return refusal
-        now = decide(name, ruled(name, hand.permit, self._config.rules), self._situation(where, call, ""))
-        if now.what == "refused":  # somebody was blocked, or lost a role, while it was waited for
-            await self._refused(name, now, where)
+        now = decide(name, ruled(name, hand.permit, self._config.rules), self._build_situation(where, call, ""))
+        if now.outcome == "refused":  # somebody was blocked, or lost a role, while it was waited for
+            await self._record_refusal(name, now, where)
             return f"Refused: {now.rule}. Nothing was done."
-        return await self._begin(hand, call, where)
+        return await self._record_begin(hand, call, where)
 
-    async def _begin(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+    async def _record_begin(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
         """Write down what may change something outside before it does, so that no crash has it done twice unawares.
 
         Not empty: another turn had begun the same there, and did not end.
@@ -137,23 +137,23 @@ class Gate:
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
         return BEGUN if before else ""
 
-    def _situation(self, where: Whereabouts, call: ToolCall, risk: str) -> Situation:
-        seen = where.trace.label
+    def _build_situation(self, where: Whereabouts, call: ToolCall, risk: str) -> Situation:
+        seen = where.trust.label
         return Situation(
-            roles=[self._role(asker, where.at) for asker in where.askers],
-            unasked=weakest([self._config.unasked_role, *where.reminded, seen.role]),
-            overheard=(*where.overheard, *where.reminded, seen.role),
-            private=where.sight.private,
+            roles=[self._effective_role(asker, where.at) for asker in where.requesters],
+            unasked_role=weakest([self._config.unasked_role, *where.reminder_roles, seen.role]),
+            overheard_roles=(*where.overheard_roles, *where.reminder_roles, seen.role),
+            is_private=where.visibility.is_private,
             foreign=seen.foreign,
-            recovered=call.recovered,
+            is_recovered=call.is_recovered,
             risk=risk,
         )
 
-    def _role(self, asker: Asker, at: Address) -> str:
+    def _effective_role(self, asker: Asker, at: Address) -> str:
         """The weaker of what somebody was when they spoke and what they are now."""
-        return weakest([standing(asker.role, verified=asker.verified), role_now(self._who, at, asker)])
+        return weakest([standing(asker.role, verified=asker.verified), role_now(self._access_policy, at, asker)])
 
-    async def _refused(self, name: str, verdict: Verdict, where: Whereabouts) -> None:
+    async def _record_refusal(self, name: str, verdict: Verdict, where: Whereabouts) -> None:
         logger.info("%s: %s is refused: %s", where.turn, name, verdict.rule)
         fact = ToolRefused(turn=where.turn, agent=where.agent, tool=name, role=verdict.role, rule=verdict.rule)
         await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=where.at.conversation)])
@@ -168,9 +168,9 @@ def role_now(who: access.Policy, at: Address, asker: Asker) -> access.Role:
 
 def least(now: Situation) -> str:
     """The least role of those whose words are behind a call."""
-    return weakest([*(now.roles or [now.unasked]), *now.overheard])
+    return weakest([*(now.roles or [now.unasked_role]), *now.overheard_roles])
 
 
 def acts(hand: Hand) -> bool:
     """Whether it may change something outside that only an admin may have changed."""
-    return hand.spec.task and not hand.spec.parallel and hand.permit.role in ("admin", "owner")
+    return hand.spec.is_task and not hand.spec.is_parallel and hand.permit.role in ("admin", "owner")

@@ -32,43 +32,49 @@ class Glob:
         pattern = pattern.removeprefix(f"{PREFIX}/")
         if anywhere:
             pattern = f"{_ANY}/{pattern}"
-        self._choices = [tuple(one for one in choice.split("/") if one not in ("", ".")) for choice in _spread(pattern)]
-        if any(".." in names for names in self._choices):
+        self._alternatives = [
+            tuple(one for one in choice.split("/") if one not in ("", ".")) for choice in _spread(pattern)
+        ]
+        if any(".." in names for names in self._alternatives):
             raise Refused(f"{told(pattern)} goes up with `..`: write a pattern from the top, e.g. **/*.md.")
-        if not all(self._choices):
+        if not all(self._alternatives):
             raise Refused("A pattern names files, e.g. `*` or `**/*.md`.")
-        self._names = {name: re.compile(translate(name)) for names in self._choices for name in names}
+        self._names = {name: re.compile(translate(name)) for names in self._alternatives for name in names}
         self.names = frozenset(self._names)
         """What stands between its slashes."""
-        self.start = self._closed({(number, 0) for number in range(len(self._choices))})
+        self.initial_state = self._expand_double_stars({(number, 0) for number in range(len(self._alternatives))})
 
-    def below(self, place: Place, name: str) -> Place:
+    def advance(self, place: Place, name: str) -> Place:
         """Where it stands behind this name."""
         found = set[tuple[int, int]]()
         for choice, at in place:
-            names = self._choices[choice]
+            names = self._alternatives[choice]
             if at == len(names):
                 continue
             if names[at] == _ANY:
                 found.add((choice, at))
             elif self._names[names[at]].match(name):
                 found.add((choice, at + 1))
-        return self._closed(found)
+        return self._expand_double_stars(found)
 
-    def matched(self, place: Place) -> bool:
+    def is_match(self, place: Place) -> bool:
         """The names that led here match as a whole."""
-        return any(at == len(self._choices[choice]) for choice, at in place)
+        return any(at == len(self._alternatives[choice]) for choice, at in place)
 
-    def goes_on(self, place: Place) -> bool:
+    def can_match_below(self, place: Place) -> bool:
         """Something below can match."""
-        return any(at < len(self._choices[choice]) for choice, at in place)
+        return any(at < len(self._alternatives[choice]) for choice, at in place)
 
-    def _closed(self, found: set[tuple[int, int]]) -> Place:
+    def _expand_double_stars(self, found: set[tuple[int, int]]) -> Place:
         """With those that are reached because `**` stands for no directory, too."""
         left = list(found)
         while left:
             choice, at = left.pop()
-            if at < len(self._choices[choice]) and self._choices[choice][at] == _ANY and (choice, at + 1) not in found:
+            if (
+                at < len(self._alternatives[choice])
+                and self._alternatives[choice][at] == _ANY
+                and (choice, at + 1) not in found
+            ):
                 found.add((choice, at + 1))
                 left.append((choice, at + 1))
         return frozenset(found)

@@ -23,7 +23,7 @@ class Grant(NamedTuple):
 class Shape(NamedTuple):
     """A call, as far as a word for longer depends on it."""
 
-    least: str
+    least_role: str
     """The least role of those whose words are behind it. Empty: not known."""
     foreign: bool
     """Text from outside is behind it, too."""
@@ -42,8 +42,8 @@ def covers(granted: Shape, call: Shape, needs: str) -> bool:
     Never a call that weaker words are behind than were when it was approved. Beside words below the role that the tool
     takes, or text from outside, only the same call. Where it is not known what was behind, only owners' words count.
     """
-    least = _rank(call.least)
-    if least < (_rank(granted.least) if granted.least else _rank("owner")):
+    least = _rank(call.least_role)
+    if least < (_rank(granted.least_role) if granted.least_role else _rank("owner")):
         return False
     if least >= _rank(needs) and not call.foreign:
         return True
@@ -63,42 +63,42 @@ class Grants:
         self._session: dict[Grant, list[tuple[Seq, Shape]]] = {}
         """Since when, and for calls of which shape."""
 
-    async def holds(self, grant: Grant, call: Shape, needs: str) -> bool:
+    async def is_granted(self, grant: Grant, call: Shape, needs: str) -> bool:
         """Whether such a call is approved there by now."""
-        if any(covers(shape, call, needs) for shape in await self._lives(grant)):
+        if any(covers(shape, call, needs) for shape in await self._live_session_grants(grant)):
             return True
         approved = await self._store.approved(*grant)
         entry = await self._store.entry(approved) if approved is not None else None
         fact = entry.fact if entry is not None else None
         return isinstance(fact, ApprovalEnded) and covers(shape_of(fact), call, needs)
 
-    def keep(self, grant: Grant, since: Seq, shape: Shape) -> None:
+    def add_session_grant(self, grant: Grant, since: Seq, shape: Shape) -> None:
         """Approved until the conversation begins afresh behind that position, or the process ends."""
         self._session.setdefault(grant, []).append((since, shape))
 
-    def drop(self, grant: Grant) -> None:
+    def drop_session_grant(self, grant: Grant) -> None:
         """The same no more."""
         self._session.pop(grant, None)
 
-    def afresh(self, conversation: ConversationId) -> None:
+    def reset_conversation(self, conversation: ConversationId) -> None:
         """Somebody has the conversation begin afresh, whether or not anything was in view there."""
         for grant in [one for one in self._session if one.conversation == conversation]:
-            self.drop(grant)
+            self.drop_session_grant(grant)
 
-    async def told(self) -> dict[Grant, str]:
+    async def list_grants(self) -> dict[Grant, str]:
         """Everything that is approved, and how long."""
-        found = {one: UNTIL_FRESH for one in [*self._session] if await self._lives(one)}
+        found = {one: UNTIL_FRESH for one in [*self._session] if await self._live_session_grants(one)}
         return found | {Grant(*one): FOR_GOOD for one in await self._store.approvals()}
 
-    async def _lives(self, grant: Grant) -> list[Shape]:
+    async def _live_session_grants(self, grant: Grant) -> list[Shape]:
         if grant not in self._session:
             return []
-        fresh = await self._store.fresh(grant.conversation)
+        fresh = await self._store.last_fresh_start(grant.conversation)
         lives = [(since, shape) for since, shape in self._session.get(grant, []) if since > fresh]
         if lives:
             self._session[grant] = lives
         else:
-            self.drop(grant)
+            self.drop_session_grant(grant)
         return [shape for _, shape in lives]
 
 

@@ -15,7 +15,7 @@ logger = logging.getLogger("reverie.tools")
 class Keeps(Protocol):
     """Where pictures are kept: `gateway.media.Media`."""
 
-    async def keep(self, data: bytes, found: Picture, about: str) -> Shown:
+    async def save_picture(self, data: bytes, found: Picture, about: str) -> Shown:
         """Raises OSError."""
 
 
@@ -35,11 +35,11 @@ async def shown(keeps: Keeps, data: bytes, name: str) -> tuple[Shown, Image]:
     sent = Attachment(id=name, name=name, content_type=found.media_type, form="image")
     about = describe(sent, size_bytes=len(data), pixels=(found.width, found.height))
     try:
-        kept = await keeps.keep(data, found, about)
+        kept = await keeps.save_picture(data, found, about)
     except OSError as error:
         logger.warning("a picture cannot be kept: %s", error.strerror)
         raise Refused(f"{name} could not be kept to be shown: an admin has to look at the disk.") from error
-    return kept, Image(media_type=found.media_type, data=data, about=about)
+    return kept, Image(media_type=found.media_type, data=data, description=about)
 
 
 def _whole(data: bytes, media_type: str) -> bool:

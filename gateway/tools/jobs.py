@@ -35,15 +35,15 @@ class Job:
     command: str
     agent: str
     at: Address
-    began: float
+    began_s: float
     """`Clock.monotonic`."""
-    kept: Kept
-    askers: tuple[Asker, ...] = ()
+    output: Kept
+    requesters: tuple[Asker, ...] = ()
     """Who asked for it."""
     state: str = RUNNING
     """In a few words."""
 
-    def line(self) -> str:
+    def render(self) -> str:
         return f"{self.name}: {self.state}: {flat(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
 
 
@@ -52,10 +52,10 @@ class Jobs:
 
     def __init__(self, most: int, clock: Clock, finished: Finished | None = None) -> None:
         """`most`: at once. `finished`: not called for those that were killed."""
-        self.most = most
+        self.max_running = most
         """May be another from some moment on."""
         self._clock = clock
-        self._finished = finished
+        self._on_finished = finished
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Of those that run, or whose end is being told."""
@@ -64,10 +64,10 @@ class Jobs:
 
     def start(self, command: str, run: Callable[[Kept], Awaitable[Ended]], kept: Kept, where: Whereabouts) -> Job:
         """Let a command run on. Raises Refused."""
-        if self._closed or not self.most:
+        if self._closed or not self.max_running:
             raise Refused("Nothing can run in the background here; run it without `background`.")
         running = [job for job in self._jobs.values() if job.state == RUNNING]
-        if len(running) >= self.most:
+        if len(running) >= self.max_running:
             raise Refused(f"There are {len(running)} jobs already, and no more may be: wait for one, or job_kill it.")
         ended = [name for name, job in self._jobs.items() if job.state != RUNNING]
         for name in ended[: max(0, len(ended) - MOST_ENDED)]:
@@ -78,19 +78,19 @@ class Jobs:
             command=command,
             agent=where.agent,
             at=where.at,
-            began=self._clock.monotonic(),
-            kept=kept,
-            askers=where.askers,
+            began_s=self._clock.monotonic(),
+            output=kept,
+            requesters=where.requesters,
         )
         self._jobs[job.name] = job
-        task = self._tasks[job.name] = asyncio.create_task(self._carry_out(job, run))
-        task.add_done_callback(lambda _: self._ended(job))
+        task = self._tasks[job.name] = asyncio.create_task(self._run(job, run))
+        task.add_done_callback(lambda _: self._on_done(job))
         return job
 
-    def seen(self, where: Whereabouts) -> list[tuple[Job, float]]:
+    def list_visible(self, where: Whereabouts) -> list[tuple[Job, float]]:
         """Those that may be told of there, and how many seconds ago they began, oldest first."""
         now = self._clock.monotonic()
-        return [(job, now - job.began) for job in self._jobs.values() if _theirs(job, where)]
+        return [(job, now - job.began_s) for job in self._jobs.values() if _theirs(job, where)]
 
     def find(self, name: str, where: Whereabouts) -> Job:
         """Raises Refused."""
@@ -108,7 +108,7 @@ class Jobs:
         await asyncio.wait((task,))
         return True
 
-    async def end_of(self, theirs: Callable[[Job], bool]) -> None:
+    async def kill_matching(self, theirs: Callable[[Job], bool]) -> None:
         """End all of somebody's. None is reported."""
         for job in [one for one in self._jobs.values() if theirs(one)]:
             await self.kill(job)
@@ -122,11 +122,11 @@ class Jobs:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _carry_out(self, job: Job, run: Callable[[Kept], Awaitable[Ended]]) -> None:
+    async def _run(self, job: Job, run: Callable[[Kept], Awaitable[Ended]]) -> None:
         well = False
         try:
-            ended = await run(job.kept)
-            job.state, well = ended.line(), not (ended.status or ended.why)
+            ended = await run(job.output)
+            job.state, well = ended.render(), not (ended.status or ended.end_reason)
         except NotStarted as reason:
             job.state = str(reason)
         except Exception:
@@ -134,20 +134,20 @@ class Jobs:
             job.state = "broke (internal error)"
         await self._report(job, well)
 
-    def _ended(self, job: Job) -> None:
+    def _on_done(self, job: Job) -> None:
         """Also of one that was cancelled before it began."""
         del self._tasks[job.name]
         if job.state == RUNNING:
             job.state = "killed"
 
     async def _report(self, job: Job, well: bool) -> None:
-        if self._finished is None:
+        if self._on_finished is None:
             return
         try:
-            await self._finished(job.agent, job.at, f"Background job {job.line()}", well)
+            await self._on_finished(job.agent, job.at, f"Background job {job.render()}", well)
         except Exception:  # whoever is told may break: the shell goes on
             logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
 
 
 def _theirs(job: Job, where: Whereabouts) -> bool:
-    return where.sight.everything or job.at.conversation == where.at.conversation
+    return where.visibility.sees_everything or job.at.conversation == where.at.conversation

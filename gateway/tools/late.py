@@ -39,35 +39,35 @@ class Fitting:
     """`Late` for one agent: what there is no room for is not told, and said to the operator once."""
 
     def __init__(self, late: Late, agent: str, most_tokens: int) -> None:
-        self._late = late
+        self._dynamic = late
         self._agent = agent
-        self._most = most_tokens
-        self._left: list[str] = []
+        self._max_tokens = most_tokens
+        self._omitted: list[str] = []
 
     @property
-    def hands(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Hand]:
         """Those that fit, the first by name before the others."""
         kept, left, tokens = list[Hand](), list[str](), 0
-        for hand in sorted(self._late.hands, key=lambda one: one.spec.name):
+        for hand in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
             spec = hand.spec
             size = estimate_tokens(spec.name + spec.description + spec.schema)
-            if tokens + size <= self._most:
+            if tokens + size <= self._max_tokens:
                 kept.append(hand)
                 tokens += size
             else:
                 left.append(spec.name)
-        if left and left != self._left:
+        if left and left != self._omitted:
             logger.warning(
                 "%s is not told of %d tools of servers, %s: they would take more than %d tokens of its model's window. "
                 "Choose a model with a larger one, or name those that are needed in tools.mcp.NAME.tools",
                 self._agent,
                 len(left),
                 f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
-                self._most,
+                self._max_tokens,
             )
-        self._left = left
+        self._omitted = left
         return kept
 
-    def all_hands(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Hand]:
         """All, by name: one that is not told can be called all the same."""
-        return self._late.all_hands()
+        return self._dynamic.all_tools()

@@ -45,7 +45,7 @@ class Limits:
     disk_bytes: int
 
     @classmethod
-    def of(cls, config: BashConfig, time_s: float) -> Self:
+    def from_config(cls, config: BashConfig, time_s: float) -> Self:
         """Those that the operator set."""
         return cls(
             time_s=time_s,
@@ -55,19 +55,19 @@ class Limits:
             disk_bytes=config.disk_bytes,
         )
 
-    def crowded(self, processes: int) -> str:
+    def check_processes(self, processes: int) -> str:
         """Why it has to end for want of processes. Empty: it has not."""
         return f"it had more than {self.processes} processes at once" if processes > self.processes else ""
 
-    def heavy(self, load: Load) -> str:
+    def check_usage(self, load: Load) -> str:
         """Why it has to end for what its processes take. Empty: it has not."""
         if load.threads > self.processes * THREADS_PER_PROCESS:
             return f"it had more than {self.processes * THREADS_PER_PROCESS} threads at once"
         if load.memory_bytes > self.memory_bytes:
             return f"its processes took more than {self.memory_bytes // MB} MB of memory together"
-        return self.crowded(load.processes)
+        return self.check_processes(load.processes)
 
-    def full(self, before: Space, now: Space) -> str:
+    def check_disk(self, before: Space, now: Space) -> str:
         """Why it has to end for what it wrote to the disk. Empty: it has not.
 
         Others write there, too: so only much counts, or what is taken of the very last.
@@ -79,7 +79,7 @@ class Limits:
             return f"more than {MOST_NEW_FILES} files were made while it ran"
         return ""
 
-    def flood(self, written: int) -> str:
+    def check_output(self, written: int) -> str:
         """Why it has to end for what it printed. Empty: it has not."""
         most = FLOOD * self.output_bytes
         return f"it printed more than {most // MB} MB; put such output into a file" if written > most else ""

@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
     parts: Parts
     kind: Kind
-    above: int
+    parent_fd: int
     """That directory, open until the next one is asked for."""
 
 
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 class Bounds:
     """What one search may cost."""
 
-    stopped: Callable[[], bool] = lambda: False
+    is_stopped: Callable[[], bool] = lambda: False
     """Nobody waits for it any more. Asked from another thread than it is told in."""
     now: Callable[[], float] = time.monotonic
     """In seconds."""
@@ -47,24 +47,24 @@ class Bounds:
     """Of all files together."""
     unopened: int = 0
     """Directories that could not be opened."""
-    why: str = ""
+    cut_reason: str = ""
     """Something was not looked at, because of this."""
-    _until: float = field(init=False, default=0.0)
+    _deadline: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self._until = self.now() + self.seconds
+        self._deadline = self.now() + self.seconds
 
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether it is to end now."""
-        if self.stopped() or self.now() >= self._until:
-            self.why = self.why or f"it took {self.seconds:g} s"
+        if self.is_stopped() or self.now() >= self._deadline:
+            self.cut_reason = self.cut_reason or f"it took {self.seconds:g} s"
             return True
         return False
 
-    def takes(self, *, names: int = 0, read: int = 0) -> bool:
+    def spend(self, *, names: int = 0, read: int = 0) -> bool:
         """Whether so much more may be looked at; then it is counted."""
         if self.names < names or self.read_bytes < read:
-            self.why = self.why or "there are so many files"
+            self.cut_reason = self.cut_reason or "there are so many files"
             return False
         self.names -= names
         self.read_bytes -= read
@@ -78,10 +78,10 @@ def glob(root: Root, pattern: str, bounds: Bounds) -> str:
     with contextlib.closing(walk(root, (), wanted, bounds)) as found:
         for one in found:
             if len(lines) == MAX_FOUND:
-                bounds.why = "so many match"
+                bounds.cut_reason = "so many match"
                 break
             lines.append(f"{told(one.parts)}{_ENDS[one.kind]}")
-    cut = f"; there may be more, but {bounds.why}: use a narrower pattern" if bounds.why else ""
+    cut = f"; there may be more, but {bounds.cut_reason}: use a narrower pattern" if bounds.cut_reason else ""
     unopened = f"; {bounds.unopened} directories could not be opened" if bounds.unopened else ""
     if lines:
         return "\n".join([f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines])
@@ -91,21 +91,21 @@ def glob(root: Root, pattern: str, bounds: Bounds) -> str:
 
 def walk(root: Root, top: Parts, wanted: Glob, bounds: Bounds) -> Generator[Found]:
     """What matches below a directory, sorted. Raises Refused if that cannot be opened. To be closed."""
-    place = wanted.start
+    place = wanted.initial_state
     for name in top:
-        place = wanted.below(place, name)
-    with root.directory(top) as handle:
+        place = wanted.advance(place, name)
+    with root.open_directory(top) as handle:
         yield from _below(handle, top, place, wanted, bounds)
 
 
 def _below(handle: int, parts: Parts, place: Place, wanted: Glob, bounds: Bounds) -> Generator[Found]:
     for name, kind in _listed(handle, bounds):
-        if bounds.late():
+        if bounds.is_late():
             return
-        here = wanted.below(place, name)
-        if wanted.matched(here):
+        here = wanted.advance(place, name)
+        if wanted.is_match(here):
             yield Found((*parts, name), kind, handle)
-        if kind != "directory" or not wanted.goes_on(here) or (name == _UNSEEN and name not in wanted.names):
+        if kind != "directory" or not wanted.can_match_below(here) or (name == _UNSEEN and name not in wanted.names):
             continue
         inner = _opened(handle, name) if len(parts) + 1 < MAX_PARTS else None
         if inner is None:
@@ -129,7 +129,7 @@ def _listed(handle: int, bounds: Bounds) -> list[tuple[str, Kind]]:
     names = list[tuple[str, Kind]]()
     with contextlib.suppress(OSError), os.scandir(handle) as entries:
         for entry in entries:
-            if bounds.late() or not bounds.takes(names=1):
+            if bounds.is_late() or not bounds.spend(names=1):
                 break
             if not is_half(entry.name):
                 names.append((entry.name, _kind(entry)))

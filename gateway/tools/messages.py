@@ -62,7 +62,7 @@ class Ours:
     text: str
     """As it reads now."""
     edited: bool
-    gone: bool
+    is_gone: bool
     """All of it was taken away."""
 
 
@@ -71,8 +71,8 @@ class Messages:
 
     def __init__(self, reader: Reader, places: Scopes, hearing: Hearing) -> None:
         self._reader = reader
-        self._places = places
-        self._hearing = hearing
+        self._privacy = places
+        self._conversation = hearing
 
     async def find(self, message: str, where: Whereabouts) -> Pointed:
         """What is meant there. Raises Refused if there is none that may be told of, and StoreError."""
@@ -80,21 +80,21 @@ class Messages:
         if named in ("last", "mine"):
             if is_inner(where.at.conversation):
                 raise Refused("You are by yourself here: name the message by its handle, as read_room shows it.")
-            return await (self._last(where) if named == "last" else self._mine(where))
+            return await (self._find_last(where) if named == "last" else self._find_mine(where))
         match = _HANDLE.fullmatch(named)
         entry = await self._reader.entry(int(match[1])) if match is not None else None
-        found = await self._open(entry, where) if entry is not None else None
+        found = await self._resolve(entry, where) if entry is not None else None
         if found is None:
             raise Refused(UNKNOWN)
         return found
 
-    async def _open(self, entry: Stored, where: Whereabouts) -> Pointed | None:
+    async def _resolve(self, entry: Stored, where: Whereabouts) -> Pointed | None:
         place = entry.conversation
         here = place == where.at.conversation
-        if place is None or not (here or where.sight.sees(await self._places.scope(place, entry.seq))):
+        if place is None or not (here or where.visibility.can_see(await self._privacy.scope(place, entry.seq))):
             return None
         if isinstance(entry.fact, Edited):
-            first = await self._reader.by_key(f"message:{place}:{entry.fact.message}")
+            first = await self._reader.entry_by_key(f"message:{place}:{entry.fact.message}")
         elif isinstance(entry.fact, TurnEnded):
             first = next((one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None)
         else:
@@ -102,41 +102,43 @@ class Messages:
         if first is None:
             return None
         if isinstance(first.fact, Message):
-            said = await self.said(first)
+            said = await self.current_message(first)
             return Pointed(at=said.at, ids=(said.id,), agent=None) if said is not None else None
-        ours = await self.ours(first)
-        return _of(ours) if ours is not None and not ours.gone else None
+        ours = await self.find_post(first)
+        return _of(ours) if ours is not None and not ours.is_gone else None
 
-    async def _last(self, where: Whereabouts) -> Pointed:
-        new = await self._reader.unread(where.at.conversation, most=_UNREAD)
-        message = answered(await self._hearing.standing(new))
+    async def _find_last(self, where: Whereabouts) -> Pointed:
+        new = await self._reader.unread_entries(where.at.conversation, most=_UNREAD)
+        message = answered(await self._conversation.read_current(new))
         if message is not None:
             return Pointed(at=where.at, ids=(message,), agent=None)
-        newest = await self._reader.newest(_NEWEST, kinds=MESSAGES, conversation=where.at.conversation)
+        newest = await self._reader.newest_entries(_NEWEST, kinds=MESSAGES, conversation=where.at.conversation)
         for one in reversed(newest):
-            if (said := await self.said(one)) is not None:
+            if (said := await self.current_message(one)) is not None:
                 return Pointed(at=where.at, ids=(said.id,), agent=None)
         raise Refused("Nothing that you were told was said here.")
 
-    async def _mine(self, where: Whereabouts) -> Pointed:
-        for one in reversed(await self._reader.newest(_NEWEST, kinds=["post"], conversation=where.at.conversation)):
-            ours = await self.ours(one)
-            if ours is not None and ours.agent in ("", where.agent) and ours.state != "failed" and not ours.gone:
+    async def _find_mine(self, where: Whereabouts) -> Pointed:
+        for one in reversed(
+            await self._reader.newest_entries(_NEWEST, kinds=["post"], conversation=where.at.conversation)
+        ):
+            ours = await self.find_post(one)
+            if ours is not None and ours.agent in ("", where.agent) and ours.state != "failed" and not ours.is_gone:
                 return _of(ours)
         raise Refused("You have posted nothing here lately that is still there.")
 
-    async def said(self, one: Stored) -> Message | None:
+    async def current_message(self, one: Stored) -> Message | None:
         """As it reads now. None: it was taken away, or was never to be told to the model."""
         assert isinstance(one.fact, Message)
-        judged = await self._reader.judgement(one.seq)
+        judged = await self._reader.find_judgement(one.seq)
         if judged is None or judged.fate not in ("due", "context"):
             return None
-        newest = await self._reader.reworded(one.fact, one.seq)
+        newest = await self._reader.latest_message_change(one.fact, one.seq)
         if newest is None:
             return one.fact
         return replace(one.fact, text=newest.fact.text) if isinstance(newest.fact, Edited) else None
 
-    async def ours(self, queued: Stored) -> Ours | None:
+    async def find_post(self, queued: Stored) -> Ours | None:
         """None: no agent posted it, so none knows of it."""
         fact = queued.fact
         if not isinstance(fact, Queued) or queued.cause is None or fact.post.private:
@@ -145,11 +147,11 @@ class Messages:
         if cause is None or not isinstance(cause.fact, TurnEnded | Acted):
             return None
         place, post = fact.post.to.conversation, fact.post
-        ended = await self._reader.by_key(f"delivery:{place}:{post.key}")
+        ended = await self._reader.entry_by_key(f"delivery:{place}:{post.key}")
         state = ended.fact.state if ended is not None and isinstance(ended.fact, Delivery) else ""
-        ids = await self._ids(queued, post, ended.seq) if ended is not None else []
-        acts = await self._acts(place, queued.seq)
-        left = [one for one in ids if not await self._gone(one, queued, post, acts)]
+        ids = await self._delivered_ids(queued, post, ended.seq) if ended is not None else []
+        acts = await self._completed_actions(place, queued.seq)
+        left = [one for one in ids if not await self._is_deleted(one, queued, post, acts)]
         edits = [act for act in acts if act.what == "edit" and act.message in ids]
         return Ours(
             seq=queued.seq,
@@ -159,10 +161,10 @@ class Messages:
             ids=tuple(left),
             text=edits[-1].text if edits else post.text,
             edited=bool(edits),
-            gone=bool(ids) and not left,
+            is_gone=bool(ids) and not left,
         )
 
-    async def _ids(self, queued: Stored, post: Post, end: int) -> list[MessageId]:
+    async def _delivered_ids(self, queued: Stored, post: Post, end: int) -> list[MessageId]:
         parts = await self._reader.entries(
             after=queued.seq, before=end, kinds=["part"], conversation=post.to.conversation
         )
@@ -170,16 +172,16 @@ class Messages:
         ended = [one for one in facts if isinstance(one, PartEnded) and one.post == post.key and one.state == "sent"]
         return [message for one in ended for message in one.ids]
 
-    async def _acts(self, place: ConversationId, after: int) -> Sequence[Acted]:
+    async def _completed_actions(self, place: ConversationId, after: int) -> Sequence[Acted]:
         """What was done there, as far as it is known to be done."""
-        found = await self._reader.newest(_ACTS, after=after, kinds=["acted"], conversation=place)
+        found = await self._reader.newest_entries(_ACTS, after=after, kinds=["acted"], conversation=place)
         return [one.fact for one in found if isinstance(one.fact, Acted) and one.fact.state == "done"]
 
-    async def _gone(self, message: MessageId, queued: Stored, post: Post, acts: Sequence[Acted]) -> bool:
+    async def _is_deleted(self, message: MessageId, queued: Stored, post: Post, acts: Sequence[Acted]) -> bool:
         if any(act.what == "delete" and act.message == message for act in acts):
             return True
         shown = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
-        newest = await self._reader.reworded(shown, queued.seq)  # by somebody else, as the platform says
+        newest = await self._reader.latest_message_change(shown, queued.seq)  # by somebody else, as the platform says
         return newest is not None and isinstance(newest.fact, Deleted)
 
 

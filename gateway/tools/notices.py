@@ -26,16 +26,16 @@ TRIES: Final = 8
 class Open:
     """A call that waits."""
 
-    wanted: Wanted
+    request: Wanted
     room: Address
     """Where it is asked for."""
-    asked: ApprovalAsked | None = None
+    fact: ApprovalAsked | None = None
     """None: that is not durable yet."""
     seq: Seq = _NOTHING
     """Where that stands."""
     deadline_s: float = 0.0
     """On the clock's `monotonic`."""
-    waiting: int = 0
+    waiters: int = 0
     """How many wait for it. 0: nobody does any more."""
     claimed: bool = False
     """A verdict is being written down."""
@@ -46,27 +46,27 @@ class Open:
     """Of the notice. None: it is not durable yet."""
     delivered: bool | None = None
     """Whether all of the notice was shown. None: that is not known yet."""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    delivery_known: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is known."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with each change of these."""
 
     @property
     def grant(self) -> Grant:
         """What a word that holds for longer is about."""
-        return Grant(self.wanted.agent, self.wanted.tool, self.wanted.at.conversation)
+        return Grant(self.request.agent, self.request.tool, self.request.at.conversation)
 
     @property
-    def shape(self) -> Shape:
+    def provenance(self) -> Shape:
         """For calls like which."""
-        wanted = self.wanted
-        return Shape(wanted.least, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+        wanted = self.request
+        return Shape(wanted.least_role, wanted.foreign, digest(consent.arguments(wanted.arguments)))
 
-    def was_delivered(self, *, whole: bool) -> None:
+    def set_delivered(self, *, whole: bool) -> None:
         """What became of the notice."""
         self.delivered = whole
-        self.told.set()
-        self.news.set()
+        self.delivery_known.set()
+        self.changed.set()
 
 
 class Notices:
@@ -83,27 +83,27 @@ class Notices:
         named: Callable[[str], str] = str,
     ) -> None:
         """`named` puts the titles of places into a text."""
-        self._named = named
+        self._add_titles = named
         self._store = store
         self._clock = clock
         self._timeout_s = timeout_s
         self._post = post
-        self._prefix = prefix
+        self._command_prefixes = prefix
 
     async def recover(self) -> None:
         """As `Approvals.recover`."""
         left = await self._store.undecided()
         entries = [
-            self._ending(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
+            self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
             for one in left
             if isinstance(one.fact, ApprovalAsked)
         ]
         await self._store.append(entries)
 
-    async def announce(self, one: Open) -> ApprovalAsked:
+    async def post_request(self, one: Open) -> ApprovalAsked:
         """Ask, in one transaction with the fact that it is asked for."""
-        wanted, now, tries, timeout_s = one.wanted, self._clock.now(), 0, self._timeout_s()
-        shape = one.shape
+        wanted, now, tries, timeout_s = one.request, self._clock.now(), 0, self._timeout_s()
+        shape = one.provenance
         while True:
             name = "".join(secrets.choice(consent.ALPHABET) for _ in range(consent.ID_CHARS + tries // TRIES))
             asked = ApprovalAsked(
@@ -112,18 +112,18 @@ class Notices:
                 tool=wanted.tool,
                 arguments=consent.shown(wanted.arguments),
                 turn=wanted.turn,
-                asked_by=tuple(asker.id for asker in wanted.askers),
+                asked_by=tuple(asker.id for asker in wanted.requesters),
                 room=one.room.conversation,
                 until=now + timedelta(seconds=timeout_s),
             )
             text = consent.notice(
                 asked,
-                askers=wanted.askers,
+                askers=wanted.requesters,
                 rule=wanted.rule,
-                covers=consent.covering(shape.least, wanted.needs, foreign=shape.foreign),
+                covers=consent.covering(shape.least_role, wanted.required_role, foreign=shape.foreign),
                 place=wanted.at.conversation if one.room != wanted.at else "",
-                named=self._named,
-                prefix=self._prefix[one.room.channel],
+                named=self._add_titles,
+                prefix=self._command_prefixes[one.room.channel],
                 span=span(timeout_s),
             )
             first = Entry(fact=asked, at=now, conversation=wanted.at.conversation, key=key_of(name))
@@ -133,23 +133,23 @@ class Notices:
                 fact=Queued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
             )
             became, sent = await self._store.append([first, queued])
-            if became.fresh:  # else somebody had that id, at some time
+            if became.is_new:  # else somebody had that id, at some time
                 one.post = key
-                one.asked, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
+                one.fact, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
                 self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
                 return asked
             tries += 1
 
-    async def end(self, one: Open, asked: ApprovalAsked, verdict: Verdict, by: str = "") -> Verdict:
+    async def record_end(self, one: Open, asked: ApprovalAsked, verdict: Verdict, by: str = "") -> Verdict:
         one.claimed = True
-        await self._store.append([self._ending(asked, verdict, one.wanted.at, one.seq, by)])
-        stands = await self._store.by_key(ended_key(asked.approval))
+        await self._store.append([self._build_end_entry(asked, verdict, one.request.at, one.seq, by)])
+        stands = await self._store.entry_by_key(ended_key(asked.approval))
         assert stands is not None
         assert isinstance(stands.fact, ApprovalEnded)
         one.verdict = stands.fact.verdict  # what an admin said may be there though we were not told so
         return one.verdict
 
-    def _ending(self, asked: ApprovalAsked, verdict: Verdict, at: Address, cause: Seq, by: str = "") -> Entry:
+    def _build_end_entry(self, asked: ApprovalAsked, verdict: Verdict, at: Address, cause: Seq, by: str = "") -> Entry:
         fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=by)
         place, key = at.conversation, ended_key(asked.approval)
         return Entry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)

@@ -29,15 +29,15 @@ class Ended:
 
     status: int
     """As it exited, or 128 and the signal that ended it."""
-    why: str
+    end_reason: str
     """Why it was ended; empty: it ended by itself."""
-    took_s: float
+    duration_s: float
 
-    def line(self) -> str:
+    def render(self) -> str:
         """In a few words."""
-        after = f" after {self.took_s:.0f} s" if self.took_s >= SHORT_S else ""
-        if self.why:
-            return f"ended{after}: {self.why}"
+        after = f" after {self.duration_s:.0f} s" if self.duration_s >= SHORT_S else ""
+        if self.end_reason:
+            return f"ended{after}: {self.end_reason}"
         return f"exit status {self.status}{_signal(self.status - SIGNALLED)}{after}"
 
 
@@ -47,12 +47,12 @@ class Kept:
     def __init__(self, most_bytes: int) -> None:
         self._head_bytes, self._tail_bytes = most_bytes - most_bytes // 2, most_bytes // 2
         self._head, self._tail = bytearray(), bytearray()
-        self.written = 0
+        self.total_bytes = 0
         """Bytes, also of what is not kept."""
 
-    def add(self, piece: bytes) -> None:
+    def append(self, piece: bytes) -> None:
         """It printed more."""
-        self.written += len(piece)
+        self.total_bytes += len(piece)
         room = self._head_bytes - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:]
@@ -60,16 +60,16 @@ class Kept:
             del self._tail[: -self._tail_bytes]
 
     @property
-    def lost(self) -> int:
+    def dropped_bytes(self) -> int:
         """How many bytes between the beginning and the end are not kept."""
-        return max(0, self.written - self._head_bytes - self._tail_bytes)
+        return max(0, self.total_bytes - self._head_bytes - self._tail_bytes)
 
-    def text(self) -> str:
+    def render(self) -> str:
         """What is kept, to be read; where something is missing it says how much."""
-        if not self.lost:
+        if not self.dropped_bytes:
             return readable(bytes(self._head + self._tail))
         head, tail = readable(bytes(self._head)), readable(bytes(self._tail[-self._tail_bytes :]))
-        return f"{head}\n[... {self.lost} bytes are not kept ...]\n{tail}"
+        return f"{head}\n[... {self.dropped_bytes} bytes are not kept ...]\n{tail}"
 
 
 def _signal(number: int) -> str:

@@ -33,15 +33,15 @@ class Situation:
 
     roles: Sequence[str]
     """Of everybody who asked; those who gave administration no proof are no admins. Empty: nobody asked."""
-    unasked: str
+    unasked_role: str
     """Whose rights count if nobody asked."""
-    private: bool
+    is_private: bool
     """It is a private place."""
-    overheard: Sequence[str] = ()
+    overheard_roles: Sequence[str] = ()
     """Roles of others whose words the request holds, new or in view, though they were not said to it just now."""
     foreign: str = ""
     """What brought text from outside into the request, for people. Empty: nothing did."""
-    recovered: bool = False
+    is_recovered: bool = False
     """The call was found in the text of an answer: it may be anybody's."""
     risk: str = ""
     """Why this very call needs a word whatever its tool's rules say, for people: what it sends out, and where. Empty:
@@ -52,7 +52,7 @@ class Situation:
 class Verdict:
     """What becomes of a call."""
 
-    what: Literal["allowed", "refused", "approval"]
+    outcome: Literal["allowed", "refused", "approval"]
     role: str
     """Whose rights counted."""
     rule: str
@@ -84,38 +84,38 @@ def ruled(name: str, permit: Permit, rules: Iterable[ToolRule]) -> Permit:
 
 def decide(name: str, permit: Permit, now: Situation) -> Verdict:
     """Whether a tool may be called."""
-    ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked)]
+    ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
     weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
     role = RANKS[max(weakest, 0)]
-    if permit.scope == "private" and not now.private:
-        return Verdict(what="refused", role=role, rule=f"{name} may be used in private places only")
-    if permit.scope == "room" and now.private:
-        return Verdict(what="refused", role=role, rule=f"{name} may be used in rooms that are not private only")
+    if permit.scope == "private" and not now.is_private:
+        return Verdict(outcome="refused", role=role, rule=f"{name} may be used in private places only")
+    if permit.scope == "room" and now.is_private:
+        return Verdict(outcome="refused", role=role, rule=f"{name} may be used in rooms that are not private only")
     if strongest < needed:
         whose = "nobody who asks here has more than" if now.roles else "nobody asked, and by yourself you have"
         best = RANKS[max(strongest, 0)]
         rule = f"{name} is for the role {permit.role} and above; {whose} the role {best}"
-        return Verdict(what="refused", role=best, rule=rule)
+        return Verdict(outcome="refused", role=best, rule=rule)
     if weakest < needed:
         rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
-        return Verdict(what="approval", role=role, rule=rule)
-    if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard):
-        least = min(now.overheard, key=_rank)
+        return Verdict(outcome="approval", role=role, rule=rule)
+    if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard_roles):
+        least = min(now.overheard_roles, key=_rank)
         rule = (
             f"{name} is for the role {permit.role} and above, and words of a {least} are in view, whose idea it may be"
         )
-        return Verdict(what="approval", role=role, rule=rule)
-    if now.recovered and needed >= _rank("admin"):
+        return Verdict(outcome="approval", role=role, rule=rule)
+    if now.is_recovered and needed >= _rank("admin"):
         rule = f"this call of {name} was written as text, so it may be somebody else's idea"
-        return Verdict(what="approval", role=role, rule=rule)
+        return Verdict(outcome="approval", role=role, rule=rule)
     if now.risk:
-        return Verdict(what="approval", role=role, rule=now.risk)
+        return Verdict(outcome="approval", role=role, rule=now.risk)
     if permit.approval == "always":
-        return Verdict(what="approval", role=role, rule=f"each call of {name} has to be approved")
+        return Verdict(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
     if permit.approval == "untrusted" and now.foreign:
         rule = f"{now.foreign} has brought text from outside into view, so {name} has to be approved"
-        return Verdict(what="approval", role=role, rule=rule)
-    return Verdict(what="allowed", role=role, rule=f"{permit.role} and above")
+        return Verdict(outcome="approval", role=role, rule=rule)
+    return Verdict(outcome="allowed", role=role, rule=f"{permit.role} and above")
 
 
 def _rank(role: str) -> int:

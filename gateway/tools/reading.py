@@ -43,7 +43,12 @@ _DIGITS: Final = 18
 class Describing:
     """What came beside words is only described, as it was told: `gateway.hearing.Beside`."""
 
-    async def attached(self, messages: Sequence[tuple[Seq, Message]], *, sees: bool) -> dict[Seq, tuple[Attached, ...]]:  # noqa: ARG002 - nothing is shown
+    async def describe_attachments(
+        self,
+        messages: Sequence[tuple[Seq, Message]],
+        *,
+        sees: bool,  # noqa: ARG002 - nothing is shown
+    ) -> dict[Seq, tuple[Attached, ...]]:
         """A line for each."""
         return {seq: tuple(Attached(describe(one)) for one in said.attachments) for seq, said in messages}
 
@@ -63,53 +68,57 @@ class Reading:
         messages: Messages,
     ) -> None:
         self._reader = reader
-        self._places = places
+        self._privacy = places
         self._bindings = bindings
-        self._who = who
+        self._access_policy = who
         self._channels = channels
-        self._hearing = hearing
-        self._messages = messages
+        self._conversation = hearing
+        self._message_finder = messages
 
     async def read_room(self, asked: ReadRoom, where: Whereabouts) -> Given:
         """Carry out `read_room`. Raises Refused and StoreError."""
-        at = await self._place(asked.address, where)
-        lines, more, label = await self._lines(at, _before(asked.before), asked.count, where)
-        await self._places.titles.load([at.conversation])
-        place = self._places.titles.label(at.conversation)
+        at = await self._resolve_place(asked.address, where)
+        lines, more, label = await self._collect_lines(at, _before(asked.before), asked.count, where)
+        await self._privacy.titles.load([at.conversation])
+        place = self._privacy.titles.label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_handle(lines[0][0])}" if more else ""
         else:
             head = f"{place}: nothing was said there that you were told{' before that' if asked.before else ''}."
         told = [f"{_handle(seq)} {line}" for seq, line in lines]
-        return self._given("\n".join([head, *told]), "messages", at, where, label)
+        return self._build_output("\n".join([head, *told]), "messages", at, where, label)
 
-    async def who(self, asked: Who, where: Whereabouts) -> Given:
+    async def list_people(self, asked: Who, where: Whereabouts) -> Given:
         """Carry out `who`. Raises Refused and StoreError."""
-        at = await self._place(asked.address, where)
-        await self._places.titles.load([at.conversation])
+        at = await self._resolve_place(asked.address, where)
+        await self._privacy.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)
         if isinstance(channel, CanList):
             try:
-                return self._given(self._listed(at, await channel.people(at, most=MOST_PEOPLE)), "people", at, where)
+                return self._build_output(
+                    self._render_people(at, await channel.list_members(at, most=MOST_PEOPLE)), "people", at, where
+                )
             except SendError as error:
                 note = f"Who is there was not told ({flat(error.reason, 200)}). "
-        return self._given(note + await self._spoke(at, where), "people", at, where)
+        return self._build_output(note + await self._render_recent_speakers(at, where), "people", at, where)
 
     @staticmethod
-    def _given(text: str, kind: str, at: Address, where: Whereabouts, label: Label = _ANYBODYS) -> Given:
+    def _build_output(text: str, kind: str, at: Address, where: Whereabouts, label: Label = _ANYBODYS) -> Given:
         foreign = at != where.at or bool(label.foreign)
-        return Given(text=text, kind=kind, origin=at.conversation, untrusted=True, foreign=foreign, role=label.role)
+        return Given(
+            text=text, kind=kind, origin=at.conversation, is_untrusted=True, is_foreign=foreign, role=label.role
+        )
 
-    async def _place(self, address: str | None, where: Whereabouts) -> Address:
+    async def _resolve_place(self, address: str | None, where: Whereabouts) -> Address:
         """Where is meant. Nobody learns of a place that may not be told of whether it exists."""
         if not (address or "").strip():
             if is_inner(where.at.conversation):
                 raise Refused("You are by yourself here: name the place by its address.")
             return where.at
-        titles = self._places.titles
-        found = [at for at in titles.meant(address or "", [where.at]) if await self._visible(at, where)]
+        titles = self._privacy.titles
+        found = [at for at in titles.find_places(address or "", [where.at]) if await self._is_visible(at, where)]
         if not found:
             raise Refused(UNKNOWN_PLACE)
         if len(found) > 1:
@@ -117,28 +126,28 @@ class Reading:
             raise Refused(f"Several places are called so: {named}. Name one by the address in parentheses.")
         return found[0]
 
-    async def _visible(self, at: Address, where: Whereabouts) -> bool:
+    async def _is_visible(self, at: Address, where: Whereabouts) -> bool:
         """Whether that place may be told of in this turn."""
         if at == where.at and not is_inner(at.conversation):
             return True
-        bound = self._bindings.of(at)
+        bound = self._bindings.find(at)
         mine = at.channel in self._channels and bound.agent == where.agent and bound.listen != "off"
-        return mine and where.sight.sees(await self._places.scope(at.conversation))
+        return mine and where.visibility.can_see(await self._privacy.scope(at.conversation))
 
-    async def _lines(
+    async def _collect_lines(
         self, at: Address, before: int | None, count: int, where: Whereabouts
     ) -> tuple[list[tuple[Seq, str]], bool, Label]:
         """The newest, whether there is something before them, and whose words they are."""
         found, label = list[tuple[Seq, str]](), CLEAN
         for _ in range(_PAGES):
-            page = await self._reader.newest(
+            page = await self._reader.newest_entries(
                 _PAGE, before=before, kinds=(*MESSAGES, "post"), conversation=at.conversation
             )
             for one in reversed(page):
                 if len(found) == count:
                     return found[::-1], True, label
-                told = at == where.at or where.sight.sees(await self._places.scope(at.conversation, one.seq))
-                if told and (line := await self._line(one, where.agent)) is not None:
+                told = at == where.at or where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq))
+                if told and (line := await self._render_entry(one, where.agent)) is not None:
                     found.append((one.seq, line[0]))
                     label |= line[1]
             if len(page) < _PAGE:
@@ -146,50 +155,52 @@ class Reading:
             before = page[0].seq
         return found[::-1], True, label
 
-    async def _line(self, one: Stored, agent: str) -> tuple[str, Label] | None:
+    async def _render_entry(self, one: Stored, agent: str) -> tuple[str, Label] | None:
         """Also whose words it is. None: it was taken away, taken back, or never to be told to the model."""
-        if any(placed.cut for placed in await self._reader.placed([one.cause or one.seq])):
+        if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
             return None
         if isinstance(one.fact, Message):
-            said = await self._messages.said(one)
+            said = await self._message_finder.current_message(one)
             if said is None:
                 return None
-            standing = Standing(one.seq, said, edited=said.text != one.fact.text)
-            (heard,) = await self._hearing.tell([standing], sees=False)
+            standing = Standing(one.seq, said, is_edited=said.text != one.fact.text)
+            (heard,) = await self._conversation.render([standing], sees=False)
             return render_line(heard.line), heard.label
-        ours = await self._messages.ours(one)
-        if ours is None or ours.gone:
+        ours = await self._message_finder.find_post(one)
+        if ours is None or ours.is_gone:
             return None
-        label = await self._hearing.posted_label(ours.post)
+        label = await self._conversation.label_of_post(ours.post)
         return render_line(_own(ours, one.at, agent)), label | _ANYBODYS if ours.edited else label
 
-    def _listed(self, at: Address, found: People) -> str:
-        people = sorted(((self._role(at, one), one) for one in found.people), key=lambda pair: -RANKS.index(pair[0]))
+    def _render_people(self, at: Address, found: People) -> str:
+        people = sorted(
+            ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -RANKS.index(pair[0])
+        )
         total = f" of {found.total}" if found.total is not None else ""
-        place = self._places.titles.label(at.conversation)
+        place = self._privacy.titles.label(at.conversation)
         head = f"{place}, {len(people)}{total} people. {flat(found.note, 300)}".rstrip()
         return "\n".join([head, *(_person(role, one) for role, one in people)])
 
-    async def _spoke(self, at: Address, where: Whereabouts) -> str:
+    async def _render_recent_speakers(self, at: Address, where: Whereabouts) -> str:
         """Who spoke there lately, whoever was heard."""
-        lately = await self._reader.newest(_LATELY, kinds=MESSAGES, conversation=at.conversation)
+        lately = await self._reader.newest_entries(_LATELY, kinds=MESSAGES, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
-            if at != where.at and not where.sight.sees(await self._places.scope(at.conversation, one.seq)):
+            if at != where.at and not where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
                 continue
-            judged = await self._reader.judgement(one.seq)
+            judged = await self._reader.find_judgement(one.seq)
             if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
                 spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
         lines = [
-            f"{_person(self._role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
+            f"{_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
             for sender, last in list(spoke.values())[:MOST_PEOPLE]
         ]
-        place = self._places.titles.label(at.conversation)
+        place = self._privacy.titles.label(at.conversation)
         head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
         return "\n".join([head, *lines])
 
-    def _role(self, at: Address, sender: Sender) -> str:
-        return access.role_of(self._who, at, sender)
+    def _current_role(self, at: Address, sender: Sender) -> str:
+        return access.role_of(self._access_policy, at, sender)
 
 
 def _own(ours: Ours, at: datetime, agent: str) -> Line:
@@ -201,9 +212,9 @@ def _own(ours: Ours, at: datetime, agent: str) -> Line:
         role="agent",
         sent=at,
         text=ours.text,
-        addressed=True,
-        edited=ours.edited,
-        attached=tuple(beside),
+        is_addressed=True,
+        is_edited=ours.edited,
+        attachments=tuple(beside),
     )
 
 

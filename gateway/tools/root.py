@@ -48,9 +48,9 @@ _WHY: Final = {
 class Written(NamedTuple):
     """What a write did."""
 
-    before: int | None
+    previous_bytes: int | None
     """Bytes that the file had. None: there was none."""
-    bytes: int
+    size_bytes: int
 
 
 class Root:
@@ -63,12 +63,12 @@ class Root:
         """
         self._path = path
         self.max_bytes = max_bytes
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def read_bytes(self, path: str) -> bytes:
         """All of a file, as the model names it."""
         parts = a_file(path)
-        with self.directory(parts[:-1]) as above, _refusing(parts):
+        with self.open_directory(parts[:-1]) as above, _refusing(parts):
             return self.read_at(above, parts)
 
     def read_at(self, above: int, parts: Parts) -> bytes:
@@ -88,7 +88,7 @@ class Root:
 
     def is_directory(self, parts: Parts) -> bool:
         """Whether this, which is not the root itself, is one now."""
-        with self.directory(parts[:-1]) as above, _refusing(parts):
+        with self.open_directory(parts[:-1]) as above, _refusing(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
     def write(self, path: str, data: bytes) -> Written:
@@ -97,21 +97,21 @@ class Root:
         It is done whole or not at all, also in a crash, and what is done is on the disk.
         """
         parts = a_file(path)
-        self._fits(parts, data)
-        return self._change(parts, lambda _: data, make=True)
+        self._check_size(parts, data)
+        return self._replace_content(parts, lambda _: data, make=True)
 
     def edit(self, path: str, change: Callable[[bytes], bytes]) -> Written:
         """Replace a file by what `change` makes of it, which may raise Refused; as `write`, and never makes one.
 
         No other write of ours comes between; if another program's does, it is refused.
         """
-        return self._change(a_file(path), change, make=False)
+        return self._replace_content(a_file(path), change, make=False)
 
     @contextlib.contextmanager
-    def directory(self, parts: Parts, *, make: bool = False) -> Iterator[int]:
+    def open_directory(self, parts: Parts, *, make: bool = False) -> Iterator[int]:
         """A directory, open: the handle is good as long as this is not left. `make`: those that are not there."""
         with contextlib.ExitStack() as stack:
-            handle = self._top()
+            handle = self._open_root()
             stack.callback(os.close, handle)
             for number, part in enumerate(parts, start=1):
                 with _refusing(parts[:number]):
@@ -123,26 +123,26 @@ class Root:
                 stack.callback(os.close, handle)
             yield handle
 
-    def _top(self) -> int:
+    def _open_root(self) -> int:
         try:
             _make(self._path)
             return os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise Refused(f"The files cannot be reached now ({error.strerror}): an admin has to look at it.") from error
 
-    def _change(self, parts: Parts, change: Callable[[bytes], bytes], *, make: bool) -> Written:
-        with self._writing, self.directory(parts[:-1], make=make) as above, _refusing(parts):
+    def _replace_content(self, parts: Parts, change: Callable[[bytes], bytes], *, make: bool) -> Written:
+        with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refusing(parts):
             before = _there(above, parts)
             if before is None and not make:
                 raise FileNotFoundError(errno.ENOENT, "")
             data = change(b"" if make else self.read_at(above, parts))
-            self._fits(parts, data)
+            self._check_size(parts, data)
             _room(above, len(data))
             _sweep(above)
             _replace(above, parts, data, before)
             return Written(before.st_size if before else None, len(data))
 
-    def _fits(self, parts: Parts, data: bytes) -> None:
+    def _check_size(self, parts: Parts, data: bytes) -> None:
         if len(data) > self.max_bytes:
             raise Refused(
                 f"{told(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "

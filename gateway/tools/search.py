@@ -50,89 +50,91 @@ def grep(
     except ValueError as error:
         raise Refused(f"The pattern is refused: {error}.") from None
     if not ignore_case and _SPECIAL.isdisjoint(pattern):
-        search.within = encoded(pattern)
+        search.required_bytes = encoded(pattern)
     parts = inside(path)
     if parts and not root.is_directory(parts):
         data = root.read_bytes(path)
         if what := binary(data):
             raise Refused(f"{told(parts)} is {what}.")
-        search.text(parts, data)
-        return search.told()
+        search.search_text(parts, data)
+        return search.render()
     with contextlib.closing(walk(root, parts, Glob(files or "**", anywhere=True), bounds)) as found:
         for one in found:
             if one.kind == "file":
-                search.file(root, one)
-            if search.full:
+                search.search_file(root, one)
+            if search.is_full:
                 break
-    return search.told()
+    return search.render()
 
 
 class _Search:
     """One search, as it goes from file to file."""
 
     def __init__(self, pattern: Any, around: int, bounds: Bounds) -> None:  # noqa: ANN401 - the library has no types
-        self.within = b""
+        self.required_bytes = b""
         """What every file that matches has in it."""
-        self.full = False
+        self.is_full = False
         """Nothing more is to be found."""
         self._pattern = pattern
-        self._around = around
-        self._bounds = bounds
+        self._context_lines = around
+        self._limits = bounds
         self._lines = list[str]()
         self._chars = self._matches = self._files = self._searched = 0
         self._left_out = Counter[str]()
 
-    def file(self, root: Root, found: Found) -> None:
+    def search_file(self, root: Root, found: Found) -> None:
         """Look into a file, if it can be opened and is a text. Raises Refused for a pattern that is too slow."""
         try:
-            data = root.read_at(found.above, found.parts)
+            data = root.read_at(found.parent_fd, found.parts)
         except (OSError, Refused):
             self._left_out["too large or not to be opened"] += 1
             return
-        if not self._bounds.takes(read=len(data)):
-            self.full = True
+        if not self._limits.spend(read=len(data)):
+            self.is_full = True
         elif binary(data):
             self._left_out["binary"] += 1
         else:
-            self.text(found.parts, data)
+            self.search_text(found.parts, data)
 
-    def text(self, parts: Parts, data: bytes) -> None:
+    def search_text(self, parts: Parts, data: bytes) -> None:
         """Look into what is in one."""
         self._searched += 1
-        if self.within not in data:
+        if self.required_bytes not in data:
             return
         lines, name, spans = decoded(data).lines, told(parts), dict[int, tuple[int, int]]()
         for number, line in enumerate(lines, start=1):
-            if number % _LATE_LINES == 0 and self._bounds.late():
-                self.full = True
+            if number % _LATE_LINES == 0 and self._limits.is_late():
+                self.is_full = True
                 break
-            span = self._matched(name, number, line)
+            span = self._match_span(name, number, line)
             if span is None:
                 continue
             if self._matches + len(spans) == MAX_MATCHES:
-                self._enough()
+                self._stop_at_limit()
                 break
             spans[number] = span
         if spans:
             self._files += 1
             self._matches += len(spans)
-            self._show(name, lines, spans)
+            self._append_lines(name, lines, spans)
 
-    def told(self) -> str:
-        cut = f"; there may be more, but {self._bounds.why}: look for less" if self._bounds.why else ""
+    def render(self) -> str:
+        cut = f"; there may be more, but {self._limits.cut_reason}: look for less" if self._limits.cut_reason else ""
         left = "".join(f"; {_count(count, 'file')} left out ({why})" for why, count in self._left_out.items())
-        unopened = f"; {self._bounds.unopened} directories could not be opened" if self._bounds.unopened else ""
+        unopened = f"; {self._limits.unopened} directories could not be opened" if self._limits.unopened else ""
         searched = f"of {_count(self._searched, 'file')} searched"
         if not self._matches:
             return f"No line matches, {searched}{cut}{left}{unopened}."
         what = f"{_count(self._matches, 'line')} in {_count(self._files, 'file')}, {searched}{cut}{left}{unopened}:"
         return "\n".join([what, *self._lines])
 
-    def _matched(self, name: str, number: int, line: str) -> tuple[int, int] | None:
+    def _match_span(self, name: str, number: int, line: str) -> tuple[int, int] | None:
         """Where in the line; None: nowhere."""
         if len(line) > MAX_SEARCHED_CHARS:
             line = line[:MAX_SEARCHED_CHARS]
-            self._bounds.why = self._bounds.why or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+            self._limits.cut_reason = (
+                self._limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+            )
         try:
             match = self._pattern.search(line, timeout=LINE_S, concurrent=True)
         except (TimeoutError, MemoryError):
@@ -141,11 +143,11 @@ class _Search:
             ) from None
         return None if match is None else match.span()
 
-    def _show(self, name: str, lines: Sequence[str], spans: dict[int, tuple[int, int]]) -> None:
+    def _append_lines(self, name: str, lines: Sequence[str], spans: dict[int, tuple[int, int]]) -> None:
         last = 0
         for middle in spans:
-            first, until = max(1, middle - self._around, last + 1), min(len(lines), middle + self._around)
-            if self._around and self._lines and (not last or first > last + 1):
+            first, until = max(1, middle - self._context_lines, last + 1), min(len(lines), middle + self._context_lines)
+            if self._context_lines and self._lines and (not last or first > last + 1):
                 self._lines.append("--")
             for number in range(first, until + 1):
                 mark = ":" if number in spans else "-"
@@ -154,12 +156,12 @@ class _Search:
                 self._chars += len(self._lines[-1]) + 1
             last = max(last, until)
             if self._chars > MAX_OUTPUT_CHARS:
-                self._enough()
+                self._stop_at_limit()
                 break
 
-    def _enough(self) -> None:
-        self._bounds.why = "so many match"
-        self.full = True
+    def _stop_at_limit(self) -> None:
+        self._limits.cut_reason = "so many match"
+        self.is_full = True
 
 
 def _part(line: str, span: tuple[int, int]) -> str:

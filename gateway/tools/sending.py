@@ -53,7 +53,7 @@ class Sending:
 
     async def send_file(self, asked: SendFile, where: Whereabouts) -> str:
         """Carry out `send_file`. Raises Refused and StoreError. Cancelled, it is posted or not, as the log says."""
-        most = self._most(where.at)
+        most = self._max_file_bytes(where.at)
         data = await asyncio.to_thread(self._files.read_bytes, asked.path)
         if not data:
             raise Refused("That file is empty: there is nothing to send.")
@@ -67,26 +67,26 @@ class Sending:
             size_bytes=len(data),
         )
         text = asked.text if asked.text.strip() else name
-        if await self._before(file, text, where):
+        if await self._was_posted_before(file, text, where):
             return "It was posted before you were interrupted: it is not posted again."
         # On its own: what is durable must also go out now, whatever becomes of the turn.
         await whole(self._queue(file, data, text, where))
         return "It is posted."
 
-    def _most(self, at: Address) -> int:
+    def _max_file_bytes(self, at: Address) -> int:
         if is_inner(at.conversation):
             raise Refused("You are by yourself here: a file is posted in the conversation that asks for it.")
         channel = self._channels.get(at.channel)
-        if channel is None or channel.capabilities.file_bytes <= 0:
+        if channel is None or channel.capabilities.max_file_bytes <= 0:
             raise Refused("No files can be sent here: say in words what is in it.")
-        return channel.capabilities.file_bytes
+        return channel.capabilities.max_file_bytes
 
-    async def _before(self, file: PostFile, text: str, where: Whereabouts) -> bool:
+    async def _was_posted_before(self, file: PostFile, text: str, where: Whereabouts) -> bool:
         """Whether the same was posted by this turn before its process ended: see `gateway.cut_off`."""
         place = where.at.conversation
-        ended = await self._store.newest(1, kinds=["turn_ended"], conversation=place)
+        ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
         after = ended[0].seq if ended else 0
-        for one in await self._store.newest(_NEWEST, after=after, kinds=["post"], conversation=place):
+        for one in await self._store.newest_entries(_NEWEST, after=after, kinds=["post"], conversation=place):
             if isinstance(one.fact, Queued) and (one.fact.post.file, one.fact.post.text) == (file, text):
                 cause = await self._store.entry(one.cause) if one.cause is not None else None
                 if cause is not None and isinstance(cause.fact, Acted) and cause.fact.turn != where.turn:
@@ -102,7 +102,7 @@ class Sending:
         acted = Entry(fact=fact, at=now, conversation=place)
         queued = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
         try:
-            async with self._outfiles.kept(data):
+            async with self._outfiles.store_file(data):
                 _, waiting = await self._store.append([acted, queued])
         except OSError as error:
             raise Refused(f"It could not be kept for sending: {error.strerror or type(error).__name__}.") from None

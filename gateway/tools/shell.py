@@ -65,31 +65,31 @@ class Shell:
         self._jobs = Jobs(config.jobs, clock, finished)
         self._strict: bool | None = None
         """Which sandbox works here; None: none that we know of."""
-        self._trouble = ""
+        self._sandbox_error = ""
         """Why none works; empty: one does, or none was tried yet."""
-        self._trying = asyncio.Lock()
+        self._probe_lock = asyncio.Lock()
 
     @property
-    def hands(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Hand, ...]:
         """All of them, as the configuration is by now."""
         time_s = self._config.max_timeout + ENDING_S
         return (
-            Hand.of(BASH, Bash, self._bash, ACTS, time_s=time_s, cost="cheap"),
-            Hand.of(JOBS, JobsAsked, self._list, ADMINS),
-            Hand.of(JOB_OUTPUT, JobOutput, self._output, ADMINS),
-            Hand.of(JOB_KILL, JobKill, self._kill, ADMINS),
+            Hand.create(BASH, Bash, self._bash, ACTS, time_s=time_s, cost="cheap"),
+            Hand.create(JOBS, JobsAsked, self._list_jobs, ADMINS),
+            Hand.create(JOB_OUTPUT, JobOutput, self._job_output, ADMINS),
+            Hand.create(JOB_KILL, JobKill, self._kill_job, ADMINS),
         )
 
-    def become(self, config: BashConfig) -> None:
+    def reconfigure(self, config: BashConfig) -> None:
         """Commands that begin from now on run so; those that run go on as they began. Returns at once."""
         self._config = config
-        self._jobs.most = config.jobs
+        self._jobs.max_running = config.jobs
 
     def describe(self) -> str:
         """How commands run, in one line for the agent."""
         config = self._config
-        if self._trouble:
-            return f"bash: no command can be run here ({self._trouble})"
+        if self._sandbox_error:
+            return f"bash: no command can be run here ({self._sandbox_error})"
         if config.sandbox == "off":
             where = f"no sandbox, in {self._root}"
         else:
@@ -101,14 +101,14 @@ class Shell:
     async def check(self) -> str:
         """Return why no command can run here, for the operator. Empty: they can."""
         try:
-            await self._command("true", self._config)
+            await self._build_command("true", self._config)
         except Refused as reason:
             return str(reason)
         return ""
 
-    async def end_jobs(self, theirs: Callable[[Job], bool]) -> None:
+    async def kill_jobs(self, theirs: Callable[[Job], bool]) -> None:
         """End somebody's background jobs."""
-        await self._jobs.end_of(theirs)
+        await self._jobs.kill_matching(theirs)
 
     async def aclose(self) -> None:
         """End all jobs. Commands of turns end with these."""
@@ -118,7 +118,7 @@ class Shell:
         if len(args.command.encode()) > MAX_COMMAND_BYTES or "\0" in args.command:
             raise Refused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
-        command = await self._command(args.command, config)
+        command = await self._build_command(args.command, config)
         kept = Kept(config.output_bytes)
         if args.background:
             run = _runner(command, config, config.max_timeout)
@@ -130,28 +130,31 @@ class Shell:
             ended = await _runner(command, config, time_s)(kept)
         except NotStarted as reason:
             raise Refused(f"{reason}.") from None
-        return self._given(ended.line(), kept.text(), args.command)
+        return self._build_output(ended.render(), kept.render(), args.command)
 
-    def _given(self, state: str, text: str, command: str) -> Given:
+    def _build_output(self, state: str, text: str, command: str) -> Given:
         origin = flat(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
-        return Given(text=text, kind="command", origin=origin, untrusted=True, foreign=self._config.network)
+        return Given(text=text, kind="command", origin=origin, is_untrusted=True, is_foreign=self._config.network)
 
-    async def _list(self, _: JobsAsked, where: Whereabouts) -> str:
-        return "\n".join(f"{job.line()} (begun {age:.0f} s ago)" for job, age in self._jobs.seen(where)) or "No jobs."
+    async def _list_jobs(self, _: JobsAsked, where: Whereabouts) -> str:
+        return (
+            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(where))
+            or "No jobs."
+        )
 
-    async def _output(self, args: JobOutput, where: Whereabouts) -> Given:
+    async def _job_output(self, args: JobOutput, where: Whereabouts) -> Given:
         job = self._jobs.find(args.job, where)
-        text = job.kept.text()
+        text = job.output.render()
         if args.tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-args.tail :])
-        return self._given(job.state, text, job.command)
+        return self._build_output(job.state, text, job.command)
 
-    async def _kill(self, args: JobKill, where: Whereabouts) -> str:
+    async def _kill_job(self, args: JobKill, where: Whereabouts) -> str:
         job = self._jobs.find(args.job, where)
         return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
 
-    async def _command(self, command: str, config: BashConfig) -> Command:
+    async def _build_command(self, command: str, config: BashConfig) -> Command:
         """Raises Refused."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,18 +165,20 @@ class Shell:
             await asyncio.to_thread(_give_away, root)
         if config.sandbox == "off":
             argv = bare(command, config, root=os.geteuid() == 0)
-            return Command(argv=argv, env=variables(str(root)), folder=root)
-        async with self._trying:
+            return Command(argv=argv, env=variables(str(root)), directory=root)
+        async with self._probe_lock:
             if self._strict is None:
-                self._trouble, self._strict = await self._try(root, config)
+                self._sandbox_error, self._strict = await self._probe_sandbox(root, config)
             strict = self._strict
         if strict is None:
-            logger.warning("no command can be run: %s; %s", self._trouble, FIX)
-            raise Refused(f"No command can be run here ({self._trouble}): {FIX}.")
+            logger.warning("no command can be run: %s; %s", self._sandbox_error, FIX)
+            raise Refused(f"No command can be run here ({self._sandbox_error}): {FIX}.")
         skills = await self._skills() if self._skills is not None else ()
-        return self._boxed(command, root, skills, config, strict=strict)
+        return self._build_sandboxed(command, root, skills, config, strict=strict)
 
-    def _boxed(self, command: str, root: Path, skills: Sequence[Path], config: BashConfig, *, strict: bool) -> Command:
+    def _build_sandboxed(
+        self, command: str, root: Path, skills: Sequence[Path], config: BashConfig, *, strict: bool
+    ) -> Command:
         box = Box(
             root=root,
             skills=tuple(path.resolve() for path in skills),
@@ -189,9 +194,9 @@ class Shell:
             filter_file=filter_file(),
             root=os.geteuid() == 0,
         )
-        return Command(argv=argv, env={"PATH": PATH}, folder=root, keepers=KEEPERS)
+        return Command(argv=argv, env={"PATH": PATH}, directory=root, helper_processes=KEEPERS)
 
-    async def _try(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
+    async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
         """Return why no sandbox works, or whether the strict one does. What does not work is tried anew each time."""
         if _bwrap() is None:
             return "bubblewrap (bwrap) is not installed", None
@@ -203,18 +208,18 @@ class Shell:
         for strict in (True, False):
             kept = Kept(config.output_bytes)
             try:
-                boxed_true = self._boxed("true", root, (), config, strict=strict)
+                boxed_true = self._build_sandboxed("true", root, (), config, strict=strict)
                 ended = await _runner(boxed_true, config, PROBE_S)(kept)
             except NotStarted as error:
                 return str(error), None
-            if not ended.status and not ended.why:
+            if not ended.status and not ended.end_reason:
                 return "", strict
-            reason = flat(kept.text(), MAX_ORIGIN_CHARS) or ended.line()
+            reason = flat(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
         return f"the sandbox does not work: {reason}", None
 
 
 def _runner(command: Command, config: BashConfig, time_s: float) -> Callable[[Kept], Awaitable[Ended]]:
-    limits = Limits.of(config, time_s)
+    limits = Limits.from_config(config, time_s)
     return lambda kept: carry_out(command, limits, kept)
 
 

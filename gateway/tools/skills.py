@@ -29,20 +29,20 @@ class SkillHands:
         Empty: there is no shell that has them.
         """
         self._skills = Skills(workspace)
-        self._allowed = allowed
-        self._scripts = scripts
+        self._allowed_names = allowed
+        self._scripts_path = scripts
         self._lock = asyncio.Lock()
-        self._told: tuple[str, ...] = ()
-        self.hands: Sequence[Hand] = (Hand.of(LOAD_SKILL, LoadSkill, self._load, ANYBODY),)
+        self._logged_notes: tuple[str, ...] = ()
+        self.tools: Sequence[Hand] = (Hand.create(LOAD_SKILL, LoadSkill, self._load, ANYBODY),)
 
-    async def catalogue(self) -> str:
+    async def render_catalogue(self) -> str:
         """For the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
 
         Costs a few `stat` calls. What the operator should know of broken ones is logged, once.
         """
         async with self._lock:
-            known = await asyncio.to_thread(self._skills.look)
-        self._tell(known)
+            known = await asyncio.to_thread(self._skills.refresh)
+        self._log_notes(known)
         return known.text
 
     async def paths(self) -> tuple[Path, ...]:
@@ -52,15 +52,15 @@ class SkillHands:
 
     async def _load(self, asked: LoadSkill, where: Whereabouts) -> Given:
         file = asked.file.strip() or FILE
-        allowed = self._allowed(where.at)
+        allowed = self._allowed_names(where.at)
         async with self._lock:
             known, text = await threaded(lambda _: self._read(asked.name, file, allowed))
-        self._tell(known)
+        self._log_notes(known)
         return Given(text=text, kind="skill", origin=f"skills/{asked.name}/{file}")
 
     def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[Known, str]:
         """Raises Refused."""
-        known = self._skills.look()
+        known = self._skills.refresh()
         if name not in known.skills:
             names = ", ".join(known.skills) or "none"
             raise Refused(f"There is no skill {flat(name, MAX_NAME_CHARS)!r}; there are: {names}.")
@@ -69,8 +69,8 @@ class SkillHands:
                 f"The skill {name} is not for this place: do without it, or say that you cannot do this here."
             )
         try:
-            text = self._skills.text(name, file)
-            more = self._skills.text(name, ".").split("\n")[1:] if file == FILE else []
+            text = self._skills.read_text(name, file)
+            more = self._skills.read_text(name, ".").split("\n")[1:] if file == FILE else []
         except NoFile as no:
             said = flat(file, MAX_FILE_CHARS)
             raise Refused(f"{said!r} in the skill {name} {no}; load it with file '.' to see what it has.") from None
@@ -79,13 +79,13 @@ class SkillHands:
         beside = [one for one in more if one != FILE]
         if not beside:
             return known, text
-        scripts = self._scripts()
+        scripts = self._scripts_path()
         shell = f" In the shell they are in {scripts}/{name}/." if scripts else ""
         return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
 
-    def _tell(self, known: Known) -> None:
+    def _log_notes(self, known: Known) -> None:
         """Log what is new; the same at every turn would be noise."""
         for note in known.notes:
-            if note not in self._told:
+            if note not in self._logged_notes:
                 logger.warning("%s", note)
-        self._told = known.notes
+        self._logged_notes = known.notes

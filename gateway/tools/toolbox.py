@@ -28,19 +28,21 @@ class Toolbox:
     """The operator's."""
     off: Sequence[str] = ()
     """Globs: tools that no agent is told of. Those that match nothing are told, too: they keep something away."""
-    doing: Sequence[str] = ()
+    running: Sequence[str] = ()
     """What is under way in the place that is asked about, a few words each."""
-    states: Sequence[str] = ()
+    status_lines: Sequence[str] = ()
     """Of what they depend on, one line each: the shell, MCP servers. May hold anybody's words."""
 
-    def told(self) -> str:
+    def render(self) -> str:
         """Everything, in Markdown."""
-        lines = [f"- {family}: {told}" for family, tools in self.families.items() if (told := self._family(tools))]
+        lines = [
+            f"- {family}: {told}" for family, tools in self.families.items() if (told := self._render_family(tools))
+        ]
         lines += [f"- off: {', '.join(code(one) for one in self.off)}"] if self.off else []
-        lines += [f"- {code(state, 200)}" for state in self.states]
+        lines += [f"- {code(state, 200)}" for state in self.status_lines]
         return "\n".join(lines) or "I have no tools."
 
-    def _family(self, tools: Mapping[str, Permit]) -> str:
+    def _render_family(self, tools: Mapping[str, Permit]) -> str:
         needs = {
             name: ruled(name, permit, self.rules)
             for name, permit in sorted(tools.items())

@@ -12,11 +12,11 @@ from gateway.events import ConversationId
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    place: ConversationId
+    conversation: ConversationId
     name: str
     began_s: float
     """As `time.monotonic` has it."""
-    work: asyncio.Task[ToolResult]
+    task: asyncio.Task[ToolResult]
     killed: bool = False
 
 
@@ -26,12 +26,14 @@ class UnderWay:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
 
-    def at(self, conversation: ConversationId) -> list[str]:
+    def describe(self, conversation: ConversationId) -> list[str]:
         """What is carried out there, in a few words each, the oldest first."""
         now_s = time.monotonic()
-        return [f"{one.name}, for {now_s - one.began_s:.0f} s" for one in self._calls if one.place == conversation]
+        return [
+            f"{one.name}, for {now_s - one.began_s:.0f} s" for one in self._calls if one.conversation == conversation
+        ]
 
-    async def carry(
+    async def run(
         self, conversation: ConversationId, name: str, work: Coroutine[Any, Any, ToolResult]
     ) -> ToolResult | None:
         """Carry it out there. None: it was killed, and has ended.
@@ -41,19 +43,19 @@ class UnderWay:
         one = _Call(conversation, name, time.monotonic(), asyncio.ensure_future(work))
         self._calls.append(one)
         try:
-            await asyncio.wait({one.work})
+            await asyncio.wait({one.task})
         except asyncio.CancelledError:
-            one.work.cancel()
-            await asyncio.wait({one.work})
+            one.task.cancel()
+            await asyncio.wait({one.task})
             raise
         finally:
             self._calls.remove(one)
-        return None if one.killed and one.work.cancelled() else one.work.result()
+        return None if one.killed and one.task.cancelled() else one.task.result()
 
     def kill(self, conversation: ConversationId) -> list[str]:
         """End all that is carried out there; its names. Returns at once."""
-        there = [one for one in self._calls if one.place == conversation and not one.killed]
+        there = [one for one in self._calls if one.conversation == conversation and not one.killed]
         for one in there:
             one.killed = True
-            one.work.cancel()
+            one.task.cancel()
         return [one.name for one in there]

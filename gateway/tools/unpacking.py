@@ -22,10 +22,10 @@ class Unpacker:
         self._encoding = encoding.strip().lower().removeprefix("x-")
         if self._encoding not in ("", "identity", "gzip", "deflate"):
             raise Unreadable("packed in a way that was not asked for")
-        self._most = most
-        self._inflating: zlib._Decompress | None = None
+        self._max_bytes = most
+        self._decompressor: zlib._Decompress | None = None
         self._body = bytearray()
-        self.full = False
+        self.is_full = False
         """There was more."""
 
     @property
@@ -36,31 +36,31 @@ class Unpacker:
     def feed(self, data: bytes) -> None:
         """Take the next bytes. Raises Unreadable."""
         if self._encoding in ("", "identity"):
-            self._take(data)
+            self._append(data)
             return
-        while data and not self.full:
+        while data and not self.is_full:
             data = self._inflate(data)
 
     def _inflate(self, data: bytes) -> bytes:
         """What is left of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
-        if self._inflating is None:
-            self._inflating = zlib.decompressobj(self._window(data))
+        if self._decompressor is None:
+            self._decompressor = zlib.decompressobj(self._window_bits(data))
         try:
-            self._take(self._inflating.decompress(data, self._most - len(self._body) + 1))
+            self._append(self._decompressor.decompress(data, self._max_bytes - len(self._body) + 1))
         except zlib.error:
             raise Unreadable("packed, and broken") from None
-        if not self._inflating.eof:
+        if not self._decompressor.eof:
             return b""
-        left, self._inflating = self._inflating.unused_data, None
+        left, self._decompressor = self._decompressor.unused_data, None
         return left if self._encoding == "gzip" and left.startswith(b"\x1f\x8b") else b""
 
-    def _window(self, data: bytes) -> int:
+    def _window_bits(self, data: bytes) -> int:
         """Deflate means zlib's format (RFC 9110, 8.4.1.2), but some servers send the bare one."""
         if self._encoding == "gzip":
             return 16 + zlib.MAX_WBITS
         return zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
 
-    def _take(self, data: bytes) -> None:
-        left = self._most - len(self._body)
+    def _append(self, data: bytes) -> None:
+        left = self._max_bytes - len(self._body)
         self._body += data[:left]
-        self.full = self.full or len(data) > left
+        self.is_full = self.is_full or len(data) > left

@@ -30,7 +30,7 @@ async def watch(pid: int, limits: Limits, folder: Path, *, keepers: int) -> str:
     before = space(folder)
     while True:
         began = time.thread_time()  # not on the wall's clock: what keeps all processors busy must not be looked at less
-        why = _look(pid, limits, keepers=keepers) or limits.full(before, space(folder))
+        why = _look(pid, limits, keepers=keepers) or limits.check_disk(before, space(folder))
         if why:
             return why
         await asyncio.sleep(max(SAMPLE_S, REST * (time.thread_time() - began)))
@@ -38,10 +38,10 @@ async def watch(pid: int, limits: Limits, folder: Path, *, keepers: int) -> str:
 
 def _look(pid: int, limits: Limits, *, keepers: int) -> str:
     found = below(pid, limits.processes + 1, keepers=keepers)
-    if crowded := limits.crowded(len(found)):
+    if crowded := limits.check_processes(len(found)):
         return crowded
-    why = limits.heavy(load(found))
-    return why and limits.heavy(load(found, exact=True))
+    why = limits.check_usage(load(found))
+    return why and limits.check_usage(load(found, exact=True))
 
 
 def below(pid: int, most: int, *, keepers: int = 0) -> list[int]:

@@ -44,64 +44,69 @@ class WebHands:
         self._config = config
         self._clock = clock
         self._fetcher = Fetcher(config, resolve=resolve, context=context)
-        self._reading = asyncio.Semaphore(READ_AT_ONCE)
+        self._extraction_slots = asyncio.Semaphore(READ_AT_ONCE)
 
-    def become(self, config: WebConfig) -> None:
+    def reconfigure(self, config: WebConfig) -> None:
         """Calls that begin from now on go by that. Returns at once. Raises ValueError as at the start."""
-        self._fetcher.become(config)
+        self._fetcher.reconfigure(config)
         self._config = config
 
     @property
-    def hands(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Hand, ...]:
         """All of them."""
         time_s = self._config.timeout + LATE_S
         return (
-            Hand.of(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap", risks=leaves),
-            Hand.of(WEB_SEARCH, WebSearch, self.search, MEMBERS, time_s=time_s, cost="dear"),
+            Hand.create(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap", risks=leaves),
+            Hand.create(WEB_SEARCH, WebSearch, self.search, MEMBERS, time_s=time_s, cost="dear"),
         )
 
     async def fetch(self, asked: WebFetch, _: Whereabouts) -> Given:
         """What a page says, behind a line on what it is. Raises Refused."""
-        return await self._in_time(self._fetched(asked.url))
+        return await self._within_timeout(self._fetch_page(asked.url))
 
     async def search(self, asked: WebSearch, _: Whereabouts) -> Given:
         """What a search service finds. Raises Refused."""
-        return await self._in_time(self._searched(asked))
+        return await self._within_timeout(self._search_web(asked))
 
     async def aclose(self) -> None:
         """Calls under way are the caller's to cancel."""
         self._fetcher.close()
 
-    async def _fetched(self, url: str) -> Given:
-        answer = await self._fetcher.get(url, readable)
+    async def _fetch_page(self, url: str) -> Given:
+        answer = await self._fetcher.fetch(url, readable)
         head, text = _kind(answer), ""
-        if not readable(answer.kind) or (not answer.kind and b"\0" in answer.body[:1000]):
-            size = f", {answer.size} bytes" if answer.size is not None else ""
-            text = f"This is no text but {answer.kind or 'of an unknown kind'}{size}; its content cannot be read here."
+        if not readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
+            size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
+            what = answer.media_type or "of an unknown kind"
+            text = f"This is no text but {what}{size}; its content cannot be read here."
         elif answer.body:
-            async with self._reading:
+            async with self._extraction_slots:
                 page = await extract(
-                    answer.body, kind=answer.kind, charset=answer.charset, url=answer.target.url, cut=answer.cut
+                    answer.body,
+                    kind=answer.media_type,
+                    charset=answer.charset,
+                    url=answer.target.url,
+                    cut=answer.is_truncated,
                 )
             head += f": {page.title}" if page.title else ""
             text = page.text or "It has no text; perhaps scripts would write it, and those are not run."
-            if answer.cut or page.cut:
+            if answer.is_truncated or page.cut:
                 text += "\n\n(There is more of it than is read of one page.)"
         return Given(
             text=f"{head}\n{answer.target.url}\n\n{text or 'It is empty.'}",
             kind="page",
             origin=answer.target.url,
-            untrusted=True,
-            foreign=True,
+            is_untrusted=True,
+            is_foreign=True,
         )
 
-    async def _searched(self, asked: WebSearch) -> Given:
+    async def _search_web(self, asked: WebSearch) -> Given:
         config = self._config.search
-        answer = await self._fetcher.ask(websearch.ask(config, asked.query, asked.count))
+        answer = await self._fetcher.request(websearch.ask(config, asked.query, asked.count))
         text = websearch.told(config, answer, asked.count)
-        return Given(text=text, kind="search", origin=config.provider, untrusted=True, foreign=True)
+        return Given(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
 
-    async def _in_time(self, work: Coroutine[Any, Any, Got]) -> Got:
+    async def _within_timeout(self, work: Coroutine[Any, Any, Got]) -> Got:
         time_s = self._config.timeout
         try:
             return await within(self._clock, time_s, work)
@@ -115,12 +120,12 @@ async def leaves(asked: WebFetch, where: Whereabouts) -> str:
     An address is a message to its host. Where nothing private is in the request, or nobody but those who may use the
     agent wrote any of it, that tells nothing. Neither does an address that one of them wrote.
     """
-    seen = where.trace.label
+    seen = where.trust.label
     others = f"text from outside, by {seen.foreign}, is" if seen.foreign else ""
-    if not others and where.sight.everything and rank(seen.role) < rank("admin"):
+    if not others and where.visibility.sees_everything and rank(seen.role) < rank("admin"):
         others = f"words of a {seen.role} are"
-    private = where.sight.everything or where.sight.scope != PUBLIC
-    if not (others and private) or await where.wrote(_SCHEME.sub("", asked.url.strip()).rstrip("/")):
+    private = where.visibility.sees_everything or where.visibility.scope != PUBLIC
+    if not (others and private) or await where.was_user_written(_SCHEME.sub("", asked.url.strip()).rstrip("/")):
         return ""
     return (
         f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "
@@ -134,4 +139,4 @@ def _kind(answer: Answer) -> str:
         phrase = f" {HTTPStatus(answer.status).phrase}"
     except ValueError:
         phrase = ""
-    return f"{answer.status}{phrase}, {answer.kind[:100] or 'of no stated kind'}"
+    return f"{answer.status}{phrase}, {answer.media_type[:100] or 'of no stated kind'}"

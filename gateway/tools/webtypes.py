@@ -23,12 +23,12 @@ class Answer:
     target: Target
     """Where it was, after all redirects."""
     status: int
-    kind: str
+    media_type: str
     """The media type, in lower case and without parameters. Empty: the server did not say."""
     charset: str
-    size: int | None
+    declared_bytes: int | None
     """Of the body in bytes, as the server said. None: it did not."""
     body: bytes
     """Unpacked. Empty if its kind is not to be read."""
-    cut: bool
+    is_truncated: bool
     """There was more of it."""

@@ -36,8 +36,8 @@ def units(parts: Sequence[Part]) -> list[Unit]:
                 tokens=part.tokens,
                 digest=digest,
                 positions=part.positions,
-                shared=part.name in SHARED,
-                markable=part.markable,
+                is_shared=part.name in SHARED,
+                takes_breakpoint=part.markable,
             )
         )
         said += history
@@ -50,7 +50,7 @@ def tokens(words: str) -> int:
 
 def body(parts: Sequence[Part], planned: Plan) -> dict[str, Any]:
     """Each part is as many content blocks as it has positions; the mark is on the last."""
-    marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.marks}
+    marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.breakpoints}
     system: list[dict[str, Any]] = []
     messages: list[dict[str, Any]] = []
     for unit, part in zip(units(parts), parts, strict=True):
@@ -73,10 +73,10 @@ def odds(short: float, middle: float, *, remaining: float = 20.0) -> Odds:
     """The same after every gap, as if ten had been seen by a prefix of five times what a request adds."""
     share = (short, middle, 1.0 - short - middle)
     return Odds(
-        next=share,
+        next_gap=share,
         rows=(share, share, share),
-        remaining=remaining,
-        gaps=(10 * share[0], 10 * share[1], 10 * share[2]),
+        remaining_requests=remaining,
+        gap_counts=(10 * share[0], 10 * share[1], 10 * share[2]),
         kept=50 * middle,
         written=10 * (short + middle) + 50 * share[2],
     )
@@ -93,5 +93,5 @@ def ask(judge: MessagesCache, warmth: Warmth, parts: Sequence[Part], planned: Pl
     ticket = judge.begin(body(parts, planned), at_s=at_s)
     judge.began(ticket)
     path = [unit.digest for unit in units(parts)]
-    warmth.sent(path, read=planned.read, writes=planned.writes, at_s=at_s)
+    warmth.record_request(path, read=planned.read_segments, writes=planned.writes, at_s=at_s)
     return ticket

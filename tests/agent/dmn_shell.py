@@ -233,7 +233,7 @@ class Shell:
         """The process is killed, and begins again: nothing by itself, and then with what is unread."""
         kept = self.state
         self.state = signals.restore(signals.save(kept))
-        assert self.state == kept.lasting
+        assert self.state == kept.persistent
         assert not any((self.state.running, self.state.waiting, self.state.pending, self.state.continuing))
         for place in self.turns:
             self.unread[place] = URGENT if not self.turns[place].autonomous else NORMAL

@@ -15,7 +15,7 @@ class Desk:
     """A `Keeping` in memory."""
 
     budget_tokens: int = 18_000
-    most_tokens: int = 36_000
+    max_result_tokens: int = 36_000
     kept: dict[str, str] = field(default_factory=dict)
     """Texts by handle."""
     cuts: int = 0
@@ -34,7 +34,7 @@ class Desk:
         self.kept[handle] = result.text
         return source(handle, result.text, origin=result.origin or call.name)
 
-    def cut(self) -> None:
+    def record_cut(self) -> None:
         self.cuts += 1
 
 

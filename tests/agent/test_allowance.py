@@ -29,7 +29,7 @@ def test_no_more_is_told_than_there_is(texts: list[str], left: int, most: int, r
     for one, size, text in zip(shares, sizes, texts, strict=True):
         assert size <= max(most, FRAME_TOKENS)
         assert one.chars is None or one.chars < len(text)
-        assert not one.over or (estimate_tokens(text) > most and one.chars is not None)
+        assert not one.is_oversized or (estimate_tokens(text) > most and one.chars is not None)
         assert one.chars is None or estimate_tokens(text) > FRAME_TOKENS  # its summary would be as long
     framed = sum(sizes) + sum(CALL_TOKENS + (FRAME_TOKENS if one.chars is not None else 0) for one in shares)
     assert framed <= max(0, room) + (2 * FRAME_TOKENS + CALL_TOKENS) * len(texts)
@@ -40,8 +40,8 @@ def test_what_fits_is_whole_and_what_does_not_leaves_half_for_what_comes_later()
     shares, left = share([page, book, page], 18_000, 36_000, 100_000, asked=[False] * 3)
     assert shares[0].chars is None
     assert shares[1].chars == beginning(book, (18_000 - 8_004) // 2)
-    assert shares[1].over
-    assert not shares[2].over
+    assert shares[1].is_oversized
+    assert not shares[2].is_oversized
     assert (shares[2].chars or 0) > 8_000
     assert left > 2_000
     (asked,), left = share([page], 1_000, 36_000, 100_000, asked=[True])
@@ -63,28 +63,28 @@ def asked(tokens: int) -> Request:
 
 def test_a_bill_corrects_what_was_thought_of_a_prompt() -> None:
     window = Window(16_000, 1_000)
-    estimate = window.asked(asked(7_000))
+    estimate = window.measure(asked(7_000))
     assert 7_000 < estimate < 7_100
-    assert window.room() == 14_000 - estimate
-    window.billed(0)  # some servers tell nothing
-    window.billed(10)
-    assert window.room() == 14_000 - estimate
-    window.billed(2 * estimate)
-    assert -100 < window.room() <= 0
-    window.asked(asked(3_500))
-    assert 3_400 < window.room() < 3_600
-    window.billed(3_500)
-    assert window.room() > 10_000
+    assert window.remaining_tokens() == 14_000 - estimate
+    window.record_bill(0)  # some servers tell nothing
+    window.record_bill(10)
+    assert window.remaining_tokens() == 14_000 - estimate
+    window.record_bill(2 * estimate)
+    assert -100 < window.remaining_tokens() <= 0
+    window.measure(asked(3_500))
+    assert 3_400 < window.remaining_tokens() < 3_600
+    window.record_bill(3_500)
+    assert window.remaining_tokens() > 10_000
 
 
 def test_a_prompt_that_is_refused_was_larger_than_the_window() -> None:
     window = Window(16_000, 1_000)
-    window.asked(asked(7_000))
-    window.refused()
-    assert -2_500 < window.room() < -1_500
-    window.asked(asked(4_000))
-    assert window.room() > 0
-    window.billed(100_000)
-    room = window.room()
-    window.refused()  # the bill says more
-    assert window.room() == room < -3_000
+    window.measure(asked(7_000))
+    window.record_refusal()
+    assert -2_500 < window.remaining_tokens() < -1_500
+    window.measure(asked(4_000))
+    assert window.remaining_tokens() > 0
+    window.record_bill(100_000)
+    room = window.remaining_tokens()
+    window.record_refusal()  # the bill says more
+    assert window.remaining_tokens() == room < -3_000

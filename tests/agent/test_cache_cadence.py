@@ -12,7 +12,7 @@ ROOM = "irc/#room"
 def heard(*times_s: float, room: str = ROOM) -> Cadence:
     cadence = Cadence()
     for at_s in times_s:
-        cadence.asked(room, at_s)
+        cadence.observe_request(room, at_s)
     return cadence
 
 
@@ -38,8 +38,8 @@ def test_gaps_of_hours_between_outweigh_a_few_that_an_hour_survives() -> None:
 
 
 def test_before_the_first_gap_nothing_is_known() -> None:
-    assert not heard(0.0).shared_odds().known
-    assert heard(0.0, 1.0).shared_odds().known
+    assert not heard(0.0).shared_odds().is_known
+    assert heard(0.0, 1.0).shared_odds().is_known
     assert not pays(Cadence().odds("never/heard"))
 
 
@@ -56,7 +56,7 @@ def test_newer_gaps_weigh_more() -> None:
     cadence = heard(*(60.0 * number for number in range(100)))
     assert not pays(cadence.odds(ROOM))
     for number in range(4):
-        cadence.asked(ROOM, 6_000.0 + 1_000.0 * number)
+        cadence.observe_request(ROOM, 6_000.0 + 1_000.0 * number)
     assert pays(cadence.odds(ROOM))
 
 
@@ -64,20 +64,20 @@ def test_where_most_conversations_have_such_gaps_one_of_its_own_is_enough() -> N
     cadence = Cadence()
     for number in range(4):
         for room in range(30):
-            cadence.asked(f"irc/{room}", room * 10.0 + 1_000.0 * number)
-    cadence.asked("irc/new", 4_000.0)
+            cadence.observe_request(f"irc/{room}", room * 10.0 + 1_000.0 * number)
+    cadence.observe_request("irc/new", 4_000.0)
     assert not pays(cadence.odds("irc/new"))
-    cadence.asked("irc/new", 4_100.0)
+    cadence.observe_request("irc/new", 4_100.0)
     assert not pays(cadence.odds("irc/new"))
-    cadence.asked("irc/new", 5_000.0)
+    cadence.observe_request("irc/new", 5_000.0)
     assert pays(cadence.odds("irc/new"))
 
 
 def test_what_all_share_is_asked_for_by_all() -> None:
     cadence = Cadence()
     for number in range(40):
-        cadence.asked(f"irc/{number % 10}", 100.0 * number)
-    assert cadence.shared_odds().gaps[1:] == (0.0, 0.0)
+        cadence.observe_request(f"irc/{number % 10}", 100.0 * number)
+    assert cadence.shared_odds().gap_counts[1:] == (0.0, 0.0)
     assert pays(cadence.odds("irc/1"))
 
 
@@ -90,8 +90,8 @@ def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
     cadence, at_s = Cadence(), 0.0
     for gap_s, room in gaps:
         at_s += gap_s
-        cadence.asked(f"irc/{room}", at_s)
-    again = Cadence.restore(cadence.state())
+        cadence.observe_request(f"irc/{room}", at_s)
+    again = Cadence.restore(cadence.dump())
     assert again == cadence
     assert again.odds("irc/0") == cadence.odds("irc/0")
     assert again.shared_odds() == cadence.shared_odds()
@@ -102,19 +102,19 @@ def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
 def test_shares_are_shares(gaps: list[tuple[float, int]]) -> None:
     cadence = Cadence()
     for at_s, room in gaps:  # not even in order: a clock may be set back
-        cadence.asked(f"irc/{room}", at_s)
+        cadence.observe_request(f"irc/{room}", at_s)
         for odds in (cadence.odds(f"irc/{room}"), cadence.shared_odds()):
-            for row in (odds.next, *odds.rows):
+            for row in (odds.next_gap, *odds.rows):
                 assert sum(row) == pytest.approx(1.0)
                 assert all(0.0 < share < 1.0 for share in row)
-        assert 0.0 <= cadence.returns(f"irc/{room}", 600.0, 300.0) <= 1.0
+        assert 0.0 <= cadence.return_probability(f"irc/{room}", 600.0, 300.0) <= 1.0
 
 
 def test_memory_is_bounded() -> None:
     cadence = Cadence()
     for number in range(_KEPT + 500):
-        cadence.asked(f"irc/{number}", float(number))
-    assert len(cadence.state()) == _KEPT + 2
+        cadence.observe_request(f"irc/{number}", float(number))
+    assert len(cadence.dump()) == _KEPT + 2
 
 
 def test_the_longer_nobody_came_the_less_it_is_expected() -> None:

@@ -64,7 +64,7 @@ def test_from_where_on_it_is_so() -> None:
         tools=(TOOL,),
     )
     bound = replace(
-        thought, came_after=translate(replace(longer, conversation=longer.conversation[:5]), model="m").digest()
+        thought, prefix_digest=translate(replace(longer, conversation=longer.conversation[:5]), model="m").digest()
     )
-    assert translate(longer, model="m").fleeting is None
-    assert translate(longer, model="m", recall=lambda said: bound if again in said.parts else None).fleeting == 5
+    assert translate(longer, model="m").ephemeral_from is None
+    assert translate(longer, model="m", recall=lambda said: bound if again in said.parts else None).ephemeral_from == 5

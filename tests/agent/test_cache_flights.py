@@ -27,10 +27,10 @@ def run(flight: object) -> None:
 def test_nobody_is_waited_for_where_nobody_writes() -> None:
     async def test() -> None:
         flights = Flights(ManualClock())
-        assert not await flights.ahead(None, 10)
-        assert not await flights.ahead(PREFIX, 10)
-        flights.end(PREFIX, flights.start(PREFIX))
-        assert not await flights.ahead(PREFIX, 10)
+        assert not await flights.wait_for_writer(None, 10)
+        assert not await flights.wait_for_writer(PREFIX, 10)
+        flights.finish(PREFIX, flights.start(PREFIX))
+        assert not await flights.wait_for_writer(PREFIX, 10)
 
     run(test())
 
@@ -40,17 +40,17 @@ def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
         clock = ManualClock()
         flights = Flights(clock)
         begun = flights.start(PREFIX)
-        early, late = (asyncio.create_task(flights.ahead(PREFIX, until)) for until in (10.0, 20.0))
+        early, late = (asyncio.create_task(flights.wait_for_writer(PREFIX, until)) for until in (10.0, 20.0))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         clock.advance(15)
         assert not await early
         other = flights.start(PREFIX)  # as who waited too long does
-        flights.end(PREFIX, begun)
+        flights.finish(PREFIX, begun)
         assert await late
         assert not other.is_set()
-        flights.end(PREFIX, other)
-        assert not await flights.ahead(PREFIX, 99)
+        flights.finish(PREFIX, other)
+        assert not await flights.wait_for_writer(PREFIX, 99)
 
     run(test())
 
@@ -74,7 +74,7 @@ def test_a_first_call_that_hangs_holds_nobody_up_for_ever() -> None:
 
 
 def gaps(keeper: Keeper) -> bool:
-    return keeper._cadence["ana"].shared_odds().known  # no odds are told without sending
+    return keeper._cadence["ana"].shared_odds().is_known  # no odds are told without sending
 
 
 def test_a_retry_is_nobodys_habit() -> None:
@@ -95,21 +95,23 @@ def test_a_retry_is_nobodys_habit() -> None:
 def ask(place: str, *images: bytes) -> Ask:
     counter = OfflineCounter()
     counter.close()
-    seen = [Image(media_type="image/png", data=data, about="[image]") for data in images]
+    seen = [Image(media_type="image/png", data=data, description="[image]") for data in images]
     made = request(place, "hello")
     made = replace(made, conversation=(Said(role="user", parts=(Text(text="look"), *seen)),))
     meter = Meter(counter)
     estimate = meter.estimate("m", made)
-    return Ask(request=made, laid=(), path=(), plan=by_itself((), ()), meter=meter, estimate=estimate, at_s=0.0)
+    return Ask(
+        request=made, segments=(), digests=(), plan=by_itself((), ()), meter=meter, estimate=estimate, sent_at_s=0.0
+    )
 
 
 def test_what_was_kept_longest_ago_leaves_first() -> None:
     newest = Newest()
     for number in range(KEPT + 10):
-        newest.keep(ask(f"irc/{number}"))
+        newest.put(ask(f"irc/{number}"))
     again = ask("irc/10")
-    assert newest.keep(again) is not None
-    newest.keep(ask("irc/new"))
+    assert newest.put(again) is not None
+    newest.put(ask("irc/new"))
     assert len(newest) == KEPT
     assert newest.get("ana", "irc/10") is again
     assert newest.get("ana", "irc/11") is None
@@ -119,13 +121,13 @@ def test_what_was_kept_longest_ago_leaves_first() -> None:
 def test_images_are_not_piled_up() -> None:
     newest, photo = Newest(), bytes(KEPT_BYTES // 3)
     for number in range(10):
-        newest.keep(ask(f"irc/{number}", photo))
+        newest.put(ask(f"irc/{number}", photo))
     assert len(newest) == 2
     for _ in range(3):
-        newest.keep(ask("irc/9", photo))
+        newest.put(ask("irc/9", photo))
     assert len(newest) == 2
-    newest.keep(ask("irc/huge", bytes(KEPT_BYTES)))
+    newest.put(ask("irc/huge", bytes(KEPT_BYTES)))
     assert len(newest) == 1
     for number in range(20):
-        newest.keep(ask(f"irc/{number}"))
+        newest.put(ask(f"irc/{number}"))
     assert len(newest) == 20

@@ -41,7 +41,7 @@ class Bytes:
     def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
         return self._meter, self._meter.estimate(model, request, before)
 
-    def exact(self, request: Request) -> bool:
+    def is_exact(self, request: Request) -> bool:
         del request
         return False
 
@@ -72,7 +72,7 @@ async def bench() -> AsyncIterator[Bench]:
         made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
         made.keeper = Keeper(
             model,
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.of(MODEL), caching="marks"),
+            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
@@ -91,7 +91,7 @@ def request(place: str, *lines: str, card: str = "# Where you are") -> Request:
         tools=TOOLS,
         max_output_tokens=100,
         shared_key="ana",
-        place=place,
+        conversation_id=place,
     )
 
 
@@ -116,7 +116,7 @@ def test_what_is_expected_is_what_is_billed() -> None:
         assert read == pytest.approx(account.usage.cache_read_tokens, rel=0.05)
         assert written == pytest.approx(account.usage.cache_write_tokens, rel=0.2)
         assert [block.name for block in account.blocks] == ["tools", "identity", "channel", "history"]
-        assert account.cost_usd == pytest.approx(PRICES.of(MODEL).cost_usd(account.usage))
+        assert account.cost_usd == pytest.approx(PRICES.find(MODEL).cost_usd(account.usage))
         assert bench.api.violations == []
 
     story(test)
@@ -216,17 +216,17 @@ def test_only_of_a_cache_that_is_there_anything_is_told(
 ) -> None:
     async def test(bench: Bench) -> None:
         bench.policy = Policy(kind=kind)
-        dialect = Dialect(provider="x", model=MODEL, price=PRICES.of(MODEL), caching=caching)
+        dialect = Dialect(provider="x", model=MODEL, price=PRICES.find(MODEL), caching=caching)
         model = AnthropicModel(name="main", model=MODEL, base_url=bench.api.url, api_key="k")
         keeper = Keeper(model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy)
         async with aclosing(keeper):
-            before = keeper.outlook("ana", "irc/#a")
+            before = keeper.forecast("ana", "irc/#a")
             assert (before == UNKNOWN) is not looked_after
             await Bench(bench.api, keeper, bench.clock).ask(request("irc/#a", "hello"))
-            told = keeper.outlook("ana", "irc/#a")
+            told = keeper.forecast("ana", "irc/#a")
         assert (told == UNKNOWN) is not looked_after
         if looked_after:
-            assert (told.cold, told.read) == (False, PRICES.of(MODEL).read)
+            assert (told.is_cold, told.read_share) == (False, PRICES.find(MODEL).read)
 
     story(test)
 

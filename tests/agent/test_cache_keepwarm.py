@@ -16,7 +16,7 @@ def cadence(gap_s: float, *, between: int = 3) -> Cadence:
     made = Cadence()
     for number in range(20):
         for more in range(between + 1):
-            made.asked(ROOM, (gap_s + 60.0 * between) * number + 60.0 * more)
+            made.observe_request(ROOM, (gap_s + 60.0 * between) * number + 60.0 * more)
     return made
 
 
@@ -25,12 +25,12 @@ def resting(
 ) -> Resting:
     return Resting(
         conversation=where,
-        tokens=tokens,
-        mortal=mortal or tokens,
-        most=tokens + 1_000,
+        refresh_tokens=tokens,
+        expiring_tokens=mortal or tokens,
+        max_billed_tokens=tokens + 1_000,
         lifetime=lifetime,
-        asked_s=1_000.0,
-        until_s=1_000.0 + idle_s,
+        last_request_s=1_000.0,
+        expires_s=1_000.0 + idle_s,
     )
 
 
@@ -39,7 +39,7 @@ def test_an_idle_gateway_costs_nothing_unless_there_is_a_budget() -> None:
     due = refresh_at(resting(), cadence(5_000.0), PRICE, budget_usd=1.0)
     assert due is not None
     assert due.at_s == 4_600.0 - MARGIN_S
-    assert due.most_usd == pytest.approx(21_000 * 2 * 2 / 1e6)
+    assert due.max_cost_usd == pytest.approx(21_000 * 2 * 2 / 1e6)
 
 
 def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes() -> None:
@@ -74,22 +74,22 @@ def test_several_refreshes_bridge_a_gap_that_one_does_not() -> None:
 
 def test_a_new_conversation_is_thought_to_be_as_all_others_are() -> None:
     others, new = cadence(5_000.0, between=0), resting(where="irc/#new")
-    others.asked("irc/#new", 1_000.0)
+    others.observe_request("irc/#new", 1_000.0)
     assert refresh_at(new, others, PRICE, budget_usd=1.0) is not None
     assert refresh_at(new, cadence(100_000.0, between=0), PRICE, budget_usd=1.0) is None
 
 
 def test_what_is_spent_counts_until_the_end_of_the_day() -> None:
     purse, today, tomorrow = Purse(), date(2026, 3, 1), date(2026, 3, 2)
-    assert purse.left_usd("ana", today, 1.0) == 1.0
+    assert purse.remaining_usd("ana", today, 1.0) == 1.0
     purse.spend("ana", 0.75)
     purse.spend("ana", -0.5)
-    assert (purse.left_usd("ana", today, 1.0), purse.left_usd("bo", today, 1.0)) == (0.75, 1.0)
+    assert (purse.remaining_usd("ana", today, 1.0), purse.remaining_usd("bo", today, 1.0)) == (0.75, 1.0)
     purse.spend("ana", 5.0)
-    assert purse.left_usd("ana", today, 1.0) == 0.0
-    assert purse.left_usd("ana", tomorrow, 1.0) == 1.0
+    assert purse.remaining_usd("ana", today, 1.0) == 0.0
+    assert purse.remaining_usd("ana", tomorrow, 1.0) == 1.0
     purse.spend("ana", -5.0)  # taken out yesterday
-    assert purse.left_usd("ana", tomorrow, 1.0) == 1.0
+    assert purse.remaining_usd("ana", tomorrow, 1.0) == 1.0
 
 
 def test_it_is_let_go_where_nobody_will_come_in_time() -> None:

@@ -30,7 +30,7 @@ def talk(said: int, *, size: int = 100, positions: int = 1) -> list[Part]:
 
 
 def where(planned: Plan) -> list[tuple[str, int, str]]:
-    return [(mark.behind, mark.index, mark.lifetime) for mark in planned.marks]
+    return [(mark.behind, mark.index, mark.lifetime) for mark in planned.breakpoints]
 
 
 def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_and_the_last_message() -> None:
@@ -63,7 +63,7 @@ def test_what_is_seldom_asked_for_in_time_keeps_the_mark_of_its_card_and_for_min
 def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -> None:
     planned = make(talk(5), own=SLOW, shared=BURST, cached=[Cached(2, "5m")])
     assert where(planned)[-1] == ("said", 4, "1h")
-    assert planned.read == 3
+    assert planned.read_segments == 3
 
 
 def test_behind_five_minutes_of_the_same_conversation_nothing_is_written_for_an_hour() -> None:
@@ -76,7 +76,7 @@ def test_behind_five_minutes_of_the_same_conversation_nothing_is_written_for_an_
 def test_what_is_cached_is_read_and_goes_on_even_where_talk_is_seldom() -> None:
     planned = make(talk(5), own=SPARSE, shared=SLOW, cached=[Cached(2, "1h"), Cached(7, "1h")])
     assert where(planned) == [("block", 2, "1h"), ("block", 3, "5m"), ("block", 4, "5m"), ("said", 4, "5m")]
-    assert planned.read == 8
+    assert planned.read_segments == 8
     assert planned.writes == ((9, "5m"),)
 
 
@@ -85,7 +85,7 @@ def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_se
     parts = [*talk(3), Part("history", "calls", 500, 25), Part("history", "results", 500, 25)]
     planned = make(parts, own=BURST, cached=[Cached(2, "1h"), Cached(7, "5m")] if known else [])
     assert where(planned) == [("block", 2, "1h"), ("block", 4, "5m"), ("said", 2, "5m"), ("said", 4, "5m")]
-    assert planned.read == (8 if known else 0)
+    assert planned.read_segments == (8 if known else 0)
 
 
 def test_no_mark_stands_behind_what_cannot_carry_one() -> None:
@@ -102,7 +102,7 @@ def pieces(*sizes: int) -> list[Unit]:
     for said, size in enumerate(sizes):
         for piece in range(size):
             place = len(HEAD) + len(CARD) + number
-            made[place] = made[place]._replace(number=said, markable=piece == size - 1)
+            made[place] = made[place]._replace(number=said, takes_breakpoint=piece == size - 1)
             number += 1
     return made
 
@@ -121,10 +121,10 @@ def test_a_message_that_has_grown_is_marked_at_its_new_end_and_still_read_up_to_
     path, cached = pieces(1, 1, 3), [Cached(2, "1h"), Cached(7, "1h")]
     planned = by(path, SPARSE, cached)
     assert where(planned) == [*LAYOUT[:1], ("block", 3, "5m"), ("block", 4, "5m"), ("said", 2, "5m")]
-    assert (planned.read, planned.writes) == (8, ((9, "5m"),))
+    assert (planned.read_segments, planned.writes) == (8, ((9, "5m"),))
     planned = by(pieces(1, 1, 3, 15, 15), BURST, cached)
     assert where(planned)[2:] == [("said", 2, "5m"), ("said", 4, "5m")]
-    assert planned.read == 8
+    assert planned.read_segments == 8
 
 
 def test_a_prefix_below_the_minimum_is_not_marked() -> None:
@@ -138,7 +138,7 @@ def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_length
     lives: dict[str, list[set[str]]] = {}
     for number in range(8):
         for room, gap_s in (("irc/#slow", 1_000.0), ("irc/#busy", 100.0)):
-            cadence.asked(room, gap_s * number)
+            cadence.observe_request(room, gap_s * number)
             planned = make(talk(5), own=cadence.odds(room), shared=cadence.shared_odds())
             assert [(behind, index) for behind, index, _ in where(planned)] == [place[:2] for place in LAYOUT]
             assert [lifetime for _, _, lifetime in where(planned)][:2] == ["1h", "1h"]
@@ -146,9 +146,11 @@ def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_length
     assert lives["irc/#slow"][0] == {"5m"}
     assert lives["irc/#slow"][-1] == {"1h"}
     assert lives["irc/#busy"] == [{"5m"}] * 8
-    cadence.asked("irc/#new", 9_000.0)
+    cadence.observe_request("irc/#new", 9_000.0)
     assert where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds())) == LAYOUT
-    cadence.asked("irc/#new", 20_000.0)  # nothing of it is cached any more, and no gap of its own says "an hour"
+    cadence.observe_request(
+        "irc/#new", 20_000.0
+    )  # nothing of it is cached any more, and no gap of its own says "an hour"
     assert where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds()))[2:] == LAYOUT[2:]
 
 
@@ -158,7 +160,7 @@ def test_the_shared_prefix_is_written_once_by_the_first_two_requests() -> None:
     written = 0
     for number, at_s in enumerate((0.0, 1_000.0)):
         parts = talk(2 * number + 1)
-        cadence.asked("irc/#a", at_s)
+        cadence.observe_request("irc/#a", at_s)
         cached = warmth.find([unit.digest for unit in units(parts)], at_s)
         planned = make(parts, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached)
         ask(judge, warmth, parts, planned, at_s=at_s)
@@ -167,7 +169,7 @@ def test_the_shared_prefix_is_written_once_by_the_first_two_requests() -> None:
 
 
 def fixed(parts: list[Part], *, long: bool, short: Lifetime = "5m") -> Plan:
-    policy = Policy(kind="fixed", long=long, short=short)
+    policy = Policy(kind="fixed", allows_hour=long, short_lifetime=short)
     return plan(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
 
 
@@ -183,29 +185,29 @@ def test_the_fixed_policy_follows_the_table() -> None:
 
 
 def test_the_fixed_policy_writes_all_for_an_hour_where_that_is_wanted_and_to_be_had() -> None:
-    assert {mark.lifetime for mark in fixed(talk(5), long=True, short="1h").marks} == {"1h"}
-    assert {mark.lifetime for mark in fixed(talk(5), long=False, short="1h").marks} == {"5m"}
+    assert {mark.lifetime for mark in fixed(talk(5), long=True, short="1h").breakpoints} == {"1h"}
+    assert {mark.lifetime for mark in fixed(talk(5), long=False, short="1h").breakpoints} == {"5m"}
 
 
 def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
     off = plan(units(talk(5)), price=PRICE, policy=Policy(kind="off"), shared=SLOW, own=SLOW)
-    assert (off.marks, off.writes) == ((), ())
+    assert (off.breakpoints, off.writes) == ((), ())
     assert sum(block.read + block.written for block in off.blocks) == 0
-    short = plan(units(talk(5)), price=PRICE, policy=Policy(long=False), shared=SLOW, own=SLOW)
-    assert all(mark.lifetime == "5m" for mark in short.marks)
+    short = plan(units(talk(5)), price=PRICE, policy=Policy(allows_hour=False), shared=SLOW, own=SLOW)
+    assert all(mark.lifetime == "5m" for mark in short.breakpoints)
     assert plan([], price=PRICE, policy=Policy(), shared=SLOW, own=SLOW).blocks == ()
 
 
 def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> None:
     warmth, path = Warmth(), units(talk(3))
     first = by_itself(path, ())
-    assert first.marks == ()
-    assert (first.read, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
-    warmth.sent([unit.digest for unit in path], read=first.read, writes=first.writes, at_s=0.0)
+    assert first.breakpoints == ()
+    assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
+    warmth.record_request([unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0)
     changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
     cached = warmth.find([unit.digest for unit in changed], 10.0)
     second = by_itself(changed, cached)
-    assert second.read == 4
+    assert second.read_segments == 4
     assert [(block.name, block.read, block.written) for block in second.blocks][-3:] == [
         ("binding", 100, 0),
         ("channel", 0, 0),
@@ -244,19 +246,19 @@ def test_every_plan_keeps_to_the_rules(
 
     planned = once()
     assert planned == once()
-    assert len(planned.marks) <= 4
-    assert sorted(mark.lifetime for mark in planned.marks) == [mark.lifetime for mark in planned.marks]
+    assert len(planned.breakpoints) <= 4
+    assert sorted(mark.lifetime for mark in planned.breakpoints) == [mark.lifetime for mark in planned.breakpoints]
     by_place = {(unit.behind, unit.number): i for i, unit in enumerate(path)}
-    at = [by_place[mark.behind, mark.index] for mark in planned.marks]
+    at = [by_place[mark.behind, mark.index] for mark in planned.breakpoints]
     assert at == sorted(set(at))
-    assert all(path[i].markable for i in at)
-    read_only = {end for end in ends if end < planned.read}
+    assert all(path[i].takes_breakpoint for i in at)
+    read_only = {end for end in ends if end < planned.read_segments}
     assert all(sum(unit.tokens for unit in path[: i + 1]) >= PRICE.minimum_tokens for i in at if i not in read_only)
-    assert policy.long or all(mark.lifetime == "5m" for mark in planned.marks)
+    assert policy.allows_hour or all(mark.lifetime == "5m" for mark in planned.breakpoints)
     assert sum(block.tokens for block in planned.blocks) == sum(unit.tokens for unit in path)
     assert all(block.read + block.written <= block.tokens for block in planned.blocks)
     if policy.kind == "off":
-        assert not planned.marks
+        assert not planned.breakpoints
 
 
 asked = st.lists(
@@ -282,7 +284,7 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
         said[room].append(Part("history", f"{room} {len(said[room])}", 10 * positions, positions))
         request = [*HEAD, Part("binding", "b", 60), Part("channel", f"c{room}", 90), *said[room]]
         path = units(request)
-        cadence.asked(f"irc/{room}", at_s)
+        cadence.observe_request(f"irc/{room}", at_s)
         cached = warmth.find([unit.digest for unit in path], at_s)
         planned = plan(
             path,
@@ -311,7 +313,7 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         said.append(Part("history", f"{number}", 80))
         request = [Part("identity", "i", head), Part("channel", "c", 200), *said]
         path = units(request)
-        cadence.asked("irc/#a", gap_s * number)
+        cadence.observe_request("irc/#a", gap_s * number)
         cached = warmth.find([unit.digest for unit in path], gap_s * number)
         planned = make(request, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached)
         usage = ask(judge, warmth, request, planned, at_s=gap_s * number).usage

@@ -34,7 +34,7 @@ PRICES = Prices.parse(TABLE.read_text(encoding="utf-8"))
 def test_the_table_knows(
     model: str, input_usd: float | None, output_usd: float | None, read: float, minimum: int
 ) -> None:
-    price = PRICES.of(model)
+    price = PRICES.find(model)
     assert price.known
     assert (price.input_usd, price.output_usd, price.read, price.minimum_tokens) == (
         input_usd,
@@ -45,20 +45,20 @@ def test_the_table_knows(
 
 
 def test_writes_cost_what_the_provider_says() -> None:
-    sonnet, old, new = PRICES.of("claude-sonnet-5"), PRICES.of("gpt-5.5"), PRICES.of("gpt-5.6-terra")
-    assert (sonnet.write("5m"), sonnet.write("1h")) == (1.25, 2.0)
-    assert (old.write("5m"), new.write("5m")) == (1.0, 1.25)
+    sonnet, old, new = PRICES.find("claude-sonnet-5"), PRICES.find("gpt-5.5"), PRICES.find("gpt-5.6-terra")
+    assert (sonnet.write_multiplier("5m"), sonnet.write_multiplier("1h")) == (1.25, 2.0)
+    assert (old.write_multiplier("5m"), new.write_multiplier("5m")) == (1.0, 1.25)
 
 
 def test_an_unknown_model_says_so_and_costs_what_the_default_does() -> None:
-    price = PRICES.of("nobody-knows-me")
+    price = PRICES.find("nobody-knows-me")
     assert not price.known
     assert price.input_usd == PRICES.default.input_usd
     assert PRICES.default.known
 
 
 def test_a_server_of_ones_own_costs_nothing() -> None:
-    price = PRICES.of("claude-like-merge.gguf", provider="llamacpp")
+    price = PRICES.find("claude-like-merge.gguf", provider="llamacpp")
     assert price.known
     assert price.cost_usd(Usage(input_tokens=1_000_000, output_tokens=1_000)) == 0
 
@@ -71,22 +71,22 @@ def test_a_request_costs_the_sum_of_its_parts() -> None:
         cache_write_1h_tokens=1_000,
         output_tokens=500,
     )
-    price = PRICES.of("claude-sonnet-5")
+    price = PRICES.find("claude-sonnet-5")
     expected = (1_000 + 100_000 * 0.1 + 2_000 * 1.25 + 1_000 * 2.0) * 2 / 1e6
     assert price.input_cost_usd(usage) == pytest.approx(expected)
     assert price.cost_usd(usage) == pytest.approx(expected + 500 * 10 / 1e6)
 
 
 def test_a_long_prompt_costs_more_from_its_first_token_however_much_was_cached() -> None:
-    price = PRICES.of("claude-haiku-5-5")
+    price = PRICES.find("claude-haiku-5-5")
     assert price.cost_usd(Usage(input_tokens=100_000, output_tokens=100)) == pytest.approx(0.01 + 0.000_05)
     long = Usage(input_tokens=1, cache_read_tokens=90_000, cache_write_tokens=10_000, output_tokens=100)
     assert price.cost_usd(long) == pytest.approx((1 + 9_000 + 12_500) * 0.5 / 1e6 + 100 * 2.5 / 1e6)
 
 
 def test_what_has_no_price_has_no_cost() -> None:
-    assert PRICES.of("claude-opus-4-8").cost_usd(Usage(input_tokens=1)) is None
-    assert not PRICES.of("claude-opus-4-8").priced
+    assert PRICES.find("claude-opus-4-8").cost_usd(Usage(input_tokens=1)) is None
+    assert not PRICES.find("claude-opus-4-8").is_priced
     assert Price(input_usd=1).cost_usd(Usage(input_tokens=1)) is None
 
 

@@ -26,11 +26,13 @@ COUNTER = bytes_counter()
 
 
 def talk(replies: Replies) -> list[Exchange]:
-    return [Exchange(heard=f"line {number} " + "of talk " * number, reply=text) for number, text in enumerate(replies)]
+    return [
+        Exchange(input_text=f"line {number} " + "of talk " * number, reply=text) for number, text in enumerate(replies)
+    ]
 
 
 def request(past: list[Exchange]) -> Request:
-    brief = Brief(persona="Ana.", card="# Where", history=tuple(past[:-1]), heard=past[-1].heard)
+    brief = Brief(persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text)
     return assemble(brief, tools=TOOLS, max_output_tokens=10, key="a", plain=False)
 
 
@@ -48,7 +50,7 @@ def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
         anew, taken = units(new, size(new)), units(new, size(new), (old, units(old, size(old))))
         assert [replace_tokens(one) for one in taken] == [replace_tokens(one) for one in anew]
         assert sum(one.tokens for one in taken) == size(new).total
-        marked = [one.number for one in taken if one.behind == "said" and one.markable]
+        marked = [one.number for one in taken if one.behind == "said" and one.takes_breakpoint]
         assert marked == list(range(len(new.conversation)))
 
 
@@ -83,7 +85,7 @@ def test_a_shorter_and_another_request_take_over_only_what_they_share() -> None:
 def test_a_conversation_with_its_first_image_is_not_the_one_that_was_cached() -> None:
     """Claude keeps them apart (build-with-claude/prompt-caching); what stands in front of it is the same."""
     old = request(talk(["yes", "no", "yes"]))
-    picture = Image(media_type="image/png", data=png(8, 8), about="red")
+    picture = Image(media_type="image/png", data=png(8, 8), description="red")
     *front, last = old.conversation
     new = replace(old, conversation=(*front, replace(last, parts=(*last.parts, picture))))
     before, now = units(old, size(old)), units(new, size(new), (old, units(old, size(old))))

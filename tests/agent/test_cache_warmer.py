@@ -29,7 +29,7 @@ LONG = "hello " * 500
 class Bench:
     api: ModelApi
     clock: ManualClock
-    policy: Policy = field(default_factory=lambda: Policy(kind="fixed", long=False))
+    policy: Policy = field(default_factory=lambda: Policy(kind="fixed", allows_hour=False))
     budget_usd: float = 1.0
     told: list[tuple[str, Account]] = field(default_factory=list)
     keeper: Keeper = None  # type: ignore[assignment]  # it asks the bench
@@ -42,8 +42,8 @@ class Bench:
             for gap_s in gaps_s:
                 times.append(times[-1] + gap_s)
         for at_s in times:
-            cadence.asked(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
-        self.keeper.restore("ana", cadence)
+            cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
+        self.keeper.restore_cadence("ana", cadence)
 
     async def ask(self, asked: Request) -> Account:
         async with aclosing(self.keeper.stream(asked)) as chunks:
@@ -80,11 +80,11 @@ async def bench() -> AsyncIterator[Bench]:
         made.warmer = KeepWarm(clock, budget_usd=lambda: made.budget_usd)
         made.keeper = Keeper(
             AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.of(MODEL), caching="marks"),
+            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
-            rests=made.warmer.rests,
+            rests=made.warmer.on_idle,
         )
         async with aclosing(made.keeper):
             running = asyncio.create_task(made.warmer.run(lambda agent, account: made.told.append((agent, account))))
@@ -129,7 +129,7 @@ def test_a_prefix_of_five_minutes_can_be_read_after_fifty() -> None:
             blocks = sum(block.read for block in refresh.blocks)
             assert blocks == pytest.approx(refresh.usage.cache_read_tokens, rel=0.1)
         spent = sum(refresh.cost_usd or 0.0 for _, refresh in bench.told)
-        lost = PRICES.of(MODEL).cost_usd(replace(first.usage, output_tokens=0))
+        lost = PRICES.find(MODEL).cost_usd(replace(first.usage, output_tokens=0))
         assert lost is not None
         assert spent < lost
 
@@ -163,7 +163,7 @@ def test_a_refresh_has_the_same_bytes_and_marks_as_what_it_keeps() -> None:
 
 def test_an_hour_is_kept_beyond_an_hour_and_then_let_go() -> None:
     async def test(bench: Bench) -> None:
-        bench.policy = Policy(kind="fixed", short="1h")
+        bench.policy = Policy(kind="fixed", short_lifetime="1h")
         bench.used_to(5_400.0)
         first = await bench.ask(request(ROOM, LONG))
         await bench.idle(5_400.0, step_s=10.0)

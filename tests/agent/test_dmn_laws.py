@@ -142,7 +142,7 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
 def test_any_signal_in_any_state_gives_a_next_state(state: State, signal: Signal, policy: Policy) -> None:
     after, effects = dmn.step(state, signal, policy)
     assert all(effect.delay_s > 0 for effect in effects if isinstance(effect, SetTimer))
-    assert signals.restore(signals.save(after)) == after.lasting
+    assert signals.restore(signals.save(after)) == after.persistent
     assert all(reason for reason in dmn.held(after, policy, signal.at))
 
 

@@ -46,7 +46,7 @@ def views(draw: st.DrawFn, *, most: int = 12) -> tuple[Sizes, ...]:
                 form=Form.SUMMED if place < summed else Form.TRIMMED if place < trimmed else Form.WHOLE,
                 results=results,
                 requests=draw(st.integers(1, 6)),
-                covered=place < covered,
+                is_in_journal=place < covered,
             )
         )
     return tuple(turns)
@@ -111,7 +111,7 @@ def test_marks_only_move_forward(turns: tuple[Sizes, ...], at: Situation) -> Non
     assert 0 <= found.start <= found.summed <= found.trimmed <= len(turns)
     assert found.summed >= now.summed
     assert found.trimmed >= max(now.trimmed, found.summed)
-    if not found.folds:
+    if not found.changes_view:
         assert (found.start, found.summed, found.trimmed, found.spared) == (0, now.summed, now.trimmed, at.spared)
         assert found.head == at.head
 
@@ -134,7 +134,7 @@ def test_what_was_decided_holds(turns: tuple[Sizes, ...], at: Situation) -> None
     at = replace(at, force=0)  # a second failure is another situation
     turns, at = carried_out(turns, at, decide(turns, at))
     again = decide(turns, at)
-    assert not again.folds, again.verdict
+    assert not again.changes_view, again.verdict
 
 
 @LAW
@@ -143,7 +143,7 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(turns: tuple[Sizes,
     if not pressed(turns, at):
         return
     found, room = decide(turns, at), wanted(turns, at)
-    assert found.folds or len(turns) == 1
+    assert found.changes_view or len(turns) == 1
     after, then = carried_out(turns, at, found)
     assert then.head <= max(at.head if found.start == 0 else 0, int(room * HEAD_SHARE))
     left = laid(after, then)
@@ -151,7 +151,7 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(turns: tuple[Sizes,
         assert left <= room
     elif after:
         assert left <= max(room, 0 if at.force else int(at.budget / at.scale) - at.new)
-    assert left < laid(turns, at) or not found.folds or (not after and found.start > 0)
+    assert left < laid(turns, at) or not found.changes_view or (not after and found.start > 0)
 
 
 @LAW
@@ -189,10 +189,10 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[Sizes, .
 def test_kinds_say_what_is_done(turns: tuple[Sizes, ...], at: Situation) -> None:
     found, now = decide(turns, at), present(turns, at.spared)
     assert list(found.kinds) == [kind for kind in ("trim", "sum", "bridge", "summary", "drop") if kind in found.kinds]
-    assert found.summarise == ("summary" in found.kinds)
-    assert not found.summarise or (found.start > 0 and at.compact_above is not None and at.force == 0)
-    covered = [turn.covered for turn in turns[: found.start]]
-    if found.start and not found.summarise:
+    assert found.needs_summary == ("summary" in found.kinds)
+    assert not found.needs_summary or (found.start > 0 and at.compact_above is not None and at.force == 0)
+    covered = [turn.is_in_journal for turn in turns[: found.start]]
+    if found.start and not found.needs_summary:
         assert ("bridge" in found.kinds) == any(covered)
         assert ("drop" in found.kinds) == (not all(covered))
     before, after = lay(turns, now, excerpts(at)), lay(turns, replace(now, **shape(found)), excerpts(at))
@@ -205,7 +205,7 @@ def test_kinds_say_what_is_done(turns: tuple[Sizes, ...], at: Situation) -> None
 @given(views(), situations)
 def test_each_fold_says_why_with_numbers(turns: tuple[Sizes, ...], at: Situation) -> None:
     found = decide(turns, at)
-    assert not found.folds or any(character.isdigit() for character in found.verdict)
+    assert not found.changes_view or any(character.isdigit() for character in found.verdict)
     assert not found.verdict or any(character.isdigit() for character in found.verdict)
 
 
@@ -213,7 +213,7 @@ def test_each_fold_says_why_with_numbers(turns: tuple[Sizes, ...], at: Situation
 @given(views(), situations)
 def test_a_small_gain_is_no_reason(turns: tuple[Sizes, ...], at: Situation) -> None:
     found = decide(turns, at)
-    if found.folds and not pressed(turns, at) and at.policy == "auto":
+    if found.changes_view and not pressed(turns, at) and at.policy == "auto":
         now = present(turns, at.spared)
         gain = sum(lay(turns, now, excerpts(at))) - sum(lay(turns, replace(now, **shape(found)), excerpts(at)))
         assert gain >= 64

@@ -75,7 +75,7 @@ def test_it_folds_less_often_where_a_fold_is_dearer() -> None:
         for _ in range(60):
             at = Situation(budget=10**9, read=prices.read, write=prices.write, ahead=200.0, spared=view.spared)
             found = decide(view.turns, at)
-            count += found.folds
+            count += found.changes_view
             view = view.folded(found)
             view = View((*view.turns, turn(5_000, 300, 1, 2)), view.spared, view.head, view.excerpts)
         return count
@@ -87,11 +87,11 @@ def test_it_folds_less_often_where_a_fold_is_dearer() -> None:
 def test_it_does_not_fold_what_is_soon_cold_and_folds_what_is_cold() -> None:
     turns = [turn(5_000, 300, 1, 2)] * 8
     warm = Situation(budget=10**9, ahead=60.0)
-    assert decide(turns, warm).folds
+    assert decide(turns, warm).changes_view
     soon = decide(turns, Situation(budget=10**9, ahead=1.0))
-    assert not soon.folds
+    assert not soon.changes_view
     assert "1.0 more requests" in soon.verdict
-    assert decide(turns, Situation(budget=10**9, ahead=1.0, cold=True)).folds
+    assert decide(turns, Situation(budget=10**9, ahead=1.0, cold=True)).changes_view
     assert decide([turn(5_000, 300, 1, 2)] * 3, Situation(budget=10**9, ahead=0.0, cold=True)).kinds == ("trim",)
 
 

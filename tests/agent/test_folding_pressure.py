@@ -10,7 +10,7 @@ from agent.projection import Form
 
 def chat(tokens: int = 100, *, covered: bool = False) -> Sizes:
     """A turn without tools."""
-    return Sizes(whole=tokens, trimmed=tokens, summed=tokens, covered=covered)
+    return Sizes(whole=tokens, trimmed=tokens, summed=tokens, is_in_journal=covered)
 
 
 def loop(result: int = 1_000, results: int = 1, *, said: int = 100, stub: int = 50, covered: bool = False) -> Sizes:
@@ -20,7 +20,7 @@ def loop(result: int = 1_000, results: int = 1, *, said: int = 100, stub: int = 
         trimmed=said + results * stub,
         summed=said + min(40, results * stub),
         results=(result,) * results,
-        covered=covered,
+        is_in_journal=covered,
     )
 
 
@@ -88,7 +88,7 @@ def test_then_what_the_journal_covers_leaves() -> None:
 def test_then_a_model_summarises_all_but_the_tail() -> None:
     turns = [chat()] * 50
     found = decide(turns, under(4_900, compact_above=10_000, keep_tail=1_000))
-    assert (found.kinds, found.summarise, found.start) == (("summary",), True, 40)
+    assert (found.kinds, found.needs_summary, found.start) == (("summary",), True, 40)
     found = decide(turns, under(4_900, compact_above=10_000, keep_tail=20_000))
     assert (found.kinds, found.start) == (("summary",), 32)  # as much as there is room for
     found = decide(turns, under(4_900, compact_above=10_000, force=1))
@@ -99,9 +99,9 @@ def test_then_a_model_summarises_all_but_the_tail() -> None:
 
 def test_a_summary_is_due_before_the_budget_is_spent() -> None:
     turns = [chat()] * 50
-    assert not decide(turns, under(10_000, compact_above=5_000)).folds
+    assert not decide(turns, under(10_000, compact_above=5_000)).changes_view
     found = decide(turns, under(10_000, compact_above=4_999))
-    assert found.summarise
+    assert found.needs_summary
     assert "summary is due" in found.verdict
     assert decide(turns, under(10_000, compact_above=4_000, new=0)).head <= 4_000 // 8
     loops = [loop() for _ in range(8)]
@@ -155,18 +155,18 @@ def test_the_providers_own_count_presses_too_unless_the_view_is_small_already() 
     found = decide(turns, under(5_000, full=True))
     assert found.kinds == ("drop",)
     assert "nearly full" in found.verdict
-    assert not decide(turns[:25], under(5_000, full=True)).folds  # it is something else that fills the window
-    assert not decide([loop(500)] * 3, under(5_000, full=True)).folds
+    assert not decide(turns[:25], under(5_000, full=True)).changes_view  # it is something else that fills the window
+    assert not decide([loop(500)] * 3, under(5_000, full=True)).changes_view
 
 
 @pytest.mark.parametrize(("scale", "folds"), [(1.0, False), (2.0, True), (0.5, False)])
 def test_estimates_are_scaled_by_what_was_billed(scale: float, *, folds: bool) -> None:
-    assert decide([chat()] * 30, under(5_000, scale=scale)).folds == folds
+    assert decide([chat()] * 30, under(5_000, scale=scale)).changes_view == folds
 
 
 def test_new_lines_need_their_room() -> None:
     turns = [chat()] * 30
-    assert not decide(turns, under(5_000, new=2_000)).folds
+    assert not decide(turns, under(5_000, new=2_000)).changes_view
     found = decide(turns, under(5_000, new=4_000))
     assert 100 * (30 - found.start) + found.head <= 1_000
 
@@ -184,7 +184,7 @@ def test_always_clears_what_is_not_among_the_newest_results_at_each_turn() -> No
     found = decide(turns, Situation(budget=10**9, policy="always"))
     assert (found.kinds, forms(turns, found), found.spared) == (("trim",), "tttt", 2)
     done = [replace(turn, form=Form.TRIMMED) for turn in turns]
-    assert not decide(done, Situation(budget=10**9, policy="always", spared=2)).folds
+    assert not decide(done, Situation(budget=10**9, policy="always", spared=2)).changes_view
     found = decide([*done, loop()], Situation(budget=10**9, policy="always", spared=2))
     assert (forms([*done, loop()], found), found.spared) == ("ttttt", 2)
 
@@ -199,9 +199,9 @@ def test_where_it_costs_nothing_old_loops_are_summed_too() -> None:
 def test_little_is_no_reason_to_fold_though_it_costs_nothing() -> None:
     turns = [loop(result=60), *[loop(result=10, said=500)] * 2]
     found = decide(turns, Situation(budget=10**9, cold=True))
-    assert not found.folds
+    assert not found.changes_view
     assert found.verdict.startswith("60 tokens could go")
-    assert decide([loop(result=64), *turns[1:]], Situation(budget=10**9, cold=True)).folds
+    assert decide([loop(result=64), *turns[1:]], Situation(budget=10**9, cold=True)).changes_view
 
 
 def test_what_was_cleared_stays_cleared_where_fewer_results_are_new() -> None:
@@ -224,4 +224,4 @@ def test_a_verdict_says_what_speaks_for_and_against() -> None:
         "4,010 tokens could go: they have cost 601 since they could, and in 5.0 more requests will cost 2,005; "
         "rewriting 4,590 costs 5,278, of which 4,945 each time anew"
     )
-    assert not found.folds
+    assert not found.changes_view

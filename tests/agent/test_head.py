@@ -73,7 +73,7 @@ def test_one_turn_and_a_model_without_tools() -> None:
 
 
 def test_what_left_before_is_told_to_come_back_too() -> None:
-    left = Left(handle="v90-99", turns=2, since=NOON, until=NOON, earlier=True)
+    left = Left(handle="v90-99", turns=2, since=NOON, until=NOON, has_earlier=True)
     text = head(left, summary="", journal=(), exact=(), last_request="", budget_tokens=99)
     assert 'fetch_evidence("v90-99") gives them word for word, and in front of them what stood here before.' in text
 

@@ -28,19 +28,19 @@ from tests.agent.turn_kit import NoTools
 from tests.servers.model_api import Answer, ModelApi
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
-IMAGE = Image(media_type="image/png", data=PNG, about="[image cat.png]")
+IMAGE = Image(media_type="image/png", data=PNG, description="[image cat.png]")
 LOOK = Said(role="user", parts=(Text(text="look"), IMAGE, Text(text="at it")))
 CARD = "# Where you are\nPlace: the room #lobby"
 
 
 def seeing(kind: str, url: str) -> OpenAIModel | AnthropicModel:
-    return OpenAIModel(name="main", model="m", base_url=url, sees=True) if kind == "openai" else make(kind, url)
+    return OpenAIModel(name="main", model="m", base_url=url, takes_images=True) if kind == "openai" else make(kind, url)
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_an_image_is_sent_between_the_words(kind: str) -> None:
     async def story(api: ModelApi, model: OpenAIModel | AnthropicModel) -> None:
-        assert model.sees
+        assert model.takes_images
         end(await ask(model, request(LOOK, tools=(TOOL,))))
         (seen,) = api.seen
         kinds = [piece["type"] for piece in seen.body["messages"][-1]["content"]]
@@ -53,9 +53,9 @@ def test_an_image_is_sent_between_the_words(kind: str) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Image(media_type="image/jpeg", data=PNG, about="x"),
-        Image(media_type="image/png", data=PNG + b"broken", about="x"),
-        Image(media_type="image/png", data=PNG + b"0" * 4_000_000, about="x"),
+        Image(media_type="image/jpeg", data=PNG, description="x"),
+        Image(media_type="image/png", data=PNG + b"broken", description="x"),
+        Image(media_type="image/png", data=PNG + b"0" * 4_000_000, description="x"),
     ],
 )
 def test_the_fakes_refuse_what_the_real_ones_refuse(kind: str, bad: Image) -> None:
@@ -70,7 +70,7 @@ def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
     blind = ScriptedModel(clock=ManualClock())
     parts = adapted(request(LOOK), blind).conversation[0].parts
     assert parts == (Text(text="look"), Text(text="[image cat.png]"), Text(text="at it"))
-    sighted = ScriptedModel(clock=ManualClock(), sees=True, takes_tools=False)
+    sighted = ScriptedModel(clock=ManualClock(), takes_images=True, takes_tools=False)
     assert adapted(request(LOOK), sighted).conversation == (LOOK,)
 
 
@@ -92,15 +92,15 @@ def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
 def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None, expected: bool) -> None:
     models = {"main": ModelConfig(provider="p", name=name, sees=told)}
     providers: dict[str, ProviderConfig] = Llm.model_validate({"providers": {"p": provider}, "models": {}}).providers
-    assert build_model("main", models, providers, ManualClock()).sees is expected
+    assert build_model("main", models, providers, ManualClock()).takes_images is expected
 
 
 def test_images_follow_the_lines_they_came_with() -> None:
-    earlier = Exchange(heard="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
-    brief = Brief(persona="You.", card=CARD, history=(earlier,), heard="and this?", images=(IMAGE,))
+    earlier = Exchange(input_text="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
+    brief = Brief(persona="You.", card=CARD, history=(earlier,), input_text="and this?", images=(IMAGE,))
     made = assemble(brief, tools=(), max_output_tokens=10, key="k", plain=False)
     assert [said.parts[1:] for said in made.conversation] == [(IMAGE,), (), (IMAGE,)]
-    silent = replace(brief, history=(Exchange(heard="", reply=""),))
+    silent = replace(brief, history=(Exchange(input_text="", reply=""),))
     assert len(assemble(silent, tools=(), max_output_tokens=10, key="k", plain=False).conversation) == 1
 
 
@@ -141,7 +141,7 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
         )
         model = Failover([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
         seen: list[str] = []
-        brief = Brief(persona="You.", card=CARD, history=(), heard="what time is it?")
+        brief = Brief(persona="You.", card=CARD, history=(), input_text="what time is it?")
         outcome = await take_turn(brief, model, NoTools(), key="k", glimpse=seen.append)
         assert (outcome.text, seen) == ("Noon.", ["Let me see the c", "Let me see the clock.", "Noon."])
 
@@ -151,8 +151,8 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
 @pytest.mark.parametrize("error", [Malformed("no such image"), Busy("later")])
 def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: Malformed | Busy) -> None:
     async def story() -> None:
-        model = ScriptedModel(Script(errors=(error, error)), clock=ManualClock(), sees=True)
-        brief = Brief(persona="You.", card=CARD, history=(), heard="look", images=(IMAGE,))
+        model = ScriptedModel(Script(errors=(error, error)), clock=ManualClock(), takes_images=True)
+        brief = Brief(persona="You.", card=CARD, history=(), input_text="look", images=(IMAGE,))
         if isinstance(error, Malformed):
             with pytest.raises(Malformed):
                 await take_turn(brief, model, NoTools(), key="k")

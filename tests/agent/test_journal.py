@@ -65,7 +65,7 @@ def test_a_title_stands_on_one_line_and_is_bounded(title: str) -> None:
 
 def test_an_entry_looks_like_this() -> None:
     entry = Entry(
-        at=AT, title="Harbour", text="## Ada\n## 2026-01-01 00:00:00Z — not one", scope="t.main/42", note="01A"
+        at=AT, title="Harbour", text="## Ada\n## 2026-01-01 00:00:00Z — not one", scope="t.main/42", note_id="01A"
     )
     assert written(entry) == (
         "\n## 2026-11-21 19:40:12Z — Harbour\nscope: t.main/42\n\n"
@@ -91,7 +91,7 @@ def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
     (entry,) = parse(f"# My journal\n\nKept by hand.\n\n## 2026-11-21 19:40\n{text}")
     assert entry.scope == scope
     assert entry.text.endswith("hello")
-    assert entry.note == ""
+    assert entry.note_id == ""
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_other_headings_are_text(line: str) -> None:
 
 
 def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
-    whole = written(Entry(at=AT, title="t", text="hello", scope=PUBLIC, note="01A"))
-    assert all(not entry.note for cut in range(len(whole) - 4) for entry in parse(whole[:cut]))
-    assert parse(whole)[0].note == "01A"
+    whole = written(Entry(at=AT, title="t", text="hello", scope=PUBLIC, note_id="01A"))
+    assert all(not entry.note_id for cut in range(len(whole) - 4) for entry in parse(whole[:cut]))
+    assert parse(whole)[0].note_id == "01A"
 
 
 def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
-    assert [(tool.name, tool.task) for tool in NOTES] == [("journal", False), ("remember", False), ("recall", False)]
+    assert [(tool.name, tool.is_task) for tool in NOTES] == [("journal", False), ("remember", False), ("recall", False)]
     assert NOTES[2].schema == (
         '{"additionalProperties":false,"properties":{"query":{"description":"A few words that must have been said '
         'together.","maxLength":200,"minLength":1,"type":"string"}},"required":["query"],"type":"object"}'

@@ -205,8 +205,8 @@ def test_a_bad_call_is_told_to_the_model_and_not_posted(text: str, why: str) -> 
     (bad,) = recover(text, SPECS)
     assert isinstance(bad, BadCall)
     assert bad.name == "forecast"
-    assert why in bad.said
-    assert "Nothing was done. Call forecast as the tool that it is" in bad.said
+    assert why in bad.message
+    assert "Nothing was done. Call forecast as the tool that it is" in bad.message
 
 
 def test_a_bad_call_takes_no_good_one_with_it() -> None:

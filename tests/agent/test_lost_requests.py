@@ -17,7 +17,7 @@ from tests.agent.turn_kit import NoTools
 from tests.servers.model_api import Answer, failure
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
-BRIEF = Brief(persona=IDENTITY.text, card="# Where", history=(), heard="hello", conversation="irc/#a")
+BRIEF = Brief(persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a")
 
 
 class Patient(ManualClock):
@@ -85,7 +85,7 @@ def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        done = progress.done
+        done = progress.current
         assert (done.outcome, done.requests, len(done.accounts)) == ("interrupted", len(broken) + 1, len(broken) + 1)
         assert done.accounts[0].usage.cache_write_tokens > 1_000
         assert [account.usage.cache_read_tokens > 1_000 for account in done.accounts[1:]] == [True] * len(broken)
@@ -105,7 +105,7 @@ def test_a_turn_that_is_cut_off_between_attempts_knows_what_it_cost() -> None:
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        assert (progress.done.requests, len(progress.done.accounts)) == (1, 1)
+        assert (progress.current.requests, len(progress.current.accounts)) == (1, 1)
 
     story(test)
 

@@ -30,7 +30,7 @@ OPUS = "claude-opus-5-5"
 CALLS = (ToolCall(id="a", name="look_up", arguments='{"word":"x"}'), ToolCall(id="b", name="look_up", arguments="{}"))
 RESULTS = Said(
     role="user",
-    parts=(Text(text="now answer"), ToolResult(id="a", text="ok"), ToolResult(id="b", text="failed", error=True)),
+    parts=(Text(text="now answer"), ToolResult(id="a", text="ok"), ToolResult(id="b", text="failed", is_error=True)),
 )
 
 
@@ -57,7 +57,7 @@ def marks(body: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def marked(asked: Request, *places: tuple[Any, int, Lifetime]) -> Request:
-    return replace(asked, marks=tuple(Mark(behind=b, index=i, lifetime=t) for b, i, t in places))
+    return replace(asked, breakpoints=tuple(Mark(behind=b, index=i, lifetime=t) for b, i, t in places))
 
 
 def roles(body: dict[str, Any]) -> str:
@@ -86,7 +86,7 @@ def test_a_request_on_the_wire() -> None:
 
 
 LOOP = (user("hi"), calls(), RESULTS)
-PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n...", about="a picture")
+PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n...", description="a picture")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_warm_up_reads_the_prompt_and_says_nothing() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         asked = replace(request(tools=(TOOL,)), conversation=(), max_output_tokens=0)
         chunks = await ask(model, marked(asked, ("block", 1, "1h")))
-        assert (len(chunks), end(chunks).stop, end(chunks).usage.output_tokens) == (1, "length", 0)
+        assert (len(chunks), end(chunks).stop_reason, end(chunks).usage.output_tokens) == (1, "length", 0)
         assert end(chunks).usage.input_tokens > 0
         body = api.seen[0].body
         assert (body["max_tokens"], "stream" in body, roles(body)) == (0, False, "user")

@@ -47,9 +47,13 @@ def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
         {"type": "message_delta", "delta": {}, "usage": None},
     ]
     for event in events:
-        reading.take(EventIn.model_validate_json(json.dumps(event)))
+        reading.add_event(EventIn.model_validate_json(json.dumps(event)))
     usage = Usage(input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=5, output_tokens=9)
-    assert (reading.end().usage, reading.end().stop, reading.end().model) == (usage, "length", "m-2")
+    assert (reading.build_end().usage, reading.build_end().stop_reason, reading.build_end().model) == (
+        usage,
+        "length",
+        "m-2",
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
 def test_stop_reasons(told: str, stop: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="hi", stop=told), Answer(stop=told))
-        assert end(await ask(model)).stop == stop
+        assert end(await ask(model)).stop_reason == stop
         assert [type(chunk).__name__ for chunk in await ask(model)] == ["End"]
 
     against(other, story)
@@ -85,7 +89,7 @@ def test_stop_reasons(told: str, stop: str) -> None:
 def test_why_it_refused_is_in_the_log(details: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(stop="refusal", stop_details=details))
-        assert end(await ask(model)).stop == "refused"
+        assert end(await ask(model)).stop_reason == "refused"
 
     with caplog.at_level(logging.INFO, "agent.models.anthropic"):
         against(opus, story)
@@ -130,7 +134,7 @@ def test_a_block_that_is_not_taken_back_is_left_out_with_the_thinking_beside_it(
         calls = (("a", "look_up", '{"word":"x"}'), ("b", "look_up", "{}"))
         api.then(Answer(content=({"type": "fallback"},), thinking="hmm", text="Let me see.", calls=calls))
         await ask(model, request(user("hi"), tools=(TOOL,)))
-        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop == "end"
+        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop_reason == "end"
         assert len(api.violations) == 1
 
     against(opus, story)
@@ -150,11 +154,11 @@ def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
         {"type": "message_stop"},
     ]
-    said = [reading.take(EventIn.model_validate_json(json.dumps(event))) for event in events]
-    assert ("".join(said), reading.words()) == ("hi", "hi")
-    assert [call.arguments for call in reading.calls()] == ['{"word": "é"}']
-    assert [block["type"] for block in reading.raw()] == ["text", "tool_use"]
-    assert (reading.complete, reading.end().stop) == (True, "tools")
+    said = [reading.add_event(EventIn.model_validate_json(json.dumps(event))) for event in events]
+    assert ("".join(said), reading.text()) == ("hi", "hi")
+    assert [call.arguments for call in reading.tool_calls()] == ['{"word": "é"}']
+    assert [block["type"] for block in reading.raw_content()] == ["text", "tool_use"]
+    assert (reading.is_complete, reading.build_end().stop_reason) == (True, "tools")
 
 
 @pytest.mark.parametrize(

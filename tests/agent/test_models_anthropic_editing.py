@@ -107,7 +107,7 @@ def test_what_the_running_loop_brought_is_never_left_out() -> None:
     }
     stay = {name: kept({"context_management": editing(wanted, said)}) for name, said in told.items()}
     assert stay == {"before": 2, "loop": 4, "longer": 6, "after": 2}
-    assert kept({"context_management": editing(replace(wanted, keep=0), told["before"])}) == 1
+    assert kept({"context_management": editing(replace(wanted, keep_results=0), told["before"])}) == 1
 
 
 def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,10 +115,10 @@ def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.Lo
         long = request(*used(0, 5), *used(1, 8), user("more"), tools=(TOOL,))
         with caplog.at_level(logging.INFO):
             told = end(await ask(model, long))
-        assert told.cleared > 11 * RESULT_TOKENS
-        assert f"left out 11 tool results, {told.cleared} tokens" in caplog.text
+        assert told.cleared_tokens > 11 * RESULT_TOKENS
+        assert f"left out 11 tool results, {told.cleared_tokens} tokens" in caplog.text
         assert json.dumps(api.seen[0].body).count(WORDS.strip()) == 13
-        assert end(await ask(model, request(*used(0, 2), user("more"), tools=(TOOL,)))).cleared == 0
+        assert end(await ask(model, request(*used(0, 2), user("more"), tools=(TOOL,)))).cleared_tokens == 0
         assert len([r for r in caplog.records if "left out" in r.getMessage()]) == 1
         assert not api.violations
 
@@ -138,7 +138,7 @@ def test_who_refuses_it_is_not_asked_again(complaint: str, caplog: pytest.LogCap
         api.then(Answer(status=400, body=json.dumps(body).encode()))
         with caplog.at_level(logging.INFO):
             for _ in range(2):
-                assert end(await ask(model)).stop == "end"
+                assert end(await ask(model)).stop_reason == "end"
         assert [BETA in str(seen.headers) for seen in api.seen] == [True, False, False]
         assert ["context_management" in seen.body for seen in api.seen] == [True, False, False]
         assert caplog.text.count("not asked to any more") == 1
@@ -155,7 +155,7 @@ def test_thinking_stays_valid_whatever_is_left_out() -> None:
         api.then(thinks("a"), thinks("b"), Answer(text="Done."))
         asked = first
         for ident in ("a", "b", ""):
-            assert end(await ask(model, asked)).cleared > 0
+            assert end(await ask(model, asked)).cleared_tokens > 0
             asked = again(asked, ident) if ident else asked
         assert [kinds(seen)[0] for seen in api.seen[1:]] == ["thinking", "thinking"]
         assert not api.violations
@@ -184,7 +184,7 @@ async def bench() -> AsyncIterator[Bench]:
         made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
         made.keeper = Keeper(
             clears(api.url, MODEL),
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.of(MODEL), caching="marks"),
+            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
@@ -202,7 +202,7 @@ def story(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 
 
 def of(*said: Said) -> Request:
-    return replace(request(*said, tools=(TOOL,), blocks=(IDENTITY,)), shared_key="ana", place="irc/#a")
+    return replace(request(*said, tools=(TOOL,), blocks=(IDENTITY,)), shared_key="ana", conversation_id="irc/#a")
 
 
 async def turns(bench: Bench, number: int) -> tuple[list[Account], list[Said]]:
@@ -266,11 +266,11 @@ def test_it_is_not_kept_warm() -> None:
     async def test(bench: Bench) -> None:
         await turns(bench, 12)
         keeper = bench.keeper
-        ask = keeper.newest.get("ana", "irc/#a")
+        ask = keeper.last_requests.get("ana", "irc/#a")
         assert ask is not None
-        lasting = keeper._warmth.lasting(ask.path, bench.clock.now().timestamp())
-        assert ask.cleared > 0
+        lasting = keeper._cache_state.find_with_expiry(ask.digests, bench.clock.now().timestamp())
+        assert ask.cleared_tokens > 0
         assert resting(ask, lasting) is None
-        assert resting(replace(ask, cleared=0), lasting) is not None
+        assert resting(replace(ask, cleared_tokens=0), lasting) is not None
 
     story(test)

@@ -138,7 +138,7 @@ def test_whatever_the_body_is_there_is_a_reason(body: bytes) -> None:
 def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         marks = (Mark(behind="block", index=0, lifetime="1h"), Mark(behind="said", index=0, lifetime="5m"))
-        marked = replace(request(), marks=marks)
+        marked = replace(request(), breakpoints=marks)
         api.then(said("system.0.cache_control: Extra inputs are not permitted"))
         assert text(await ask(model, marked)) == text(await ask(model, marked)) == "You said: hi"
         assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [True, False, False]

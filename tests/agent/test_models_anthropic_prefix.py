@@ -15,7 +15,7 @@ def after(asked: Request, *calls: ToolCall, content: tuple[Json, ...] = ()) -> T
     """Answer a request with calls and these words."""
     digest = translate(asked, model="m").digest()
     return Thought(
-        came_after=digest, told=Told(asked.aside, asked.now), words="Let me see.", calls=calls, content=content
+        prefix_digest=digest, suffix=Told(asked.aside, asked.now), text="Let me see.", calls=calls, content=content
     )
 
 
@@ -23,14 +23,14 @@ def test_what_only_begins_alike_is_told_whole() -> None:
     asked = replace(request(user("hi"), tools=(TOOL,)), now="It is 1")
     thought = after(asked, *CALLS)
     later = translate(replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought)
-    assert (later.recalled, later.told) == (("a",), Told(now="It is 10"))
+    assert (later.recalled_call_ids, later.suffix) == (("a",), Told(now="It is 10"))
 
 
 def test_marks_change_nothing_that_thinking_is_bound_to() -> None:
     places = [Mark(behind="tools", lifetime="1h"), Mark(behind="block", index=0, lifetime="1h")]
     places += [Mark(behind="said", index=0, lifetime="5m"), Mark(behind="said", index=2, lifetime="5m")]
     asked = request(*LOOP, tools=(TOOL,))
-    marked = translate(replace(asked, marks=tuple(places)), model="m")
+    marked = translate(replace(asked, breakpoints=tuple(places)), model="m")
     assert len(marks(dict(marked.body))) == 4
     assert marked.digest() == translate(asked, model="m").digest()
 
@@ -39,7 +39,7 @@ def test_marks_change_nothing_that_thinking_is_bound_to() -> None:
 def test_what_takes_no_mark_gets_none(last: Json) -> None:
     content: tuple[Json, ...] = ({"type": "thinking"}, {"type": "text", "text": "words"}, last)
     thought = after(request(user("hi")), *CALLS, content=content)
-    asked = replace(request(*LOOP), marks=(Mark(behind="said", index=1, lifetime="5m"),))
+    asked = replace(request(*LOOP), breakpoints=(Mark(behind="said", index=1, lifetime="5m"),))
     assert marks(dict(translate(asked, model="m", recall=lambda _: thought).body)) == [("words", "5m")]
     bare = replace(thought, content=content[:1])
     assert marks(dict(translate(asked, model="m", recall=lambda _: bare).body)) == []
@@ -49,7 +49,7 @@ def test_what_takes_no_mark_gets_none(last: Json) -> None:
 def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
     said = (*LOOP, assistant("ok"), user("more"))
     second = ToolCall(id="c", name="look_up", arguments="{}")
-    forgotten = Thought(came_after="another", told=Told(now="long ago"), words="", calls=CALLS, content=[])
+    forgotten = Thought(prefix_digest="another", suffix=Told(now="long ago"), text="", calls=CALLS, content=[])
     kept = after(request(*said), second, content=({"type": "thinking"},))
     answers = {"a": forgotten, "c": kept}
 
@@ -57,7 +57,7 @@ def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
         return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
 
     asked = request(*said, Said(role="assistant", parts=(second,)), RESULTS)
-    assert translate(asked, model="m", recall=recall, systems=systems).recalled == ("c",)
+    assert translate(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
 
 
 def test_as_many_as_loops_need_are_remembered() -> None:
@@ -66,6 +66,6 @@ def test_as_many_as_loops_need_are_remembered() -> None:
     for one in said:
         (call,) = one.parts
         assert isinstance(call, ToolCall)
-        thoughts.keep(Thought(came_after="", told=Told(), words="", calls=(call,), content=[]), (user("hi"),))
+        thoughts.remember(Thought(prefix_digest="", suffix=Told(), text="", calls=(call,), content=[]), (user("hi"),))
     assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
     assert thoughts.recall(user("hi")) is None

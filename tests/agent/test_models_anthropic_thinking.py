@@ -39,9 +39,9 @@ def test_a_tool_loop_sends_thinking_back_verbatim() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(thinks())
         chunks = await ask(model, request(user("hi"), tools=(TOOL,)))
-        assert (text(chunks), tuple(chunks[-3:-1]), end(chunks).stop) == ("Let me see.", CALLS, "tools")
+        assert (text(chunks), tuple(chunks[-3:-1]), end(chunks).stop_reason) == ("Let me see.", CALLS, "tools")
         for _ in range(2):
-            assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop == "end"
+            assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop_reason == "end"
         assert api.seen[0].message is not None
         for seen in api.seen[1:]:
             assert seen.body["messages"][1]["content"] == api.seen[0].message["content"]
@@ -92,8 +92,8 @@ def test_marks_are_no_part_of_what_thinking_is_bound_to() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(thinks())
         marks = tuple(Mark(behind="said", index=place, lifetime="5m") for place in range(3))
-        await ask(model, replace(request(user("hi"), tools=(TOOL,)), marks=marks[:1]))
-        await ask(model, replace(request(*LOOP, tools=(TOOL,)), marks=marks[1:]))
+        await ask(model, replace(request(user("hi"), tools=(TOOL,)), breakpoints=marks[:1]))
+        await ask(model, replace(request(*LOOP, tools=(TOOL,)), breakpoints=marks[1:]))
         thought, *_, last = api.seen[1].body["messages"][1]["content"]
         assert thought["type"] == "thinking"
         assert "cache_control" in last
@@ -152,7 +152,7 @@ def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_loop(
         api.then(thinks("a"), Answer(status=400, body=body.encode()), thinks("b"))
         with caplog.at_level(logging.INFO):
             await ask(model, first)
-            assert end(await ask(model, again(first, "a"))).stop == "tools"
+            assert end(await ask(model, again(first, "a"))).stop_reason == "tools"
             await ask(model, again(again(first, "a"), "b"))
         assert [kinds(seen)[0] for seen in api.seen[1:]] == ["thinking", "text", "text"]
         assert len([r for r in caplog.records if "left out for the rest of this loop" in r.getMessage()]) == 1
@@ -192,7 +192,7 @@ def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(no
     def asked(*said: Said, now: str = now) -> Request:
         behind = (len(said) - 1, len(said) - 3) if len(said) > 1 else (0,)
         marks = tuple(Mark(behind="said", index=place, lifetime="5m") for place in sorted(behind))
-        return replace(request(*said, tools=(TOOL,)), marks=marks, now=now)
+        return replace(request(*said, tools=(TOOL,)), breakpoints=marks, now=now)
 
     async def run() -> None:
         cache = MessagesCache(lambda text: len(text) // 4 + 1)

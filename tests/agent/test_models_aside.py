@@ -39,7 +39,7 @@ def contents(body: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> None:
-    asked = replace(RECALLING, marks=(Mark(behind="said", index=0, lifetime="5m"),))
+    asked = replace(RECALLING, breakpoints=(Mark(behind="said", index=0, lifetime="5m"),))
     told = translate(asked, model="m", systems=True).body
     assert contents(told) == [("user", ["hi", ASIDE]), ("system", [NOW])]
     told = translate(asked, model="m").body
@@ -51,7 +51,7 @@ def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> N
 def test_it_is_never_a_system_message() -> None:
     bare = translate(replace(RECALLING, now=""), model="m", systems=True)
     assert contents(bare.body) == [("user", ["hi", ASIDE])]
-    assert not bare.systems
+    assert not bare.has_system_messages
     unasked = replace(RECALLING, conversation=(user("hi"), assistant("yes")))
     assert contents(translate(unasked, model="m", systems=True).body)[1:] == [
         ("assistant", ["yes"]),
@@ -76,8 +76,8 @@ def test_it_stands_behind_results() -> None:
 def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
     assert with_now(RECALLING) == (Said(role="user", parts=(Text(text="hi"), Text(text=ASIDE), Text(text=NOW))),)
     assert with_now(replace(RECALLING, now=" ", conversation=())) == (user(ASIDE),)
-    marked = replace(RECALLING, marks=(Mark(behind="said", index=0, lifetime="5m"),))
-    body = completion(marked, model="gpt-6", dialect=Dialect(openai=True, breakpoints=True))
+    marked = replace(RECALLING, breakpoints=(Mark(behind="said", index=0, lifetime="5m"),))
+    body = completion(marked, model="gpt-6", dialect=Dialect(is_openai=True, takes_breakpoints=True))
     messages: Any = body["messages"]
     assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [True, False, False]
 
@@ -131,13 +131,13 @@ def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> N
     second = ToolCall(id="c", name="look_up", arguments="{}")
     front = request(*LOOP, tools=(TOOL,))
     kept = Thought(
-        came_after=translate(replace(front, aside=ASIDE, now=NOW), model="m", systems=systems).digest(),
-        told=Told(ASIDE, NOW),
-        words="",
+        prefix_digest=translate(replace(front, aside=ASIDE, now=NOW), model="m", systems=systems).digest(),
+        suffix=Told(ASIDE, NOW),
+        text="",
         calls=(second,),
         content=({"type": "thinking"},),
     )
-    gone = Thought(came_after="another", told=Told("something else", "long ago"), words="", calls=CALLS, content=())
+    gone = Thought(prefix_digest="another", suffix=Told("something else", "long ago"), text="", calls=CALLS, content=())
     answers = {"a": gone, "c": kept}
 
     def recall(one: Said) -> Thought | None:
@@ -145,7 +145,7 @@ def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> N
 
     results = Said(role="user", parts=(ToolResult(id="c", text="found"),))
     asked = request(*LOOP, Said(role="assistant", parts=(second,)), results, tools=(TOOL,))
-    assert translate(asked, model="m", recall=recall, systems=systems).recalled == ("c",)
+    assert translate(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
 
 
 def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached() -> None:
@@ -161,7 +161,7 @@ def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached() -> No
                 now=f"It is {number}." if number % 2 else "",
                 max_output_tokens=100,
                 shared_key="ana",
-                place="irc/#a",
+                conversation_id="irc/#a",
             )
             accounts.append(await bench.ask(asked))
             said.append(assistant("Yes."))

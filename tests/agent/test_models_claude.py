@@ -47,7 +47,7 @@ def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(mod
             assert not refused(model, options(model, effort, thinking)), (effort, thinking)
     message = {"role": "system", "content": "late"}
     said = {"messages": [{"role": "user", "content": "hi"}, message]}
-    assert refused(model, said) == (not rules(model).systems)
+    assert refused(model, said) == (not rules(model).takes_system_messages)
 
 
 def test_nothing_is_said_that_need_not_be() -> None:
@@ -139,7 +139,7 @@ def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> N
             model = build_model("main", {"main": config}, {"a": provider}, ManualClock())
             await ask(model)
             marks = (Mark(behind="block", index=1, lifetime="1h"),)
-            warm = replace(request(), conversation=(), max_output_tokens=0, marks=marks)
+            warm = replace(request(), conversation=(), max_output_tokens=0, breakpoints=marks)
             assert end(await ask(model, warm)).usage.output_tokens == 0
             await model.aclose()
             for seen in api.seen:

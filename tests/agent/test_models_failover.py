@@ -103,7 +103,7 @@ def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFix
     ]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", by_prompt=True)])
+@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", caused_by_prompt=True)])
 def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
     async def story() -> None:
         clock = ManualClock()
@@ -227,7 +227,7 @@ def test_the_scripted_model_follows_its_script() -> None:
         chunks = await ask(model, request(user("the weather?"), tools=(TOOL,)))
         call = ToolCall(id="call_0", name="look_up", arguments='{"word":"rain"}')
         assert chunks[:-1] == [call]
-        assert end(chunks).stop == "tools"
+        assert end(chunks).stop_reason == "tools"
         loop = (
             user("the weather?"),
             Said(role="assistant", parts=(call,)),
@@ -236,7 +236,7 @@ def test_the_scripted_model_follows_its_script() -> None:
         assert text(await ask(model, request(*loop, tools=(TOOL,)))) == "It rains."
         assert text(await ask(model, request(user("one", "two\nthree")))) == "You said: one\ntwo\nthree"
         long = await ask(model, request(user("long")))
-        assert (len(text(long)), end(long).stop) == (400, "length")
+        assert (len(text(long)), end(long).stop_reason) == (400, "length")
         assert len(model.requests) == 4
         assert end(await ask(model)) == end(await ask(model))
         with pytest.raises(ValueError, match="regular expression"):

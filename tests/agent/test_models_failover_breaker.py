@@ -87,7 +87,7 @@ def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> Non
     assert not [r.message for r in caplog.records if "passed over" in r.message]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", by_prompt=True)])
+@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", caused_by_prompt=True)])
 def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
     async def story(clock: ManualClock) -> None:
         first = scripted(clock, DOWN, DOWN, error, DOWN, DOWN)
@@ -111,7 +111,7 @@ def test_reading_in_concerns_the_first_model_only() -> None:
         with pytest.raises(Busy):
             await ask(model, warm)
         chunks = await ask(model, warm)
-        assert (text(chunks), end(chunks).stop, len(first.requests), len(second.requests)) == ("", "end", 2, 0)
+        assert (text(chunks), end(chunks).stop_reason, len(first.requests), len(second.requests)) == ("", "end", 2, 0)
 
     asyncio.run(story(ManualClock()))
 

@@ -174,7 +174,7 @@ def test_a_connection_is_used_again(kind: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         client = model
         for _ in range(3):
-            assert end(await ask(client)).stop == "end"
+            assert end(await ask(client)).stop_reason == "end"
         assert api.connections == 1
         await client.aclose()
 

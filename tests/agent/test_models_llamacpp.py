@@ -19,7 +19,7 @@ SHARED = Block(name="identity", text="You are Reverie . " * 40, ttl="long")
 
 def of(place: str, *said: Said, now: str = "") -> Request:
     card = Block(name="channel", text=f"This is {place} .", ttl="short")
-    return replace(request(*said or (user("hi"),), blocks=(SHARED, card)), place=place, now=now)
+    return replace(request(*said or (user("hi"),), blocks=(SHARED, card)), conversation_id=place, now=now)
 
 
 def against_llama(story: Callable[[LlamaApi, LlamaCppModel], Awaitable[None]], api: LlamaApi | None = None) -> None:
@@ -35,7 +35,7 @@ def against_llama(story: Callable[[LlamaApi, LlamaCppModel], Awaitable[None]], a
 
 
 async def settled(model: LlamaCppModel) -> None:
-    while (task := model._warmer._task) is not None:
+    while (task := model._preloader._task) is not None:
         await asyncio.wait([task])
         await asyncio.sleep(0)
 
@@ -140,7 +140,7 @@ def test_what_was_to_be_read_in_is_not_once_the_conversation_goes_on() -> None:
 def test_reading_in_on_demand_waits_for_answers_and_says_what_it_read() -> None:
     async def story(_: LlamaApi, model: LlamaCppModel) -> None:
         chunks = await ask(model, replace(of(""), blocks=(SHARED,), conversation=(), max_output_tokens=0))
-        assert (len(chunks), text(chunks), end(chunks).stop) == (1, "", "end")
+        assert (len(chunks), text(chunks), end(chunks).stop_reason) == (1, "", "end")
         assert end(chunks).usage.input_tokens > 100
         assert end(chunks).usage.output_tokens == 0
         assert end(await ask(model, of("a"))).usage.cache_read_tokens >= 0.9 * len(SHARED.text.split())
@@ -189,11 +189,11 @@ def test_who_waits_for_reading_in_is_told_when_a_message_comes_first() -> None:
         await ask(model, of("a"))
         assert end(await waiting).usage == Usage()
         cancelled = asyncio.create_task(ask(model, replace(of("b"), max_output_tokens=0)))
-        await until(lambda: ("b", "") in model._warmer._due)
+        await until(lambda: ("b", "") in model._preloader._jobs)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        assert ("b", "") not in model._warmer._due
+        assert ("b", "") not in model._preloader._jobs
 
     against_llama(story)
 
@@ -233,7 +233,7 @@ def test_a_server_with_one_slot_is_not_told_which() -> None:
 def test_it_counts_as_the_server_does(old: bool) -> None:
     async def story(_: LlamaApi, model: LlamaCppModel) -> None:
         usage = end(await ask(model, of("a"))).usage
-        assert await model.count(of("a")) == usage.input_tokens + usage.cache_read_tokens
+        assert await model.count_tokens(of("a")) == usage.input_tokens + usage.cache_read_tokens
 
     against_llama(story, LlamaApi(old=old))
 

@@ -13,20 +13,20 @@ LONG = Block(name="identity", text="You are Reverie. " * 100, ttl="long")
 
 
 def of(place: str, identity: Block = LONG) -> Request:
-    return replace(request(blocks=(identity,)), place=place)
+    return replace(request(blocks=(identity,)), conversation_id=place)
 
 
 def used(slots: Slots, place: str, tokens: int = 50, identity: Block = LONG) -> int:
-    number = slots.take(of(place, identity))
+    number = slots.acquire(of(place, identity))
     assert number is not None
-    slots.done(number, tokens=tokens)
+    slots.release(number, tokens=tokens)
     return number
 
 
 def prepare_all(slots: Slots) -> None:
     prefix = prefix_of(of(""))
-    while (number := slots.prepare(frozenset({prefix}))) is not None:
-        slots.prepared(number, prefix)
+    while (number := slots.acquire_spare(frozenset({prefix}))) is not None:
+        slots.release_prepared(number, prefix)
 
 
 def test_a_conversation_keeps_its_slot_while_there_are_enough() -> None:
@@ -35,7 +35,7 @@ def test_a_conversation_keeps_its_slot_while_there_are_enough() -> None:
     first = [used(slots, place) for place in "abc"]
     assert sorted(first) == [0, 1, 2]
     assert [used(slots, place) for place in "cab"] == [first[2], first[0], first[1]]
-    assert slots.held(first[0]) == 50
+    assert slots.held_tokens(first[0]) == 50
 
 
 def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
@@ -44,7 +44,7 @@ def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
     a, b = used(slots, "a"), used(slots, "b")
     used(slots, "a")
     assert used(slots, "c") == b
-    assert slots.held(b) == 50
+    assert slots.held_tokens(b) == 50
     assert used(slots, "b") == a
 
 
@@ -62,55 +62,55 @@ def test_a_new_conversation_rather_begins_where_its_beginning_is() -> None:
 
 def test_busy_slots_are_left_alone() -> None:
     slots = Slots(2)
-    a, b = slots.take(of("a")), slots.take(of("b"))
+    a, b = slots.acquire(of("a")), slots.acquire(of("b"))
     assert {a, b} == {0, 1}
-    assert slots.take(of("c")) is None
-    assert slots.prepare(frozenset()) is None
+    assert slots.acquire(of("c")) is None
+    assert slots.acquire_spare(frozenset()) is None
 
 
 def test_what_nobody_knows_keeps_what_was_known() -> None:
     slots = Slots(1)
     used(slots, "a", tokens=7)
-    number = slots.take(of("a"))
+    number = slots.acquire(of("a"))
     assert number == 0
-    slots.done(number, tokens=None)
-    assert slots.held(0) == 7
+    slots.release(number, tokens=None)
+    assert slots.held_tokens(0) == 7
 
 
 def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
     slots = Slots(2)
     kept = used(slots, "a")
-    other = slots.prepare(frozenset({"x"}))
+    other = slots.acquire_spare(frozenset({"x"}))
     assert other not in {None, kept}
-    slots.prepared(1 - kept, "")  # broken off
-    assert slots.prepare(frozenset({"x"})) == other
-    slots.prepared(1 - kept, "x")
-    assert slots.prepare(frozenset({"x"})) is None
-    assert slots.prepare(frozenset({"y"})) == other  # the identity was edited
+    slots.release_prepared(1 - kept, "")  # broken off
+    assert slots.acquire_spare(frozenset({"x"})) == other
+    slots.release_prepared(1 - kept, "x")
+    assert slots.acquire_spare(frozenset({"x"})) is None
+    assert slots.acquire_spare(frozenset({"y"})) == other  # the identity was edited
 
 
 def test_an_agent_s_beginning_takes_no_other_s_last_slot() -> None:
     slots = Slots(2)
     for _ in range(2):
-        number = slots.prepare(frozenset({"x"}))
+        number = slots.acquire_spare(frozenset({"x"}))
         assert number is not None
-        slots.prepared(number, "x")
+        slots.release_prepared(number, "x")
     known = frozenset({"x", "y", "z"})
-    assert slots.prepare(known) is None  # what is only spread takes none
-    assert slots.prepare(known, wanted="y") == 0  # one of two
-    slots.prepared(0, "y")
-    assert slots.prepare(known, wanted="z") is None
-    assert slots.prepare(known, wanted="x") == 1  # its own
-    slots.prepared(1, "x")
-    assert slots.prepare(frozenset({"y", "z"}), wanted="z") == 1  # the identity of x was edited
+    assert slots.acquire_spare(known) is None  # what is only spread takes none
+    assert slots.acquire_spare(known, wanted="y") == 0  # one of two
+    slots.release_prepared(0, "y")
+    assert slots.acquire_spare(known, wanted="z") is None
+    assert slots.acquire_spare(known, wanted="x") == 1  # its own
+    slots.release_prepared(1, "x")
+    assert slots.acquire_spare(frozenset({"y", "z"}), wanted="z") == 1  # the identity of x was edited
 
 
 def test_an_empty_slot_comes_before_one_that_others_began() -> None:
     slots = Slots(3)
     for number in (0, 1):
-        assert slots.prepare(frozenset({"x"})) == number
-        slots.prepared(number, "x")
-    assert slots.prepare(frozenset({"x", "y"}), wanted="y") == 2
+        assert slots.acquire_spare(frozenset({"x"})) == number
+        slots.release_prepared(number, "x")
+    assert slots.acquire_spare(frozenset({"x", "y"}), wanted="y") == 2
 
 
 def test_a_prefix_is_tools_and_identity() -> None:
@@ -123,10 +123,10 @@ def test_no_slot_is_given_twice_and_each_place_has_one(total: int, places: list[
     slots = Slots(total)
     where: dict[str, int] = {}
     for place in places:
-        number = slots.take(of(place))
+        number = slots.acquire(of(place))
         assert number is not None
         if where.get(place) is not None:
             assert number == where[place]
         assert 0 <= number < total
-        slots.done(number, tokens=1)
+        slots.release(number, tokens=1)
         where = {other: at for other, at in where.items() if at != number} | {place: number}

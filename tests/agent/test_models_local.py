@@ -206,7 +206,7 @@ def test_every_conversation_begins_with_what_all_of_them_share() -> None:
 
     def of(place: str) -> Request:
         card = replace(BLOCKS[3], text=f"This is the room {place}.")
-        return replace(QUESTION, blocks=(identity, card), place=place, max_output_tokens=2)
+        return replace(QUESTION, blocks=(identity, card), conversation_id=place, max_output_tokens=2)
 
     async def story() -> None:
         model = LocalModel()
@@ -215,7 +215,7 @@ def test_every_conversation_begins_with_what_all_of_them_share() -> None:
             read_in = end(await ask(model, beginning)).usage
             assert (read_in.cache_read_tokens, read_in.output_tokens) == (0, 0)
             assert model._client is not None
-            size = await model._client.count(beginning) - 10  # the frame around an empty message
+            size = await model._client.count_tokens(beginning) - 10  # the frame around an empty message
             assert size > 60
             for place in ("#a", "#b", "#c", "#d", "#e", "#a"):  # more than there are slots
                 usage = end(await ask(model, of(place))).usage

@@ -39,7 +39,7 @@ def test_a_request_on_the_wire() -> None:
 
 
 def test_only_openai_itself_gets_its_own_fields() -> None:
-    body = translate(request(), model="m", dialect=Dialect(openai=True, newer=True))
+    body = translate(request(), model="m", dialect=Dialect(is_openai=True, takes_max_completion_tokens=True))
     assert body["prompt_cache_key"] == "reverie"
     assert body["max_completion_tokens"] == 100
     assert "max_tokens" not in body
@@ -63,7 +63,7 @@ def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, messag
         wrong = refused(message.format(field, OTHER[field]), field)
         api.default = lambda body: wrong if field in body else Answer(text="Hello.")
         assert isinstance(model, OpenAIModel)
-        model._dialect = Dialect(newer=field == "max_completion_tokens")
+        model._dialect = Dialect(takes_max_completion_tokens=field == "max_completion_tokens")
         assert text(await ask(model)) == text(await ask(model)) == "Hello."
         assert [field in seen.body for seen in api.seen] == [True, False, False]
         assert all(seen.body[OTHER[field]] == 100 for seen in api.seen[1:])
@@ -143,10 +143,10 @@ def test_a_tool_loop() -> None:
         assert text(chunks) == "Let me see."
         asked = tuple(ToolCall(id=i, name=n, arguments=a) for i, n, a in calls)
         assert tuple(chunks[-3:-1]) == asked
-        assert end(chunks).stop == "tools"
+        assert end(chunks).stop_reason == "tools"
         results = Said(role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), Text(text="now answer")))
         follow = request(user("hi"), Said(role="assistant", parts=asked), results, tools=(TOOL,))
-        assert end(await ask(model, follow)).stop == "end"
+        assert end(await ask(model, follow)).stop_reason == "end"
         roles = [m["role"] for m in api.seen[1].body["messages"]]
         assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
         assert api.seen[1].body["messages"][2]["content"] == ""
@@ -187,7 +187,7 @@ def test_usage_does_not_overlap(told: dict[str, object], expected: Usage) -> Non
 def test_finish_reasons(told: str, stop: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="hi", stop=told))
-        assert end(await ask(model)).stop == stop
+        assert end(await ask(model)).stop_reason == stop
 
     against(client, story)
 
@@ -197,7 +197,7 @@ def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
         api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="length"))
         chunks = await ask(model, request(tools=(TOOL,)))
         assert [type(chunk).__name__ for chunk in chunks] == ["End"]
-        assert end(chunks).stop == "length"
+        assert end(chunks).stop_reason == "length"
 
     against(client, story)
 
@@ -229,18 +229,18 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
         '{"function":{"arguments":"}"}}',
         '{"id":"y","function":{"name":"b","arguments":null}}',
     ):
-        incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
-    incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
-    assert incoming.calls() == [
+        incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
+    incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert incoming.tool_calls() == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="b", arguments="{}"),
     ]
-    assert incoming.end().stop == "tools"
+    assert incoming.build_end().stop_reason == "tools"
     nameless = Incoming(earlier_calls=2, model="m")
-    nameless.take(
+    nameless.add_chunk(
         ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}')
     )
-    assert nameless.calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
+    assert nameless.tool_calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
 
 
 @pytest.mark.parametrize("written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999])
@@ -268,8 +268,8 @@ def test_calls_that_all_have_the_same_index_stay_apart() -> None:
         '{"index":0,"id":"z","function":{"name":"b","arguments":""}}',
         '{"index":0,"function":{"arguments":"{}"}}',
     ):
-        incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
-    assert incoming.calls() == [
+        incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
+    assert incoming.tool_calls() == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="a", arguments="{}"),
         ToolCall(id="z", name="b", arguments="{}"),
@@ -278,6 +278,6 @@ def test_calls_that_all_have_the_same_index_stay_apart() -> None:
 
 def test_a_refusal_is_told_as_one() -> None:
     incoming = Incoming(earlier_calls=0, model="m")
-    told = incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}'))
-    incoming.take(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
-    assert (told, incoming.end().stop) == ("I cannot.", "refused")
+    told = incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}'))
+    incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert (told, incoming.build_end().stop_reason) == ("I cannot.", "refused")

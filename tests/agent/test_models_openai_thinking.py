@@ -87,8 +87,8 @@ def chunk(**delta: object) -> str:
 )
 def test_three_fields_one_thought(deltas: list[dict[str, object]], handed_back: dict[str, object]) -> None:
     answer = Incoming(earlier_calls=0, model="m")
-    assert "".join(answer.take(ChunkIn.model_validate_json(chunk(**delta))) for delta in deltas) in {"", "hi"}
-    assert answer.thinking() == handed_back
+    assert "".join(answer.add_chunk(ChunkIn.model_validate_json(chunk(**delta))) for delta in deltas) in {"", "hi"}
+    assert answer.thinking_fields() == handed_back
 
 
 CALL = ToolCall(id="a", name="look_up", arguments="{}")
@@ -103,10 +103,10 @@ def test_thinking_goes_back_within_its_tool_loop_only() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="Let me see.", thinking="hm", calls=(("a", "look_up", "{}"),)))
         assert text(await ask(model, request(tools=(TOOL,)))) == "Let me see."
-        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).fleeting == 1
+        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).ephemeral_from == 1
         assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
         later = (*LOOP, assistant("It is there."), user("thanks"))
-        assert end(await ask(model, request(*later, tools=(TOOL,)))).fleeting is None
+        assert end(await ask(model, request(*later, tools=(TOOL,)))).ephemeral_from is None
         other = Said(role="assistant", parts=(Text(text="Something else."), CALL))
         await ask(model, request(LOOP[0], other, LOOP[2], tools=(TOOL,)))
         for seen in api.seen[2:]:

@@ -59,34 +59,34 @@ def words(content: Any) -> str:
 )
 def test_who_is_told_what_to_cache(where: str, model: str, expected: tuple[bool, bool]) -> None:
     dialect = dialect_of(where, model)
-    assert (dialect.openai, dialect.breakpoints) == expected
+    assert (dialect.is_openai, dialect.takes_breakpoints) == expected
 
 
 def test_marks_become_breakpoints_and_only_those_are_written() -> None:
     said = (user("hi"), assistant("hello"), user("and", "you?"))
-    asked = replace(request(*said), marks=MARKS, now="It is late.")
-    dialect = Dialect(openai=True, breakpoints=True)
+    asked = replace(request(*said), breakpoints=MARKS, now="It is late.")
+    dialect = Dialect(is_openai=True, takes_breakpoints=True)
     assert translate(asked, model="m", dialect=dialect)["prompt_cache_options"] == {"mode": "explicit"}
     messages = wire(asked, dialect)
     assert breakpoints(messages) == [(0, 1, "12h"), (0, 3, "30m"), (3, 1, "30m")]
     assert messages[3]["content"][2]["text"].strip() == "It is late."
-    unmarked = replace(asked, marks=())
+    unmarked = replace(asked, breakpoints=())
     assert "prompt_cache_options" not in translate(unmarked, model="m", dialect=dialect)
     assert [words(m["content"]) for m in wire(unmarked, dialect)] == [words(m["content"]) for m in wire(asked)]
     assert breakpoints(wire(asked)) == []
 
 
 def test_a_mark_behind_tool_results_and_none_on_the_assistant() -> None:
-    dialect = Dialect(openai=True, breakpoints=True)
+    dialect = Dialect(is_openai=True, takes_breakpoints=True)
     marks = (Mark(behind="tools", lifetime="1h"), Mark(behind="said", index=1, lifetime="5m"))
-    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), marks=marks)
+    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=marks)
     assert breakpoints(wire(asked, dialect)) == []
     results = replace(asked, conversation=(user("hi"), LOOP[0], Said(role="user", parts=LOOP[1].parts[:1])))
-    marked = replace(results, marks=(Mark(behind="said", index=2, lifetime="5m"),))
+    marked = replace(results, breakpoints=(Mark(behind="said", index=2, lifetime="5m"),))
     assert breakpoints(wire(marked, dialect)) == [(3, 0, "30m")]
 
 
-@pytest.mark.parametrize("dialect", [PLAIN, Dialect(openai=True, breakpoints=True)])
+@pytest.mark.parametrize("dialect", [PLAIN, Dialect(is_openai=True, takes_breakpoints=True)])
 def test_identity_in_the_first_user_message(dialect: Dialect) -> None:
     dialect = replace(dialect, identity_in="user")
     said = (user("hi"), assistant("hello"), user("and you?"))
@@ -116,8 +116,8 @@ def test_now_is_the_users_last_words() -> None:
 
 
 def test_the_same_request_gives_the_same_bytes() -> None:
-    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), marks=MARKS)
-    for dialect in (PLAIN, Dialect(openai=True, breakpoints=True)):
+    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
+    for dialect in (PLAIN, Dialect(is_openai=True, takes_breakpoints=True)):
         first, second = (json.dumps(translate(asked, model="m", dialect=dialect)) for _ in range(2))
         assert first == second
     assert Text(text="hi") in asked.conversation[0].parts

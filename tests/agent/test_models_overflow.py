@@ -87,7 +87,7 @@ def test_codes_say_it_too_also_in_the_middle_of_a_stream(told: object) -> None:
 
 def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> End:
     usage = Usage(input_tokens=prompt // 2, cache_read_tokens=prompt - prompt // 2, output_tokens=output)
-    return End(stop=stop, usage=usage, model="m")  # type: ignore[arg-type]  # parametrized
+    return End(stop_reason=stop, usage=usage, model="m")  # type: ignore[arg-type]  # parametrized
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_server_that_just_stops_when_its_window_is_full(cut: Answer) -> None:
 def test_an_answer_of_the_length_that_was_asked_for_is_an_answer(whole: Answer) -> None:
     async def tell(api: ModelApi, model: Model) -> None:
         api.then(whole)
-        assert end(await ask(model)).stop in {"length", "end"}
+        assert end(await ask(model)).stop_reason in {"length", "end"}
 
     against(openai, tell)
 

@@ -81,10 +81,10 @@ def histories(draw: st.DrawFn) -> list[Raw]:
     for place in range(draw(st.integers(1, 6))):
         steps = draw(st.lists(step(), max_size=4)) + draw(st.lists(ending, max_size=1))
         exchange = Exchange(
-            heard=draw(st.sampled_from(["", f"[2026-01-01 09:00] ann (owner): turn {place}"])),
+            input_text=draw(st.sampled_from(["", f"[2026-01-01 09:00] ann (owner): turn {place}"])),
             reply=draw(st.sampled_from(["", "done"])),
             steps=tuple([_apart(one, f"{place}_{number}") for number, one in enumerate(steps)]),
-            simple=draw(st.sampled_from([False, False, False, True])),
+            without_tools=draw(st.sampled_from([False, False, False, True])),
         )
         turns.append(Raw(seq=10 * place + 3, exchange=exchange))
     return turns
@@ -102,7 +102,7 @@ def marks(draw: st.DrawFn) -> Marks:
 
 
 def request(exchanges: tuple[Exchange, ...]) -> Request:
-    brief = Brief(persona="You are Iris.", card="", history=exchanges, heard="[2026-01-01 11:00] ann (owner): now")
+    brief = Brief(persona="You are Iris.", card="", history=exchanges, input_text="[2026-01-01 11:00] ann (owner): now")
     return assemble(brief, tools=(), max_output_tokens=1_000, key="iris", plain=False)
 
 
@@ -128,17 +128,17 @@ def test_sides_alternate_and_every_call_has_its_result(turns: list[Raw], how: Ma
 def test_what_is_told_as_it_was_is_the_same_object(turns: list[Raw], how: Marks) -> None:
     for turn, told in zip(turns, project(turns, how), strict=True):
         live = any(not call.ended for step in turn.exchange.steps for call in step.calls)
-        if form(turn.seq, how) is Form.WHOLE or turn.exchange.simple or not live:
+        if form(turn.seq, how) is Form.WHOLE or turn.exchange.without_tools or not live:
             assert told is turn.exchange
 
 
 @LAW
 @given(histories(), marks())
 def test_the_view_grows_at_its_end_only(turns: list[Raw], how: Marks) -> None:
-    before = [exchange.said for exchange in project(turns, how)]
-    newest = Raw(seq=max(how.trimmed, 70), exchange=Exchange(heard="new", reply="", steps=turns[0].exchange.steps))
-    assert [exchange.said for exchange in project([*turns, newest], how)][:-1] == before
-    assert [exchange.said for exchange in project(turns[1:], how)] == before[1:]  # nor do those change that stay
+    before = [exchange.messages for exchange in project(turns, how)]
+    newest = Raw(seq=max(how.trimmed, 70), exchange=Exchange(input_text="new", reply="", steps=turns[0].exchange.steps))
+    assert [exchange.messages for exchange in project([*turns, newest], how)][:-1] == before
+    assert [exchange.messages for exchange in project(turns[1:], how)] == before[1:]  # nor do those change that stay
 
 
 @LAW
@@ -167,11 +167,11 @@ def test_what_arrived_meanwhile_is_never_lost(turns: list[Raw], how: Marks) -> N
     for turn, told in zip(turns, project(turns, how), strict=True):
         news = [step.heard for step in turn.exchange.steps if step.heard]
         texts = [
-            part.text for said in told.said if said.role == "user" for part in said.parts if isinstance(part, Text)
+            part.text for said in told.messages if said.role == "user" for part in said.parts if isinstance(part, Text)
         ]
         lines = "\n".join(texts).splitlines()
         assert [line for line in lines if line in news] == news
-        assert turn.exchange.heard in lines or not turn.exchange.heard
+        assert turn.exchange.input_text in lines or not turn.exchange.input_text
         assert told.reply == turn.exchange.reply
 
 
@@ -179,12 +179,12 @@ def test_what_arrived_meanwhile_is_never_lost(turns: list[Raw], how: Marks) -> N
 @given(histories(), marks())
 def test_what_is_kept_elsewhere_is_gone(turns: list[Raw], how: Marks) -> None:
     for turn, told in zip(turns, project(turns, how), strict=True):
-        if form(turn.seq, how) is Form.WHOLE or turn.exchange.simple:
+        if form(turn.seq, how) is Form.WHOLE or turn.exchange.without_tools:
             continue
         gone = {call.id for step in turn.exchange.steps for call in step.calls if call.ephemeral}
-        assert not gone & {part.id for said in told.said for part in said.parts if isinstance(part, ToolCall)}
+        assert not gone & {part.id for said in told.messages for part in said.parts if isinstance(part, ToolCall)}
         if gone == {call.id for step in turn.exchange.steps for call in step.calls if not call.ended}:
-            assert not told.loop
+            assert not told.loop_summary
 
 
 def numbered(turn: Raw) -> dict[str, Called]:
@@ -198,19 +198,21 @@ def test_handles_name_the_right_calls(turns: list[Raw], how: Marks) -> None:
     for turn, told in zip(turns, project(turns, how), strict=True):
         calls = numbered(turn)
         results = {call.id: (name, call) for name, call in calls.items()}
-        for part in (part for said in told.said for part in said.parts if isinstance(part, ToolResult)):
+        for part in (part for said in told.messages for part in said.parts if isinstance(part, ToolResult)):
             name, call = results[part.id]
             if part.text != call.result:
                 handle = call.source.handle if call.source is not None else name
                 assert re.findall(r"\b(?:t\d+\.\d+|e77)\b", part.text.replace("read e1", ""))[-1:] == [handle]
-        for line in told.loop.splitlines():
+        for line in told.loop_summary.splitlines():
             if shown := re.match(r"- ((?:t\d+\.\d+|e77)(?:, (?:t\d+\.\d+|e77))*)(?: \(.*last\))? (\S+)", line):
                 for handle in shown[1].split(", "):
                     assert handle == "e77" or calls[handle].name.split()[0] == shown[2]
                     assert handle == "e77" or not calls[handle].ephemeral
         ours = {call.source.handle if call.source else name for name, call in calls.items() if not call.ephemeral}
-        if told.loop and "more calls" not in told.loop and "times" not in told.loop:
-            assert all(handle in told.loop for handle in ours - {name for name, call in calls.items() if call.ended})
+        if told.loop_summary and "more calls" not in told.loop_summary and "times" not in told.loop_summary:
+            assert all(
+                handle in told.loop_summary for handle in ours - {name for name, call in calls.items() if call.ended}
+            )
 
 
 @LAW
@@ -219,7 +221,7 @@ def test_loops_are_bounded_and_so_are_all_excerpts_together(turns: list[Raw], mo
     bare = project(turns, Marks(summed=100, trimmed=100))
     told = project(turns, Marks(summed=100, trimmed=100, excerpts_tokens=most))
     for exchange in bare:
-        assert not exchange.loop or estimate_tokens(exchange.loop) <= loops.LOOP_TOKENS
+        assert not exchange.loop_summary or estimate_tokens(exchange.loop_summary) <= loops.LOOP_TOKENS
     assert sum(map(size, told)) - sum(map(size, bare)) <= most
 
 
@@ -230,10 +232,10 @@ def test_excerpts_are_exact(turns: list[Raw], most: int) -> None:
     for turn, exchange in zip(turns, told, strict=True):
         calls = numbered(turn)
         heading = r"^Result (\S+) from its beginning, (\d+) characters of (\d+), each line indented by two spaces:\n"
-        found = list(re.finditer(heading, exchange.loop, re.MULTILINE))
+        found = list(re.finditer(heading, exchange.loop_summary, re.MULTILINE))
         for place, match in enumerate(found):
-            end = found[place + 1].start() - 1 if place + 1 < len(found) else len(exchange.loop)
-            shown = exchange.loop[match.end() : end]
+            end = found[place + 1].start() - 1 if place + 1 < len(found) else len(exchange.loop_summary)
+            shown = exchange.loop_summary[match.end() : end]
             exact = "".join(line.removeprefix("  ") for line in shown.splitlines(keepends=True))
             result = calls[match[1]].result
             assert result[: int(match[2])] == exact
@@ -244,10 +246,10 @@ def test_excerpts_are_exact(turns: list[Raw], most: int) -> None:
 @given(histories(), marks())
 def test_nothing_that_a_tool_brought_can_pass_for_ours(turns: list[Raw], how: Marks) -> None:
     for turn, told in zip(turns, project(turns, how), strict=True):
-        lines = told.loop.splitlines()
+        lines = told.loop_summary.splitlines()
         assert [line for line in lines if line.lstrip().startswith("[") and not line.startswith("  ")] == lines[:1]
         whole = {call.result for step in turn.exchange.steps for call in step.calls}
-        for part in (part for said in told.said for part in said.parts if isinstance(part, ToolResult)):
+        for part in (part for said in told.messages for part in said.parts if isinstance(part, ToolResult)):
             if part.text not in whole:
                 assert not any(line.startswith(FRAMES) for line in part.text.splitlines()[1:])
 
@@ -259,6 +261,6 @@ def test_arguments_stay_objects(turns: list[Raw]) -> None:
         before = {call.id: call for step in turn.exchange.steps for call in step.calls}
         for call in (call for step in trimmed(turn).steps for call in step.calls):
             call.arguments.encode()
-            if call.arguments != before[call.id].arguments and not turn.exchange.simple:
+            if call.arguments != before[call.id].arguments and not turn.exchange.without_tools:
                 assert "malformed_arguments" not in tool_input(call.arguments)
                 assert estimate_tokens(call.arguments) <= MAX_ARGUMENTS_TOKENS

@@ -16,7 +16,7 @@ DIRECT = Place(platform="IRC", channel="irc.libera", room="ann!a@h", kind="direc
 
 
 def line(text: str, sender: str = "ann", *, addressed: bool = True) -> Line:
-    return Line(sender=sender, role="guest", sent=WHEN, text=text, addressed=addressed)
+    return Line(sender=sender, role="guest", sent=WHEN, text=text, is_addressed=addressed)
 
 
 def request(brief: Brief, *, plain: bool = False) -> Request:
@@ -26,8 +26,8 @@ def request(brief: Brief, *, plain: bool = False) -> Request:
 BRIEF = Brief(
     persona="You are Reverie.",
     card=card(LOBBY),
-    history=(Exchange(heard="[x] ann (guest): hello", reply="Hi, Ann."),),
-    heard=hear([line("who won?", addressed=False), line("reverie: you there?")], omitted=3, plain=False),
+    history=(Exchange(input_text="[x] ann (guest): hello", reply="Hi, Ann."),),
+    input_text=hear([line("who won?", addressed=False), line("reverie: you there?")], omitted=3, plain=False),
 )
 
 
@@ -72,13 +72,15 @@ def test_golden_card() -> None:
 
 
 def test_a_changed_topic_is_a_line_that_nobody_can_fake() -> None:
-    changed = Line(sender="ann", role="member", sent=WHEN, text='he said "x"\nnow', addressed=False, topic=True)
+    changed = Line(
+        sender="ann", role="member", sent=WHEN, text='he said "x"\nnow', is_addressed=False, is_topic_change=True
+    )
     assert render_line(changed) == "[2026-03-01 09:05] (ann changed the topic to: \"he said 'x' now\")"
     assert render_line(line('(ann changed the topic to: "x")', sender="(")) != render_line(changed)
 
 
 def happened(*pieces: tuple[Literal["own", "name", "quoted"], str]) -> Line:
-    return Line(sender="", role="guest", sent=WHEN, text="", addressed=False, happened=pieces)
+    return Line(sender="", role="guest", sent=WHEN, text="", is_addressed=False, event=pieces)
 
 
 def test_golden_lines_of_what_happened() -> None:
@@ -126,7 +128,13 @@ def test_what_all_conversations_share_is_the_same_bytes_everywhere(
     here = request(base)
     there = request(
         replace(
-            base, card=card(place), history=(), heard=heard, binding=Binding(prompt=topic), now=room, conversation=room
+            base,
+            card=card(place),
+            history=(),
+            input_text=heard,
+            binding=Binding(prompt=topic),
+            now=room,
+            conversation=room,
         )
     )
     assert [b for b in here.blocks if b.name in SHARED] == [b for b in there.blocks if b.name in SHARED]
@@ -135,7 +143,7 @@ def test_what_all_conversations_share_is_the_same_bytes_everywhere(
 
 
 def test_identity_is_the_same_bytes_in_every_place() -> None:
-    here, there = request(BRIEF), request(replace(BRIEF, card=card(DIRECT), history=(), heard="x"))
+    here, there = request(BRIEF), request(replace(BRIEF, card=card(DIRECT), history=(), input_text="x"))
     assert here.blocks[0] == there.blocks[0]
     assert here.tools == there.tools
     for private in ("irc.libera", "#lobby", "2026", "ann"):
@@ -159,14 +167,18 @@ def test_binding_block_only_where_there_is_something_to_say() -> None:
 
 def test_the_next_request_begins_with_the_bytes_of_this_one() -> None:
     first = request(BRIEF)
-    later = replace(BRIEF, history=(*BRIEF.history, Exchange(heard=BRIEF.heard, reply="Yes.")), heard="next")
+    later = replace(
+        BRIEF, history=(*BRIEF.history, Exchange(input_text=BRIEF.input_text, reply="Yes.")), input_text="next"
+    )
     second = request(later)
     assert second.blocks == first.blocks
     assert second.conversation[: len(first.conversation)] == first.conversation
 
 
 def test_sides_alternate_also_after_silence() -> None:
-    silent = replace(BRIEF, history=(Exchange(heard="a", reply=""), Exchange(heard="b", reply="")), heard="c")
+    silent = replace(
+        BRIEF, history=(Exchange(input_text="a", reply=""), Exchange(input_text="b", reply="")), input_text="c"
+    )
     (only,) = request(silent).conversation
     assert only == Said(role="user", parts=(Text(text="a"), Text(text="b"), Text(text="c")))
 

@@ -34,11 +34,11 @@ def add(root: Path, name: str, content: str | None = None) -> Path:
 def test_the_catalogue_is_these_bytes(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     add(tmp_path, "a-walk", front("a-walk", "|\n  Where to go,\n    and when."))
-    assert Skills(tmp_path).look().text == (
+    assert Skills(tmp_path).refresh().text == (
         "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill with load_skill.\n\n"
         "- a-walk: Where to go, and when.\n- tea: Makes tea."
     )
-    assert Skills(tmp_path / "elsewhere").look().text == ""
+    assert Skills(tmp_path / "elsewhere").refresh().text == ""
 
 
 def test_the_same_skills_are_the_same_bytes_whoever_saved_them() -> None:
@@ -52,16 +52,16 @@ def test_the_same_skills_are_the_same_bytes_whoever_saved_them() -> None:
 def test_adding_a_skill_changes_the_catalogue_by_its_line(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     skills = Skills(tmp_path)
-    before = skills.look()
-    assert skills.look() is before
+    before = skills.refresh()
+    assert skills.refresh() is before
     (tmp_path / "skills" / "tea" / "cups.md").write_text("Two.")
-    assert skills.look().text == before.text
+    assert skills.refresh().text == before.text
     add(tmp_path, "wine", front("wine", "Not now."))
-    assert skills.look().text == f"{before.text}\n- wine: Not now."
+    assert skills.refresh().text == f"{before.text}\n- wine: Not now."
     add(tmp_path, "tea", front("tea", "Makes good tea."))
-    assert skills.look().text == f"{HEADING}\n\n- tea: Makes good tea.\n- wine: Not now."
+    assert skills.refresh().text == f"{HEADING}\n\n- tea: Makes good tea.\n- wine: Not now."
     (tmp_path / "skills" / "wine" / "SKILL.md").unlink()
-    assert skills.look().text == f"{HEADING}\n\n- tea: Makes good tea."
+    assert skills.refresh().text == f"{HEADING}\n\n- tea: Makes good tea."
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_adding_a_skill_changes_the_catalogue_by_its_line(tmp_path: Path) -> Non
 def test_a_broken_skill_is_left_out_and_told(tmp_path: Path, content: str, why: str) -> None:
     add(tmp_path, "tea", content)
     add(tmp_path, "wine")
-    known = Skills(tmp_path).look()
+    known = Skills(tmp_path).refresh()
     assert list(known.skills) == ["wine"]
     [note] = known.notes
     assert why in note
@@ -120,7 +120,7 @@ def test_too_many_or_too_wordy_skills_are_left_out_and_told(tmp_path: Path) -> N
     assert 0 < len(left_out) < 30
     for number in range(MAX_SKILLS + 1):
         add(tmp_path, f"s{number}")
-    known = Skills(tmp_path).look()
+    known = Skills(tmp_path).refresh()
     assert len(known.skills) == MAX_SKILLS
     assert "more than 200 skills" in known.notes[0]
 
@@ -129,7 +129,7 @@ def test_a_folder_without_a_skill_is_told_and_a_stray_file_is_not(tmp_path: Path
     (tmp_path / "skills" / "empty").mkdir(parents=True)
     (tmp_path / "skills" / "README.md").write_text("x")
     (tmp_path / "skills" / ".git").mkdir()
-    [note] = Skills(tmp_path).look().notes
+    [note] = Skills(tmp_path).refresh().notes
     assert note.endswith("empty/SKILL.md is left out: it is not there")
 
 
@@ -148,14 +148,14 @@ def test_links_stay_inside(tmp_path: Path) -> None:
     (folder / "passwd").symlink_to("/etc/passwd")
     (folder / "up").symlink_to("../two")
     skills = Skills(root)
-    known = skills.look()
+    known = skills.refresh()
     assert list(known.skills) == ["tea"]
     assert len(known.notes) == 3
-    assert skills.text("tea", "a.md") == "b"
+    assert skills.read_text("tea", "a.md") == "b"
     (root / "skills" / "two" / "c.md").write_text("c")
     for file in ("passwd", "up", "up/c.md"):
         with pytest.raises(NoFile, match="leads out of the skill"):
-            skills.text("tea", file)
+            skills.read_text("tea", file)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_a_path_leads_nowhere_else(tmp_path: Path, file: str) -> None:
     add(tmp_path, "wine")
     (add(tmp_path, "tea") / "a").mkdir()
     with pytest.raises(NoFile):
-        Skills(tmp_path).text("tea", file)
+        Skills(tmp_path).read_text("tea", file)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "none", "tea/..", "../skills/tea"])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     add(tmp_path, "tea")
     with pytest.raises(NoFile, match="is no skill"):
-        Skills(tmp_path).text(name)
+        Skills(tmp_path).read_text(name)
 
 
 def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
     (folder / "docs" / "more").mkdir(parents=True)
     (folder / "docs" / "b.md").write_text("bé\n")
     skills = Skills(tmp_path)
-    assert skills.text("tea") == "Boil water."
-    assert skills.text("tea", "docs/b.md") == "bé\n"
-    assert skills.text("tea", "docs") == skills.text("tea", "./docs/") == "In docs:\nb.md\nmore/"
-    assert skills.text("tea", ".") == "In this skill:\nSKILL.md\ndocs/"
+    assert skills.read_text("tea") == "Boil water."
+    assert skills.read_text("tea", "docs/b.md") == "bé\n"
+    assert skills.read_text("tea", "docs") == skills.read_text("tea", "./docs/") == "In docs:\nb.md\nmore/"
+    assert skills.read_text("tea", ".") == "In this skill:\nSKILL.md\ndocs/"
     assert skills.paths() == (folder,)
 
 
@@ -194,31 +194,31 @@ def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe")
     skills = Skills(tmp_path)
     with pytest.raises(NoFile, match="is no text; it has 5 bytes"):
-        skills.text("tea", "cup.png")
+        skills.read_text("tea", "cup.png")
     with pytest.raises(NoFile, match="has more than 1,000,000 bytes"):
-        skills.text("tea", "long.md")
+        skills.read_text("tea", "long.md")
     with pytest.raises(NoFile, match="is not a file"):
-        skills.text("tea", "pipe")
+        skills.read_text("tea", "pipe")
 
 
 def test_what_cannot_be_read_just_now_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add(tmp_path, "tea")
     skills = Skills(tmp_path)
-    before = skills.look().text
+    before = skills.refresh().text
     (folder / "SKILL.md").unlink()
     with socket.socket(socket.AF_UNIX) as there:  # opening one fails for everybody, root too
         monkeypatch.chdir(folder)  # its path may be too long for a socket
         there.bind("SKILL.md")
-    known = skills.look()
+    known = skills.refresh()
     assert known.text == before
     assert "cannot be read now" in known.notes[0]
     (folder / "SKILL.md").unlink()
     add(tmp_path, "tea", front("tea", "Anew."))
-    assert skills.look().text.endswith("- tea: Anew.")
+    assert skills.refresh().text.endswith("- tea: Anew.")
 
 
 def test_the_skill_that_comes_along_can_be_used() -> None:
-    known = Skills(default_workspace()).look()
+    known = Skills(default_workspace()).refresh()
     assert "catch-up" in known.skills
     assert known.notes == ()
-    assert Skills(default_workspace()).text("catch-up").startswith("# Catching somebody up")
+    assert Skills(default_workspace()).read_text("catch-up").startswith("# Catching somebody up")

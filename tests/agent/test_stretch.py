@@ -27,8 +27,8 @@ def told(signals: list[Signal], state: State | None = None, policy: Policy = POL
     for signal in signals:
         before = state
         state, effects = dmn.step(before, signal, policy)
-        stretch.note(before, signal, policy, state, effects)
-    return stretch.take(state), save(state)
+        stretch.record(before, signal, policy, state, effects)
+    return stretch.flush(state), save(state)
 
 
 TALK: list[Signal] = [
@@ -46,8 +46,8 @@ def test_it_decides_the_same_again(state: State, signals: list[Signal], policy: 
     if not written:
         return
     found = again(written, saved)
-    assert (found.skipped, found.differences, found.policy) == ("", (), policy)
-    assert found.signals + found.quiet == len(signals)
+    assert (found.skip_reason, found.differences, found.policy) == ("", (), policy)
+    assert found.signal_count + found.quiet_count == len(signals)
 
 
 def test_it_is_short() -> None:
@@ -87,11 +87,11 @@ def test_idle_ticks_are_counted_and_not_listed() -> None:
     for number in range(10_000):
         before = state
         state, effects = dmn.step(before, tick := Tick(at=NOW + timedelta(seconds=number)), POLICY)
-        stretch.note(before, tick, POLICY, state, effects)
-    assert not stretch.full
-    assert stretch.take(state) == ""
+        stretch.record(before, tick, POLICY, state, effects)
+    assert not stretch.is_full
+    assert stretch.flush(state) == ""
     written, saved = told([*[Tick(at=NOW)] * 9, *TALK], state)
-    assert (again(written, saved).signals, again(written, saved).quiet) == (5, 9)
+    assert (again(written, saved).signal_count, again(written, saved).quiet_count) == (5, 9)
 
 
 def test_what_is_too_much_is_not_listed_and_said_to_be_so() -> None:
@@ -99,19 +99,19 @@ def test_what_is_too_much_is_not_listed_and_said_to_be_so() -> None:
     written, saved = told(steers)
     assert len(written) < 1_000
     found = again(written, saved)
-    assert (found.signals, found.skipped) == (0, "there were too many signals to list")
+    assert (found.signal_count, found.skip_reason) == (0, "there were too many signals to list")
     assert json.loads(written)["lost"] == MOST + 5
     whole = told(steers[:MOST])
-    assert again(*whole).signals == MOST
+    assert again(*whole).signal_count == MOST
     stretch, state = Stretch(), State()
     for number, signal in enumerate(steers[:MANY], start=1):
         before = state
         state, effects = dmn.step(before, signal, POLICY)
-        stretch.note(before, signal, POLICY, state, effects)
-        assert stretch.full == (number >= MANY)
-    stretch.take(state)
-    assert not stretch.full
-    assert stretch.take(state) == ""
+        stretch.record(before, signal, POLICY, state, effects)
+        assert stretch.is_full == (number >= MANY)
+    stretch.flush(state)
+    assert not stretch.is_full
+    assert stretch.flush(state) == ""
 
 
 def test_a_policy_that_changed_in_between_is_not_guessed() -> None:
@@ -119,8 +119,8 @@ def test_a_policy_that_changed_in_between_is_not_guessed() -> None:
     for signal, policy in zip(TALK, [POLICY, replace(POLICY, lanes=1), *[POLICY] * 3], strict=True):
         before = state
         state, effects = dmn.step(before, signal, policy)
-        stretch.note(before, signal, policy, state, effects)
-    assert again(stretch.take(state), save(state)).skipped
+        stretch.record(before, signal, policy, state, effects)
+    assert again(stretch.flush(state), save(state)).skip_reason
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_is_not_the_same_is_found(change: Any, expected: str) -> None:
     found = again(json.dumps(tampered), saved)
     assert found.differences
     assert any(expected in one for one in found.differences), found.differences
-    assert not found.skipped
+    assert not found.skip_reason
 
 
 def test_a_saved_state_that_is_another_one_is_found() -> None:
@@ -166,7 +166,7 @@ def test_what_another_version_wrote_is_not_compared(change: Any, expected: str) 
     tampered = json.loads(written)
     change(tampered)
     found = again(json.dumps(tampered), saved)
-    assert (found.skipped, found.differences) == (expected, ())
+    assert (found.skip_reason, found.differences) == (expected, ())
 
 
 def test_an_effect_is_told_with_all_that_it_says() -> None:

@@ -64,7 +64,7 @@ STEPS = (Step(text="", calls=(Called(id="a", name="look_up", arguments="{}", res
 
 
 def request(*history: Exchange, most: int = 4_096) -> Request:
-    brief = Brief(persona="You are Ana.", card="# Where", history=history, heard="", now="It is late.")
+    brief = Brief(persona="You are Ana.", card="# Where", history=history, input_text="", now="It is late.")
     whole = assemble(brief, tools=(), max_output_tokens=most, key="ana", plain=False)
     said = whole.conversation if whole.conversation and whole.conversation[-1].parts else whole.conversation[:-1]
     return Request(
@@ -128,7 +128,7 @@ def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
 
 
 def test_words_come_behind_the_results_of_a_turn_that_was_cut_off() -> None:
-    before = request(Exchange(heard="hello", reply="", steps=STEPS))
+    before = request(Exchange(input_text="hello", reply="", steps=STEPS))
     last = asking(before, tail=1).conversation[-1]
     assert [type(part) for part in last.parts] == [ToolResult, Text]
     assert any(isinstance(part, ToolCall) for part in before.conversation[-2].parts)

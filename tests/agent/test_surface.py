@@ -13,7 +13,7 @@ from agent.tools.surface import CALL_CAPABILITY, catalogue, meant, wired
 from tests.agent.turn_kit import Played, brief
 
 NEW = ToolSpec(name="zebra", description="Count stripes. Slowly.", schema='{"properties":{},"type":"object"}')
-SHARED = Brief(persona="You are Ana.", card="", history=(), heard="hi", surface="capability")
+SHARED = Brief(persona="You are Ana.", card="", history=(), input_text="hi", tool_surface="capability")
 
 
 def call(**written: object) -> ToolCall:

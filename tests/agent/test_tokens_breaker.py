@@ -9,7 +9,7 @@ from agent.tokens.breaker import Breaker
 CLOSED = Breaker()
 TWICE = Breaker(failures=2)
 OPEN = Breaker(wait_s=30.0, retry_at_s=130.0, has_opened=True)
-TRYING = Breaker(wait_s=30.0, retry_at_s=160.0, trying=True, has_opened=True)
+TRYING = Breaker(wait_s=30.0, retry_at_s=160.0, is_trying=True, has_opened=True)
 AGAIN = Breaker(wait_s=60.0, retry_at_s=200.0, has_opened=True)
 HEALED = Breaker(has_opened=True)
 
@@ -29,7 +29,7 @@ HEALED = Breaker(has_opened=True)
         (TRYING, ("failed", 140), AGAIN),
         (HEALED, ("failed", 0), Breaker(failures=1, has_opened=True)),
         (
-            Breaker(wait_s=240, trying=True, has_opened=True),
+            Breaker(wait_s=240, is_trying=True, has_opened=True),
             ("failed", 0),
             Breaker(wait_s=300, retry_at_s=300, has_opened=True),
         ),
@@ -59,7 +59,7 @@ def test_a_service_that_stays_away_is_tried_ever_more_seldom() -> None:
     breaker, now_s, tried = Breaker(), 0.0, []
     while now_s < 1_500:
         if breaker.admits(now_s):
-            breaker = breaker.asked(now_s).failed(now_s)
+            breaker = breaker.record_attempt(now_s).record_failure(now_s)
             tried.append(now_s)
         now_s += 1
     assert tried == [0, 1, 2, 32, 92, 212, 452, 752, 1052, 1352]
@@ -67,8 +67,8 @@ def test_a_service_that_stays_away_is_tried_ever_more_seldom() -> None:
 
 @pytest.mark.parametrize(("hint_s", "until_s"), [(None, 30), (5, 30), (90, 90), (1e9, 300)])
 def test_a_hint_may_make_it_wait_longer_but_not_for_ever(hint_s: float | None, until_s: float) -> None:
-    assert TWICE.failed(0, hint_s=hint_s).retry_at_s == until_s
-    assert TWICE.failed(0, hint_s=hint_s).wait_s == 30  # the next doubles ours
+    assert TWICE.record_failure(0, hint_s=hint_s).retry_at_s == until_s
+    assert TWICE.record_failure(0, hint_s=hint_s).wait_s == 30  # the next doubles ours
 
 
 events = st.lists(st.tuples(st.sampled_from(["ask", "fail", "succeed", "lose"]), st.floats(0, 400)), max_size=80)
@@ -81,14 +81,14 @@ def test_whatever_happens(history: list[tuple[str, float]]) -> None:
         now_s += passed_s
         before = breaker
         if what == "succeed":
-            breaker, streak = breaker.succeeded(), 0
+            breaker, streak = breaker.record_success(), 0
             assert breaker.admits(now_s)
         elif breaker.admits(now_s):
-            breaker = breaker.asked(now_s)
+            breaker = breaker.record_attempt(now_s)
             if breaker.is_open:
                 assert not breaker.admits(now_s)  # one at a time
             if what == "fail":
-                breaker, streak = breaker.failed(now_s), streak + 1
+                breaker, streak = breaker.record_failure(now_s), streak + 1
         assert breaker.has_opened or not before.has_opened
         assert breaker.is_open == (streak >= 3)
         assert breaker.admits(now_s + 300)  # never shut out for longer than the longest wait

@@ -23,8 +23,8 @@ def test_no_bill_leads_it_out_of_bounds(seen: list[tuple[int, int]], tokens: int
     for estimated, billed in seen:
         learnt.observe("m", estimated, billed)
     assert BOUNDS[0] <= learnt.ratio("m") <= BOUNDS[1]
-    assert tokens * BOUNDS[0] <= learnt.calibrated("m", tokens) <= tokens * BOUNDS[1] + 1
-    assert learnt.calibrated("m", tokens) <= learnt.calibrated("m", tokens + 1)
+    assert tokens * BOUNDS[0] <= learnt.calibrate("m", tokens) <= tokens * BOUNDS[1] + 1
+    assert learnt.calibrate("m", tokens) <= learnt.calibrate("m", tokens + 1)
 
 
 @given(st.floats(0.5, 2.0), st.lists(st.integers(1_000, 200_000), min_size=1, max_size=40))
@@ -32,7 +32,7 @@ def test_a_steady_ratio_is_known_after_one_bill(ratio: float, sizes: list[int]) 
     learnt = Calibration()
     for size in sizes:
         learnt.observe("m", size, round(size * ratio))
-        assert drift_percent(learnt.calibrated("m", size), round(size * ratio)) < 0.6
+        assert drift_percent(learnt.calibrate("m", size), round(size * ratio)) < 0.6
 
 
 @given(st.permutations([1.3] * 8 + [0.3] * 4 + [3.9] * 3))
@@ -40,7 +40,7 @@ def test_odd_bills_change_nothing(ratios: list[float]) -> None:
     learnt = Calibration()
     for ratio in ratios:
         learnt.observe("m", 10_000, round(10_000 * ratio))
-    assert learnt.calibrated("m", 1_000) == 1_300
+    assert learnt.calibrate("m", 1_000) == 1_300
 
 
 def test_another_tokenizer_under_the_same_name_is_learnt() -> None:
@@ -49,8 +49,8 @@ def test_another_tokenizer_under_the_same_name_is_learnt() -> None:
         learnt.observe("m", 1_000, 1_000)
     for _ in range(8):
         learnt.observe("m", 1_000, 1_500)
-    assert learnt.calibrated("m", 1_000) == 1_500
-    assert learnt.calibrated("other", 1_000) == 1_000
+    assert learnt.calibrate("m", 1_000) == 1_500
+    assert learnt.calibrate("other", 1_000) == 1_000
 
 
 def test_short_requests_teach_nothing() -> None:
@@ -67,7 +67,7 @@ def test_a_server_that_makes_up_names_does_not_fill_the_memory() -> None:
         learnt.observe("ours", 1_000, 1_500)
     assert (learnt.ratio("m999"), learnt.ratio("m0")) == (2.0, 1.0)
     assert learnt.ratio("ours") == 1.5
-    assert len(learnt._seen) == len(learnt._ratio) == 64
+    assert len(learnt._ratios) == len(learnt._median_ratio) == 64
 
 
 @pytest.mark.parametrize(
@@ -96,28 +96,28 @@ def test_a_meter_learns_from_bills_however_they_are_split() -> None:
     assert first.tokens == first.size.total
     usage = Usage(input_tokens=100, cache_read_tokens=first.tokens, cache_write_tokens=first.tokens - 100)
     assert prompt_tokens(usage) == 2 * first.tokens
-    assert meter.billed(first, usage) == 50.0
+    assert meter.record_bill(first, usage) == 50.0
     second = meter.estimate("m-1", asked)
     assert second.tokens == prompt_tokens(usage)
-    assert meter.billed(second, usage) == 0.0
-    assert meter.billed(second, Usage()) is None
-    assert second.corrected(second.size.total) == second.tokens
-    assert abs(sum(map(second.corrected, second.size.blocks)) - 2 * sum(second.size.blocks)) <= 4
+    assert meter.record_bill(second, usage) == 0.0
+    assert meter.record_bill(second, Usage()) is None
+    assert second.correct(second.size.total) == second.tokens
+    assert abs(sum(map(second.correct, second.size.blocks)) - 2 * sum(second.size.blocks)) <= 4
 
 
 def test_images_are_no_business_of_the_tokenizer() -> None:
     meter = Meter(OfflineCounter(load_after_s=60))
-    image = Image(media_type="image/png", data=b"?", about="a picture")
+    image = Image(media_type="image/png", data=b"?", description="a picture")
     plain = meter.estimate("m-1", _long())
     asked = replace(_long(), conversation=(Said(role="user", parts=(image,) * 10 + _long().conversation[0].parts),))
     shown = meter.estimate("m-1", asked)
     assert shown.size.images == shown.tokens - plain.tokens == 10 * MAX_IMAGE_TOKENS
-    meter.counted(shown, shown.size.images + 2 * shown.words)
+    meter.record_count(shown, shown.size.images + 2 * shown.text_tokens)
     assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
-    assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * shown.words
+    assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * shown.text_tokens
     small = meter.estimate("m-1", asked)
     for _ in range(9):
-        meter.counted(small, 300)  # the images were far smaller than thought: that teaches nothing
+        meter.record_count(small, 300)  # the images were far smaller than thought: that teaches nothing
     assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
 
 
@@ -126,12 +126,12 @@ def test_ways_of_estimating_are_corrected_apart() -> None:
     meter = Meter(counter)
     rough = meter.estimate("m-1", _long())
     assert rough.method == "heuristic"
-    counter.ready()
+    counter.wait_loaded()
     fine = meter.estimate("m-1", _long())
     assert fine.method == "tiktoken"
     assert fine.size.total != rough.size.total
-    meter.counted(rough, rough.size.total * 3)
-    meter.counted(fine, fine.size.total * 2)
+    meter.record_count(rough, rough.size.total * 3)
+    meter.record_count(fine, fine.size.total * 2)
     assert meter.estimate("m-1", _long()).tokens == fine.size.total * 2
     counter.close()
 

@@ -26,9 +26,9 @@ def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer
         sent = translate(_marked(), model="m-1").body
         assert "cache_control" in str(sent)
         counts: list[int] = []
-        counter.want(sent, counts.append)
-        assert (api.seen, counts, counter.known(sent)) == ([], [], None)  # nothing is waited for
-        await counter.settled()
+        counter.request_count(sent, counts.append)
+        assert (api.seen, counts, counter.get_count(sent)) == ([], [], None)  # nothing is waited for
+        await counter.wait_settled()
         asked = api.seen[0]
         assert asked.path == "/v1/messages/count_tokens"
         assert asked.headers["x-api-key"] == KEY
@@ -36,7 +36,7 @@ def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer
         assert asked.headers["accept"] == asked.headers["content-type"] == "application/json"
         assert set(asked.body) == {"model", "tools", "system", "messages"}
         assert "cache_control" not in str(asked.body)
-        assert counts == [counter.known(sent)] == [size(asked.body)]
+        assert counts == [counter.get_count(sent)] == [size(asked.body)]
         assert counter.is_exact
 
     asking(story)
@@ -45,13 +45,13 @@ def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer
 def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         counts: list[int] = []
-        counter.want(body("hi"), counts.append)
-        counter.want(body("hi", mark=True))  # being asked
-        await counter.settled()
-        counter.want(body("hi", mark=True) | {"max_tokens": 1}, counts.append)  # known
+        counter.request_count(body("hi"), counts.append)
+        counter.request_count(body("hi", mark=True))  # being asked
+        await counter.wait_settled()
+        counter.request_count(body("hi", mark=True) | {"max_tokens": 1}, counts.append)  # known
         assert len(api.seen) == 1
-        assert counts == [counter.known(body("hi"))] * 2
-        assert counter.known(body("ho")) is None
+        assert counts == [counter.get_count(body("hi"))] * 2
+        assert counter.get_count(body("ho")) is None
 
     asking(story)
 
@@ -74,10 +74,10 @@ def test_only_marks_are_taken_away() -> None:
 def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
     async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
         for text in ("a", "b", "c"):
-            counter.want(body(text))
-            await counter.settled()
-            counter.known(body("a"))
-        assert [text for text in ("a", "b", "c") if counter.known(body(text)) is not None] == remembered
+            counter.request_count(body(text))
+            await counter.wait_settled()
+            counter.get_count(body("a"))
+        assert [text for text in ("a", "b", "c") if counter.get_count(body(text)) is not None] == remembered
 
     asking(story, capacity=capacity)
 
@@ -107,8 +107,8 @@ def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         api.script.extend([reply] * 3)
         for number in range(5):
-            counter.want(body(f"text {number}"), _never)
-            await counter.settled()
+            counter.request_count(body(f"text {number}"), _never)
+            await counter.wait_settled()
         assert len(api.seen) == 3
         assert counter.breaker.is_open
         assert not counter.is_exact
@@ -124,16 +124,16 @@ def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_agai
         asked = []
         for second in range(200):
             before = len(api.seen)
-            counter.want(body(f"at {second}"))
-            counter.want(body(f"also at {second}"))
-            await counter.settled()
+            counter.request_count(body(f"at {second}"))
+            counter.request_count(body(f"also at {second}"))
+            await counter.wait_settled()
             asked.append(len(api.seen) - before)
             clock.advance(1)
         assert [second for second, count in enumerate(asked) if count] == [0, 1, 31, 91]
         clock.advance(11)
-        counter.want(body("again"))
-        await counter.settled()
-        assert counter.known(body("again")) is not None
+        counter.request_count(body("again"))
+        await counter.wait_settled()
+        assert counter.get_count(body("again")) is not None
         assert not counter.breaker.is_open
         assert not counter.is_exact
 
@@ -144,15 +144,15 @@ def test_a_hint_is_heeded() -> None:
     async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
         api.script.extend([Reply(status=429, body=b"", headers={"retry-after": "100"})] * 3)
         for number in range(3):
-            counter.want(body(str(number)))
-            await counter.settled()
+            counter.request_count(body(str(number)))
+            await counter.wait_settled()
         clock.advance(99)
-        counter.want(body("too early"))
-        await counter.settled()
+        counter.request_count(body("too early"))
+        await counter.wait_settled()
         assert len(api.seen) == 3
         clock.advance(1)
-        counter.want(body("now"))
-        await counter.settled()
+        counter.request_count(body("now"))
+        await counter.wait_settled()
         assert len(api.seen) == 4
 
     asking(story)
@@ -162,8 +162,8 @@ def test_a_request_that_is_too_long_to_count_is_not_the_endpoints_fault() -> Non
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         api.script.extend([Reply(status=413, body=b"Request exceeds the maximum size")] * 9)
         for number in range(9):
-            counter.want(body(str(number)), _never)
-            await counter.settled()
+            counter.request_count(body(str(number)), _never)
+            await counter.wait_settled()
         assert len(api.seen) == 9
         assert counter.is_exact
 
@@ -174,7 +174,7 @@ def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         api.script.extend([Reply(silent=True)] * 3)
         for number in range(3):
-            counter.want(body(str(number)), _never)
+            counter.request_count(body(str(number)), _never)
         await api.until(2)
         await counter.aclose()
         for asked in api.seen:
@@ -189,13 +189,13 @@ def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
 @pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
 def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        image = Image(media_type="image/png", data=bytes(size_bytes), about="a picture")
+        image = Image(media_type="image/png", data=bytes(size_bytes), description="a picture")
         said = Said(role="user", parts=(image, Text(text="what is this?")))
         sent = translate(request(said), model="m-1").body
-        counter.want(sent)
-        await counter.settled()
+        counter.request_count(sent)
+        await counter.wait_settled()
         assert len(api.seen) == asks
-        assert (counter.known(sent) is not None) == bool(asks)
+        assert (counter.get_count(sent) is not None) == bool(asks)
 
     asking(story)
 
@@ -207,10 +207,10 @@ def test_its_answers_correct_the_estimates() -> None:
         asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
         first = meter.estimate("m-1", asked)
         sent = translate(asked, model="m-1").body
-        counter.want(sent, lambda tokens: meter.counted(first, tokens))
+        counter.request_count(sent, lambda tokens: meter.record_count(first, tokens))
         assert meter.estimate("m-1", asked).tokens == first.tokens
-        await counter.settled()
-        assert meter.estimate("m-1", asked).tokens == counter.known(sent) != first.tokens
+        await counter.wait_settled()
+        assert meter.estimate("m-1", asked).tokens == counter.get_count(sent) != first.tokens
         offline.close()
 
     asking(story)
@@ -224,8 +224,8 @@ def test_it_is_asked_where_the_messages_go(path: str) -> None:
         offline = OfflineCounter(load_after_s=60)
         async with CountApi() as api:
             counter = EndpointCounter(offline, clock=ManualClock(), api_key="none", base_url=api.url + path)
-            counter.want(body("hi"))
-            await counter.settled()
+            counter.request_count(body("hi"))
+            await counter.wait_settled()
             await counter.aclose()
             base, _, query = path.partition("?")
             prefix = base.rstrip("/").removesuffix("/messages")
@@ -246,12 +246,12 @@ def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> Non
             model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
             counter = EndpointCounter(offline, clock=ManualClock(), api_key=KEY, base_url=api.url)
             usage = end(await ask(model, asked)).usage
-            counter.want(api.seen[0].body)
-            await counter.settled()
-            assert counter.known(api.seen[0].body) == prompt_tokens(usage)
+            counter.request_count(api.seen[0].body)
+            await counter.wait_settled()
+            assert counter.get_count(api.seen[0].body) == prompt_tokens(usage)
             await counter.aclose()
             await model.aclose()
-        assert (meter.billed(estimate, usage) or 0) > 20
+        assert (meter.record_bill(estimate, usage) or 0) > 20
         assert meter.estimate("m-1", asked).tokens in range(prompt_tokens(usage), prompt_tokens(usage) + 2)
         offline.close()
 
@@ -281,7 +281,7 @@ def test_who_is_asked(backend: Backend, provider: ProviderConfig, asks: bool) ->
 def _marked() -> Request:
     asked = request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
     places = (Mark(behind="block", index=1, lifetime="1h"), Mark(behind="said", index=2, lifetime="5m"))
-    return replace(asked, marks=places)
+    return replace(asked, breakpoints=places)
 
 
 def _never(tokens: int) -> None:

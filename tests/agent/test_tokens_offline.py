@@ -30,7 +30,7 @@ SPECIAL = "<|endoftext|> and <|fim_prefix|>"
 def counter() -> OfflineCounter:
     made = OfflineCounter(load_after_s=0)
     made.count("load")
-    made.ready()
+    made.wait_loaded()
     made.count("use")
     assert made.method == "tiktoken"
     return made
@@ -96,7 +96,7 @@ def test_what_was_counted_roughly_is_counted_again() -> None:
     made = OfflineCounter(load_after_s=0)
     text = "antidisestablishmentarianism " * 10
     rough = made.count(text)
-    made.ready()
+    made.wait_loaded()
     assert made.count(text) == 61 != rough
     made.close()
 
@@ -123,7 +123,7 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     with caplog.at_level(logging.DEBUG):
         for word in ("one", "two", "two"):
             assert made.count(word * 100) == heuristic(word * 100)
-            made.ready()
+            made.wait_loaded()
     made.close()
     assert made.method == "heuristic"
     assert len(caplog.records) == 1

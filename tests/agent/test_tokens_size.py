@@ -82,7 +82,7 @@ def test_parts() -> None:
     ("data", "tokens"), [(PNG, 11), (b"GIF89a" + b"\xff" * 9, MAX_IMAGE_TOKENS), (b"?", MAX_IMAGE_TOKENS)]
 )
 def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
-    asked = request(Said(role="user", parts=(Image(media_type="image/png", data=data, about="a picture"),)))
+    asked = request(Said(role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),)))
     assert prompt_size(asked, Bytes(), look=picture).conversation == (tokens + FRAME_TOKENS,)
     assert prompt_size(asked, Bytes()).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
 
@@ -91,7 +91,7 @@ def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
 def loaded() -> Iterator[OfflineCounter]:
     counter = OfflineCounter(load_after_s=0)
     counter.count("")
-    counter.ready()
+    counter.wait_loaded()
     yield counter
     counter.close()
 

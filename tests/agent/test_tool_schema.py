@@ -28,7 +28,7 @@ class Note(Arguments):
 
 def test_the_schema_is_canonical_and_without_titles() -> None:
     made = spec("note", "Write it down.", Note, task=True)
-    assert (made.name, made.description, made.task) == ("note", "Write it down.", True)
+    assert (made.name, made.description, made.is_task) == ("note", "Write it down.", True)
     assert made.schema == json.dumps(json.loads(made.schema), sort_keys=True, separators=(",", ":"))
     assert json.loads(made.schema) == {
         "additionalProperties": False,
@@ -45,7 +45,7 @@ def test_the_schema_is_canonical_and_without_titles() -> None:
 
 def test_a_tool_without_arguments_reads_like_the_handwritten_ones() -> None:
     assert spec("x", "y", Nothing).schema == STAY_SILENT.schema
-    assert spec("x", "y", Nothing).task is False
+    assert spec("x", "y", Nothing).is_task is False
 
 
 @pytest.mark.parametrize("written", ["", "  ", "{}"])

@@ -20,8 +20,8 @@ def test_they_are_short() -> None:
 
 @pytest.mark.parametrize("spec", TOOLS, ids=lambda spec: spec.name)
 def test_what_only_looks_may_run_beside_others(spec: ToolSpec) -> None:
-    assert spec.task
-    assert spec.parallel == (spec.name not in {"write_file", "edit_file"})
+    assert spec.is_task
+    assert spec.is_parallel == (spec.name not in {"write_file", "edit_file"})
     schema = json.loads(spec.schema)
     assert schema["additionalProperties"] is False
     assert set(schema["required"]) <= set(schema["properties"])

@@ -178,7 +178,7 @@ def test_what_cannot_be_afforded_is_not_asked() -> None:
 
     for times in (0, 1):
         ended, model = asyncio.run(story(times))
-        assert (ended.outcome, ended.reason, ended.broke) == ("silent", BROKE, True)
+        assert (ended.outcome, ended.reason, ended.is_over_budget) == ("silent", BROKE, True)
         assert len(model.requests) == ended.requests == len(ended.steps) == times
 
 
@@ -194,7 +194,7 @@ def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        done = progress.done
+        done = progress.current
         assert (done.outcome, done.used_tools, done.requests, done.model) == ("interrupted", True, 1, "played-1")
         first, second = done.steps[0].calls
         assert (first.result, first.error, second.result) == (CUT_OFF, True, "jot is done")

@@ -24,9 +24,11 @@ class Wordy(Drawer):
 
 
 async def turn(bench: Bench, history: list[Exchange], heard: str, *, rounds: int = 8) -> Outcome:
-    brief = Brief(persona=IDENTITY.text, card="# Where", history=tuple(history), heard=heard, conversation="irc/#a")
+    brief = Brief(
+        persona=IDENTITY.text, card="# Where", history=tuple(history), input_text=heard, conversation="irc/#a"
+    )
     outcome = await take_turn(brief, bench.keeper, Wordy(), key="ana", max_tool_rounds=rounds)
-    history.append(Exchange(heard=heard, reply=outcome.text, steps=outcome.steps))
+    history.append(Exchange(input_text=heard, reply=outcome.text, steps=outcome.steps))
     bench.clock.advance(30)
     return outcome
 
@@ -77,7 +79,7 @@ def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected() -> None:
             assert now["history"] == 0
             assert bool(before["history"]) == bool(number)
             assert last.usage.cache_read_tokens > 2_000
-        asked = bench.keeper.newest.get("ana", "irc/#a")
+        asked = bench.keeper.last_requests.get("ana", "irc/#a")
         assert asked is not None
         assert asked.request.answer_only
         kept = await bench.keeper.refresh("ana", "irc/#a")

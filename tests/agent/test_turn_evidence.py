@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
 
 
 def test_what_is_larger_than_one_result_may_be_is_counted() -> None:
-    desk = Desk(most_tokens=2_000)
+    desk = Desk(max_result_tokens=2_000)
     ended, _ = run(Bring("x" * 10_000, "y" * 5_000), Say(calls=(LOOK, ("m", "look_up"))), desk=desk)
     assert desk.cuts == 1
     assert [called.source is not None for called in calls(ended)] == [True, False]
@@ -129,8 +129,8 @@ def test_the_budget_is_of_the_whole_turn_and_short_results_are_always_told() -> 
 
 def fetched(text: str, offset: int, whole: str) -> ToolResult:
     head = f"[e7; {offset}]\n"
-    part = Excerpt(source=source("e7", whole), shift=offset - len(head))
-    return ToolResult(id="", text=head + text, part=part)
+    part = Excerpt(source=source("e7", whole), offset=offset - len(head))
+    return ToolResult(id="", text=head + text, excerpt=part)
 
 
 def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() -> None:
@@ -153,9 +153,9 @@ def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() ->
 def test_the_first_line_of_a_part_is_never_cut() -> None:
     whole = "a" * 9_000
     head = f"[e7, from {'somewhere ' * 60}]\n"
-    part = Excerpt(source=source("e7", whole), shift=1_000 - len(head))
+    part = Excerpt(source=source("e7", whole), offset=1_000 - len(head))
     desk = Desk(budget_tokens=0)
-    result = ToolResult(id="", text=head + whole[1_000:5_000], part=part)
+    result = ToolResult(id="", text=head + whole[1_000:5_000], excerpt=part)
     ended, _ = run(Bring(result), Say(calls=(LOOK,)), desk=desk)
     assert (
         calls(ended)[0].result
@@ -177,7 +177,7 @@ def test_a_huge_result_is_bounded_also_where_nothing_keeps_it() -> None:
 
 
 def test_what_is_kept_elsewhere_is_marked() -> None:
-    jot = replace(JOT, ephemeral=True)
+    jot = replace(JOT, is_ephemeral=True)
     ended, _ = run(Bring(specs=(LOOK_UP, jot)), Say(calls=(LOOK, ("j", "jot"))))
     assert [called.ephemeral for called in calls(ended)] == [False, True]
 
@@ -212,7 +212,7 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
         assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
     assert sorted(desk.kept.values()) == sorted(set(desk.kept.values()))  # each once
     assert any(len(result) > 500 for result in told(model.requests[-1]))
-    again = brief("[x] ann (guest): more?", kept(brief().heard, ended.text, ended.steps))
+    again = brief("[x] ann (guest): more?", kept(brief().input_text, ended.text, ended.steps))
     later = Played()
     asyncio.run(take_turn(again, later, Bring(), key="ana"))
     sent = model.requests[-1].conversation
@@ -227,7 +227,7 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
     st.sampled_from([Played, Small]),
 )
 def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: type[Played]) -> None:
-    desk = Desk(budget_tokens=budget, most_tokens=most)
+    desk = Desk(budget_tokens=budget, max_result_tokens=most)
     texts = ["x" * chars for chars in [chars for sizes in rounds for chars in sizes]]
     says = [
         Say(
@@ -262,7 +262,7 @@ def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        first, second, third = progress.done.steps[0].calls
+        first, second, third = progress.current.steps[0].calls
         assert (first.source, desk.kept) == (source("e1", texts[0]), {"e1": texts[0]})
         assert (second.source, third.result) == (None, "short")
         assert second.result.endswith("9000 more characters]")
@@ -278,7 +278,7 @@ def test_a_store_that_fails_ends_the_turn() -> None:
     )
     with pytest.raises(OSError, match="full"):
         asyncio.run(turn)
-    assert len(progress.done.steps) == 1
+    assert len(progress.current.steps) == 1
 
 
 def test_a_summary_is_bounded_whatever_somebody_calls_things() -> None:
@@ -313,7 +313,7 @@ def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> None:
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        done = [called for step in progress.done.steps for called in step.calls]
+        done = [called for step in progress.current.steps for called in step.calls]
         assert len(done) <= len(texts)
         for called, text in zip(done, texts, strict=False):
             if called.source is not None:

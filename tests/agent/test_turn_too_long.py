@@ -85,7 +85,7 @@ def too_long(
         long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
         ended = await take_turn(long, model, Bring(*texts), key="ana", evidence=desk, shorten=less, progress=progress)
         assert not api.violations
-        assert ended.steps == progress.done.steps
+        assert ended.steps == progress.current.steps
         await judge(api, ended, desk, less)
 
     against(make, story)

@@ -27,11 +27,11 @@ from tests.agent.turn_kit import NOTHING, Played, Say, brief
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import Answer, ModelApi
 
-READ = ToolSpec(name="read", description="Read.", schema=NOTHING, task=True, parallel=True)
-KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, task=False, parallel=True)
-WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, task=True)
-POLL = ToolSpec(name="poll", description="Look.", schema=NOTHING, task=False, parallel=True, polls=True)
-IMAGE = Image(media_type="image/png", data=b"x", about="a cat")
+READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_task=True, is_parallel=True)
+KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_task=False, is_parallel=True)
+WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, is_task=True)
+POLL = ToolSpec(name="poll", description="Look.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
+IMAGE = Image(media_type="image/png", data=b"x", description="a cat")
 
 
 class Asks(Played):
@@ -76,9 +76,9 @@ class Counting:
             await asyncio.sleep(0)
         self.now -= 1
         self.calls.append(f"{call.name}{call.arguments}")
-        self.recovered += [call.name] if call.recovered else []
+        self.recovered += [call.name] if call.is_recovered else []
         text = f"{call.name} {len(self.calls)}"
-        return ToolResult(id=call.id, text=text, error=call.name in self.errors, images=self.images)
+        return ToolResult(id=call.id, text=text, is_error=call.name in self.errors, images=self.images)
 
 
 def run(model: Played, tools: Counting, **options: object) -> Outcome:
@@ -177,7 +177,7 @@ def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
     tools = Counting()
     wrapped = '{"capability":"know","args":{"a":1},"purpose":"to see"}'
     model = Asks([("a", CALL_CAPABILITY.name, wrapped)], [("b", CALL_CAPABILITY.name, '{"capability":"stay_silent"}')])
-    ended = asyncio.run(take_turn(replace(brief(), surface="capability"), model, tools, key="ana"))
+    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
     assert (ended.outcome, tools.calls) == ("silent", ['know{"a":1}'])
     assert model.requests[0].tools == (CALL_CAPABILITY,)
     assert [called.name for step in ended.steps for called in step.calls] == [CALL_CAPABILITY.name] * 2
@@ -255,7 +255,7 @@ def test_who_calls_no_capability_is_told_how() -> None:
 @pytest.mark.parametrize("sees", [True, False])
 def test_images_are_shown_behind_the_results_to_who_sees(sees: bool) -> None:
     model, tools = Asks([("a", "read", "{}"), ("b", "know", "{}")]), Counting(images=True)
-    model.sees = sees
+    model.takes_images = sees
     ended = run(model, tools)
     told = model.requests[1].conversation[-1].parts
     assert [part for part in told if isinstance(part, Image)] == [IMAGE, IMAGE] * sees
@@ -265,7 +265,7 @@ def test_images_are_shown_behind_the_results_to_who_sees(sees: bool) -> None:
 
 def test_a_picture_that_the_provider_refuses_does_not_end_the_turn() -> None:
     class Picky(Asks):
-        sees = True
+        takes_images = True
 
         async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
             if any(isinstance(part, Image) for said in request.conversation for part in said.parts):
@@ -297,7 +297,7 @@ def test_cut_off_in_the_middle_what_is_done_is_kept_and_the_rest_does_not_begin(
         await began.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert results(progress.done) == ["read 1", CUT_OFF, CUT_OFF]
+        assert results(progress.current) == ["read 1", CUT_OFF, CUT_OFF]
         assert tools.calls == ["read{}"]
 
     tools, began = Stuck(), asyncio.Event()
@@ -367,6 +367,6 @@ def test_a_capability_that_leaks_by_its_own_name_is_that_call() -> None:
     tools = Counting()
     leaked = LEAKED.replace("know", CALL_CAPABILITY.name).replace('{"a": 1}', '{"capability": "know", "args": {}}')
     model = Leaky(LEAKED, leaked, "Yes.")
-    ended = asyncio.run(take_turn(replace(brief(), surface="capability"), model, tools, key="ana"))
+    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
     assert (ended.text, tools.calls) == ("Yes.", ['know{"a":1}', "know{}"])
     assert {called.name for step in ended.steps for called in step.calls} == {CALL_CAPABILITY.name}

@@ -73,7 +73,7 @@ def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 async def turn(model: Model, asked: Brief, *heard: str) -> Exchange:
     outcome = await take_turn(asked, model, Drawer(), key="ana", news=told(*heard))
-    return kept(asked.heard, outcome.text, outcome.steps)
+    return kept(asked.input_text, outcome.text, outcome.steps)
 
 
 @pytest.mark.parametrize("make", [plain, openai])
@@ -166,9 +166,9 @@ def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[Step, ...],
 
 @given(STEPS)
 def test_a_model_without_tools_is_told_what_arrived(steps: tuple[Step, ...]) -> None:
-    simple = Exchange(heard="hello", reply="Hi.", steps=steps, simple=True)
+    simple = Exchange(input_text="hello", reply="Hi.", steps=steps, without_tools=True)
     heard = tuple(Text(text=text) for text in ("hello", *(step.heard for step in steps if step.heard)))
-    assert simple.said == (Said(role="user", parts=heard), Said(role="assistant", parts=(Text(text="Hi."),)))
+    assert simple.messages == (Said(role="user", parts=heard), Said(role="assistant", parts=(Text(text="Hi."),)))
 
 
 @given(STEPS)

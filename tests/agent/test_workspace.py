@@ -157,7 +157,7 @@ def test_links_are_followed_within_the_workspace_only(tmp_path: Path) -> None:
     (root / "MEMORY.md").symlink_to("nowhere.md")
     reading = read(root, "private", "x")
     assert reading.bundle == Bundle(identity="# IDENTITY.md\n\ni\n\n# SOUL.md\n\nshared soul", private="")
-    assert reading.linked
+    assert reading.is_linked
     assert [note.split(" ", 1)[1] for note in reading.notes] == [
         "is not read: it links to a place outside of the workspace"
     ] * 2
@@ -219,11 +219,11 @@ def test_private_files_are_also_looked_for_in_the_agents_own_directory(tmp_path:
     own = write(tmp_path / "own", MEMORY="from the dream", IDENTITY="not me", SOUL="nor mine")
     reading = read(root, "private", "x", own)
     assert reading.bundle.private == "# USER.md\n\nfrom the workspace\n\n# MEMORY.md\n\nfrom the dream"
-    assert reading.linked, "nobody watches it, so it is compared"
+    assert reading.is_linked, "nobody watches it, so it is compared"
     assert reading.notes == ()
     public = read(root, "public", "x", own)
     assert public.bundle.identity == reading.bundle.identity == "# IDENTITY.md\n\nI am"
-    assert (public.bundle.private, public.linked) == ("", False)
+    assert (public.bundle.private, public.is_linked) == ("", False)
     assert read(root, "private", "x", tmp_path / "none").bundle.private.endswith("# MEMORY.md\n\nfrom the workspace")
 
 

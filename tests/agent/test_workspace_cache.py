@@ -33,7 +33,7 @@ async def open_cache(
     cache = WorkspaceCache(ManualClock(), watch_debounce_ms=20, max_age_seconds=max_age_seconds)
     async with contextlib.aclosing(cache):
         await soul(cache, root)
-        while watched and not cache._workspaces[root].watching:
+        while watched and not cache._workspaces[root].is_watching:
             await asyncio.sleep(0.01)
         await soul(cache, root)
         yield cache, lambda: cache.counts.misses[str(root)]
@@ -180,7 +180,7 @@ async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, ca
         make(root, "reborn")
         await until(cache, root, "reborn")
         async with asyncio.timeout(120):
-            while not cache._workspaces[root].watching:
+            while not cache._workspaces[root].is_watching:
                 await asyncio.sleep(0.01)
         (root / "SOUL.md").write_text("edited")
         await until(cache, root, "edited")
@@ -332,8 +332,8 @@ async def test_memory_is_bounded(root: Path) -> None:
     async with open_cache(root) as (cache, _):
         for number in range(MAX_ENTRIES + 5):
             await cache.get(root, scope="public", family=f"f{number}")
-        assert len(cache._entries) == len(cache._told) == MAX_ENTRIES
-        assert cache._workspaces[root].watching
+        assert len(cache._entries) == len(cache._logged_notes) == MAX_ENTRIES
+        assert cache._workspaces[root].is_watching
 
 
 @story
@@ -367,7 +367,7 @@ def test_a_watcher_whose_loop_is_gone_ends_by_itself(root: Path) -> None:
     async def forgetful() -> None:
         cache = WorkspaceCache(ManualClock(), watch_debounce_ms=20)
         await soul(cache, root)
-        while not cache._workspaces[root].watching:
+        while not cache._workspaces[root].is_watching:
             await asyncio.sleep(0.01)
 
     asyncio.run(forgetful())

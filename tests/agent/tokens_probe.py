@@ -15,7 +15,7 @@ def run() -> dict[str, object]:
     counter = OfflineCounter(load_after_s=0)
     resident.append(resident_mb())
     counter.count("hello world")
-    counter.ready()
+    counter.wait_loaded()
     count = counter.count("hello world")
     resident.append(resident_mb())
     counter.close()

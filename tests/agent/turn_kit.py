@@ -10,8 +10,8 @@ from agent.models.base import Chunk, End, ModelError, Request, Text, ToolCall, T
 from gateway.events import Account, Step, Usage
 
 NOTHING = '{"properties":{},"type":"object"}'
-LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, parallel=True, polls=True)
-JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, task=False, parallel=True, polls=True)
+LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True)
+JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
 USAGE = Usage(input_tokens=10, output_tokens=1)
 ACCOUNT = Account(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
 
@@ -22,7 +22,7 @@ class NoTools:
     specs: tuple[ToolSpec, ...] = ()
 
     async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", error=True)
+        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", is_error=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Played:
     max_output_tokens = 1_000
     family = "scripted"
     takes_tools = True
-    sees = False
+    takes_images = False
     leaks = False
 
     def __init__(self, *answers: Say) -> None:
@@ -70,7 +70,7 @@ class Played:
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments=answer.arguments)
         stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
-        yield End(stop=stop, usage=USAGE, model="played-1", account=ACCOUNT, leaks=self.leaks)
+        yield End(stop_reason=stop, usage=USAGE, model="played-1", account=ACCOUNT, may_leak_calls=self.leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -95,12 +95,14 @@ class Drawer:
             await then()
         self.done.set()
         known = call.name in {spec.name for spec in self.specs}
-        return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", error=not known)
+        return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known)
 
 
 def brief(heard: str = "[x] ann (guest): hello", *history: Exchange, now: str = "") -> Brief:
-    return Brief(persona="You are Ana.", card="# Where", history=history, heard=heard, now=now, conversation="irc/#a")
+    return Brief(
+        persona="You are Ana.", card="# Where", history=history, input_text=heard, now=now, conversation="irc/#a"
+    )
 
 
 def kept(heard: str, reply: str, steps: tuple[Step, ...]) -> Exchange:
-    return Exchange(heard=heard, reply=reply, steps=steps)
+    return Exchange(input_text=heard, reply=reply, steps=steps)

@@ -195,11 +195,11 @@ async def simulate(
                     await asyncio.sleep(0.8)  # the watcher's debounce, in real time
                 case "topic":
                     assert happening.room is not None
-                    await running.towns[happening.channel].topic(
+                    await running.towns[happening.channel].receive_topic(
                         happening.text, room=happening.room, sender=happening.who
                     )
                 case "overheard":
-                    await running.towns[happening.channel].say(
+                    await running.towns[happening.channel].receive_message(
                         happening.text, sender=happening.who, room=happening.room
                     )
                 case "say":

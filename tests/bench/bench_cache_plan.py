@@ -237,8 +237,8 @@ RECORDED: dict[str, Callable[[int], list[Turn]]] = {
 POLICIES = {
     "auto": Policy(),
     "fixed": Policy(kind="fixed"),
-    "all long": Policy(kind="fixed", short="1h"),
-    "all short": Policy(kind="fixed", long=False),
+    "all long": Policy(kind="fixed", short_lifetime="1h"),
+    "all short": Policy(kind="fixed", allows_hour=False),
 }
 
 
@@ -319,7 +319,7 @@ class Keeper:
         path = [unit.digest for unit in units]
         cadence = self.cadence.setdefault(turn.agent, Cadence())
         began = time.perf_counter()
-        cadence.asked(turn.conversation, turn.at_s)
+        cadence.observe_request(turn.conversation, turn.at_s)
         planned = plan(
             units,
             price=self.price,
@@ -328,9 +328,9 @@ class Keeper:
             own=cadence.odds(turn.conversation),
             cached=self.warmth.find(path, turn.at_s),
         )
-        self.warmth.sent(path, read=planned.read, writes=planned.writes, at_s=turn.at_s)
+        self.warmth.record_request(path, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s)
         self.spent_s.append(time.perf_counter() - began)
-        marks = {(mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT for mark in planned.marks}
+        marks = {(mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT for mark in planned.breakpoints}
         request = body(
             [text(piece, marks.get(("block", i))) for i, piece in enumerate((*turn.shared, *turn.private))],
             [text(piece, marks.get(("said", i))) for i, piece in enumerate(turn.said)],
@@ -346,20 +346,20 @@ class Keeper:
         """Note when to refresh this conversation, if that pays."""
         asked_s, units, _ = self._last[conversation]
         path = [unit.digest for unit in units]
-        lasting = self.warmth.lasting(path, at_s)
+        lasting = self.warmth.find_with_expiry(path, at_s)
         if not self.warm_usd or not lasting:
             return
-        unit, until_s = lasting[-1].place.unit, lasting[-1].until_s
-        longer = max((one.place.unit + 1 for one in lasting if one.until_s > until_s), default=0)
+        unit, until_s = lasting[-1].prefix.segment, lasting[-1].expires_s
+        longer = max((one.prefix.segment + 1 for one in lasting if one.expires_s > until_s), default=0)
         tokens = sum(unit.tokens for unit in units[: unit + 1])
         resting = Resting(
             conversation=conversation,
-            tokens=tokens,
-            mortal=tokens - sum(unit.tokens for unit in units[:longer]),
-            most=tokens,
-            lifetime=lasting[-1].place.lifetime,
-            asked_s=asked_s,
-            until_s=until_s,
+            refresh_tokens=tokens,
+            expiring_tokens=tokens - sum(unit.tokens for unit in units[:longer]),
+            max_billed_tokens=tokens,
+            lifetime=lasting[-1].prefix.lifetime,
+            last_request_s=asked_s,
+            expires_s=until_s,
         )
         due = refresh_at(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
         if due is not None and due.at_s > at_s:
@@ -370,14 +370,14 @@ class Keeper:
             at_s, conversation, asked_s, agent = heapq.heappop(self._due)
             last_s, units, request = self._last[conversation]
             path = [unit.digest for unit in units]
-            gone_s = self.warmth.until_s(path, at_s)
+            gone_s = self.warmth.expires_s(path, at_s)
             if last_s != asked_s or gone_s is None:
                 continue
             if gone_s <= at_s + MARGIN_S + 1.0:  # else others have refreshed what it stands behind
                 usage = judge(request, at_s, agent)
                 self.warm_usd -= usage.cache_read_input_tokens * self.price.read * (self.price.input_usd or 0) / 1e6
-                read = self.warmth.find(path, at_s)[-1].unit + 1
-                self.warmth.sent(path, read=read, writes=(), at_s=at_s)
+                read = self.warmth.find(path, at_s)[-1].segment + 1
+                self.warmth.record_request(path, read=read, writes=(), at_s=at_s)
                 self.refreshed += 1
             self._consider(conversation, agent, at_s)
 
@@ -396,7 +396,7 @@ def units_of(turn: Turn) -> list[Unit]:
                 number=number - systems if said else number,
                 tokens=piece.tokens,
                 digest=digest,
-                shared=number < len(turn.shared),
+                is_shared=number < len(turn.shared),
             )
         )
     return units
@@ -475,7 +475,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
-    price = PRICES.of(arguments.model)
+    price = PRICES.find(arguments.model)
     result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}, "layouts": {}}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     scenes = {f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds}

@@ -58,12 +58,12 @@ def traffic() -> Iterator[bytes]:
 def fill(app: ConsoleApp) -> float:
     """Ten thousand lines in each pane; seconds per event."""
     source, parser, events, begun = traffic(), Parser(), 0, time.process_time()
-    panes = (app.model.alone, app.model.talk, app.model.tools)
+    panes = (app.model.autonomous_pane, app.model.conversation_pane, app.model.tools_pane)
     while any(len(pane.lines) < MAX_LINES for pane in panes):
         for found in parser.feed(next(source)):
             seen = read(found.name, found.data)
             assert seen is not None
-            app.model.apply(seen)
+            app.model.apply_event(seen)
             events += 1
     return (time.process_time() - begun) / events
 
@@ -73,7 +73,7 @@ async def flow(app: ConsoleApp, seconds: float) -> float:
     source, parser, begun, cpu = traffic(), Parser(), time.perf_counter(), time.process_time()
     for batch in range(int(seconds * 10)):
         data = b"".join(itertools.islice(source, PER_S // 10))
-        app.heard([seen for found in parser.feed(data) if (seen := read(found.name, found.data)) is not None])
+        app.handle_events([seen for found in parser.feed(data) if (seen := read(found.name, found.data)) is not None])
         await asyncio.sleep(max(0.0, begun + (batch + 1) / 10 - time.perf_counter()))
     return (time.process_time() - cpu) / (time.perf_counter() - begun)
 
@@ -86,7 +86,7 @@ async def bench(seconds: float) -> bool:
         await pilot.pause()
         start_s = time.process_time() - begun
         per_event = fill(app)
-        app.draw_soon()
+        app.schedule_draw()
         await pilot.pause(0.2)
         cpu, wall = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds / 2)
@@ -97,15 +97,15 @@ async def bench(seconds: float) -> bool:
             begun = time.process_time()
             await pilot.press(key)
             keys.append(time.process_time() - begun)
-        panes = (app.model.alone, app.model.talk, app.model.tools)
+        panes = (app.model.autonomous_pane, app.model.conversation_pane, app.model.tools_pane)
         begun = time.process_time()
         for pane in panes:
             pane.resize(61, 20)
         resized = time.process_time() - begun
         begun = time.process_time()
-        app.model.alone.hide("thinking", hidden=True)
+        app.model.autonomous_pane.hide("thinking", hidden=True)
         hidden = time.process_time() - begun
-        sizes = [(len(pane.lines), pane.total) for pane in panes]
+        sizes = [(len(pane.lines), pane.row_count) for pane in panes]
     await api.close()
     safe = time.process_time()
     count = sum(len(lines("wörds and 日本語 " * 10)) for _ in range(2_000))

@@ -47,7 +47,9 @@ async def traffic(made: House, rate: float, seconds: float) -> int:
     town, begun, count = made.towns[IRC], time.monotonic(), 0
     batch = max(1, round(rate * PERIOD_S))
     while time.monotonic() - begun < seconds:
-        await asyncio.gather(*(town.say(f"talk {count + one}", sender=f"p{one}", room="#one") for one in range(batch)))
+        await asyncio.gather(
+            *(town.receive_message(f"talk {count + one}", sender=f"p{one}", room="#one") for one in range(batch))
+        )
         count += batch
         await asyncio.sleep(max(0.0, count / rate - (time.monotonic() - begun)))
     return count

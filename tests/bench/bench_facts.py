@@ -29,7 +29,7 @@ async def say(model: Model, system: str, text: str, tokens: int) -> str:
         conversation=(Said(role="user", parts=(Text(text=text),)),),
         max_output_tokens=tokens,
         shared_key="facts",
-        place="facts",
+        conversation_id="facts",
     )
     said = list[str]()
     async with aclosing(model.stream(request)) as chunks:

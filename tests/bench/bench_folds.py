@@ -112,7 +112,7 @@ def traffic(scene: Scene, seed: int, places: int) -> list[tuple[float, Address, 
 async def day(folder: Path, scene: Scene, how: tuple[str, str], seed: int, places: int) -> Bill:
     """Live through it. `how`: policy and model."""
     policy, model = how
-    clock, script, bill = ManualClock(BEGIN), Script(seed, scene.mix), Bill(PRICES.of(model))
+    clock, script, bill = ManualClock(BEGIN), Script(seed, scene.mix), Bill(PRICES.find(model))
     script.grows = False
     provider = Provider(script, clock, window=scene.window, kept=10**9, billed=bill.take)
     made = settings(folder, window=scene.window, model=model, agents=AGENTS, folds={"policy": policy})
@@ -122,7 +122,7 @@ async def day(folder: Path, scene: Scene, how: tuple[str, str], seed: int, place
             who = str(place.room) if direct else f"p{number % 5}"
             await home.say(said(seed, number, scene.mix), place=place, who=who, kind="direct" if direct else "mention")
             report = await home.take(place)
-            assert not report.failed
+            assert not report.has_failed
             bill.turns += 1
         for entry in await home.log("folded", "turn_ended"):
             if isinstance(entry.fact, Folded):

@@ -53,7 +53,9 @@ def request(place: str, *said: Said, tokens: int = 12) -> Request:
         Block(name="identity", text=IDENTITY, ttl="long"),
         Block(name="channel", text=f"# Where you are\nPlace: the room {place}", ttl="short"),
     )
-    return Request(blocks=blocks, conversation=said, max_output_tokens=tokens, shared_key="reverie", place=place)
+    return Request(
+        blocks=blocks, conversation=said, max_output_tokens=tokens, shared_key="reverie", conversation_id=place
+    )
 
 
 def user(text: str) -> Said:
@@ -79,13 +81,13 @@ def client(model: LocalModel) -> LlamaCppModel:
 
 async def settled(model: LocalModel) -> None:
     """Wait for the warm-up behind a reply: people take longer to write."""
-    while client(model)._warmer._task is not None:
+    while client(model)._preloader._task is not None:
         await asyncio.sleep(0.005)
 
 
 async def tokens(model: LocalModel, asked: Request) -> list[object]:
     service = client(model)._service
-    prompt = json.loads(await service._template.post({"messages": client(model)._chat.body(asked)["messages"]}))
+    prompt = json.loads(await service._template.post({"messages": client(model)._chat.build_body(asked)["messages"]}))
     written = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
     return list(json.loads(await service._tokenize.post(written))["tokens"])
 
@@ -118,7 +120,9 @@ async def measure(repeat: int) -> dict[str, float]:
             await settled(model)
             for message, twin in MESSAGES:
                 said = (*said, Said(role="assistant", parts=(Text(text=words),)))
-                sizes = [await client(model).count(request(place, *said, user(text))) for text in (message, twin)]
+                sizes = [
+                    await client(model).count_tokens(request(place, *said, user(text))) for text in (message, twin)
+                ]
                 assert sizes[0] == sizes[1], (message, twin)
                 warmed_s, _, _ = await ask(model, request(place, *said, user(message)))
                 ideal_s, _, _ = await ask(model, request(place, *said, user(twin)))

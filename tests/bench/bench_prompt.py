@@ -54,7 +54,7 @@ class Timed(ScriptedModel):
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         self.requests.append(request)
         Timed.reached_s = time.perf_counter()
-        yield End(stop="end", usage=Usage(input_tokens=1_000), model="m")
+        yield End(stop_reason="end", usage=Usage(input_tokens=1_000), model="m")
 
 
 def ended(rng: random.Random, number: int) -> TurnEnded:
@@ -97,7 +97,7 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
         )
         counting = Counting(Live(settings), clock)
         config = settings.llm.models["main"]
-        price = price_table(None).of("claude-sonnet-5-5", provider="anthropic")
+        price = price_table(None).find("claude-sonnet-5-5", provider="anthropic")
         keeper = Keeper(
             Timed(clock=clock),
             Dialect(provider="anthropic", model="claude-sonnet-5-5", price=price, caching="marks"),
@@ -124,31 +124,31 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
 
 async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
     conversation, rng = PLACE.conversation, random.Random()
-    line = Line(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), addressed=True)
+    line = Line(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), is_addressed=True)
     budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
     began = time.perf_counter()
     past = await views.take(conversation)
     told = pick([Heard(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False)
     start = view.fold_start([turn.tokens for turn in past.turns], budget)
     if start:
-        past = await views.fold(conversation, past, Folded(start=past.place(start), reason="full"))
+        past = await views.apply_fold(conversation, past, Folded(start=past.seq_at(start), reason="full"))
     brief = Brief(
         persona="x" * 8_000,
         card="# Where you are",
-        history=await views.history(past, seeing=False),
-        heard=told.heard,
+        history=await views.load_exchanges(past, seeing=False),
+        input_text=told.text,
         conversation=conversation,
     )
     request = assemble(brief, tools=TOOLS, max_output_tokens=4_096, key="a", plain=False)
     async with aclosing(keeper.stream(request)) as chunks:
         async for _ in chunks:
             pass
-    keep(views, conversation, past, told.heard)
+    keep(views, conversation, past, told.text)
     return Timed.reached_s - began, len(past.turns)
 
 
 def keep(views: Views, conversation: ConversationId, past: View, heard: str) -> None:
-    views.keep(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
+    views.add_turn(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
 
 
 def main() -> None:

@@ -132,7 +132,7 @@ def questions(messages: int, count: int) -> Iterator[tuple[list[str], str]]:
 async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
     """Milliseconds, and how often what only one message has came up where it may."""
     async with await Store.open(path, SystemClock()) as store:
-        bound = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
+        bound = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
 
         async def nothing(_: str) -> str:
             return ""
@@ -143,7 +143,7 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
         recalling = Recalling(store, Places(store, bound), nothing, none, SystemClock())  # type: ignore[arg-type]
         at = place(1)
         sight = Sight(scope=PUBLIC)
-        where = Whereabouts(turn=TurnId("t"), agent="reverie", at=at, sight=sight, autonomous=False)
+        where = Whereabouts(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)
         taken, told, asked, found = [], 0, 0, 0
         asking = [*questions(messages, rounds)]
         busy = time.process_time()

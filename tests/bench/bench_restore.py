@@ -91,7 +91,7 @@ async def start(path: Path) -> tuple[float, float]:
     began, clock = time.perf_counter(), SystemClock()
     async with await Store.open(path, clock) as store:
         await restored(store, ["reverie"], clock.now())
-        await store.due(1)
+        await store.due_conversations(1)
         opened = time.perf_counter()
         view = await Views(store, clock, Media(MediaConfig(), path.parent / "media", {}, clock)).read(PLACE)
         assert len(view.turns) == IN_VIEW - IN_VIEW // 10

@@ -102,10 +102,10 @@ async def opening(path: Path) -> tuple[float, float]:
     async with await Store.open(path, SystemClock()) as store:
         opened = time.perf_counter()
         await store.dmn_state()
-        await store.outbox()
-        for conversation, _ in await store.due(URGENT):
-            await store.unread(conversation, most=50)
-            await store.turns(conversation)
+        await store.undelivered_posts()
+        for conversation, _ in await store.due_conversations(URGENT):
+            await store.unread_entries(conversation, most=50)
+            await store.turns_in_view(conversation)
         return opened - began, time.perf_counter() - opened
 
 

@@ -105,10 +105,10 @@ def one_fate_each(week: Week) -> None:
     """Raises AssertionError for an event without a fate, or with two."""
     told, events = Fates(), {one.cause for one in week.log if isinstance(one.fact, Judged)}
     for entry in week.log:
-        for seq, fate in told.take(entry):
+        for seq, fate in told.add(entry):
             assert seq not in week.fates, f"entry {seq} has two fates"
             week.fates[seq] = fate
-    for seq, fate in told.open():
+    for seq, fate in told.open_outcomes():
         assert seq not in week.fates, f"entry {seq} has two fates"
         week.fates[seq] = fate
     assert set(week.fates) == events, "every event has a fate, and nothing else"

@@ -41,7 +41,7 @@ def sent(api: ModelApi) -> list[Sent]:
 
 
 def cost_of(model: str) -> Cost:
-    price = Prices.parse(PRICES.read_text(encoding="utf-8")).of(model)
+    price = Prices.parse(PRICES.read_text(encoding="utf-8")).find(model)
     return Cost(price.read, price.write_5m, price.write_1h)
 
 

@@ -81,4 +81,4 @@ def test_no_adapter_can_do_what_its_kit_says_is_lacking(kit: type[Kit]) -> None:
     for name, ability in _ABILITY_OF.items():
         if name in kit.lacks and kit.lacks[name] not in BY_SERVER:
             assert not isinstance(channel, ability), name
-    assert bool(channel.capabilities.file_bytes) is ("it_sends_files" not in kit.lacks)
+    assert bool(channel.capabilities.max_file_bytes) is ("it_sends_files" not in kit.lacks)

@@ -175,17 +175,17 @@ async def test_topics_are_changed_twice_in_ten_minutes() -> None:
 @story
 async def test_with_the_intent_all_members_are_told() -> None:
     async with both(options=Options(members=True)) as (api, run):
-        told = await run.channel.people(place(api.room), most=50)
-        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.people] == [
+        told = await run.channel.list_members(place(api.room), most=50)
+        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.members] == [
             ("ann", api.ann, False, True),
             ("ben", api.ben, False, True),
         ]
         assert (told.total, "whole server" in told.note) == (3, True)
-        assert [one.name for one in (await run.channel.people(place(api.room), most=1)).people] == ["ann"]
+        assert [one.name for one in (await run.channel.list_members(place(api.room), most=1)).members] == ["ann"]
         thread = api.threads(api.room, api.ben, "talk", "hi")
         await run.message()
-        inside = await run.channel.people(place(api.room, thread), most=500)
-        assert [one.name for one in inside.people] == ["ben"]
+        inside = await run.channel.list_members(place(api.room, thread), most=500)
+        assert [one.name for one in inside.members] == ["ben"]
 
 
 @story
@@ -195,16 +195,16 @@ async def test_without_it_those_are_told_who_spoke() -> None:
             api.says(api.room, who, "hi")
         api.says(api.room, "5", "hooked", webhook_id="5")
         await said(api, run)
-        told = await run.channel.people(place(api.room), most=5)
-        assert sorted(one.name for one in told.people) == ["ann", "ben"]
+        told = await run.channel.list_members(place(api.room), most=5)
+        assert sorted(one.name for one in told.members) == ["ann", "ben"]
         assert (told.total, "spoke here" in told.note) == (3, True)
         api.world.unread.add(api.room)
-        assert (await run.channel.people(place(api.room), most=5)).people == ()
+        assert (await run.channel.list_members(place(api.room), most=5)).members == ()
         dm = api.world.dm(api.ann)
-        alone = await run.channel.people(place(dm), most=5)
-        assert ([one.id for one in alone.people], alone.total) == ([api.ann], 2)
+        alone = await run.channel.list_members(place(dm), most=5)
+        assert ([one.id for one in alone.members], alone.total) == ([api.ann], 2)
         with pytest.raises(Rejected):
-            await run.channel.people(place("999"), most=5)
+            await run.channel.list_members(place("999"), most=5)
 
 
 @story
@@ -223,7 +223,7 @@ async def test_a_cut_leaves_it_uncertain_and_looking_may_be_done_again() -> None
             api.faults.rest.clear()
         api.faults.add("GET ", "reset before", times=9)
         with pytest.raises(Unreachable):
-            await run.channel.people(at, most=5)
+            await run.channel.list_members(at, most=5)
 
 
 @story
@@ -257,8 +257,8 @@ async def test_threads_are_left_and_channels_say_what_can_be_done_instead() -> N
             await run.channel.leave(place(api.room))
         with pytest.raises(Rejected, match="nothing but threads"):
             await run.channel.leave(place(api.world.dm(api.ann)))
-        assert run.channel.inside(RoomId(api.room)) is True
-        assert run.channel.inside(RoomId(api.guild)) is True
-        assert run.channel.inside(RoomId("99")) is False
+        assert run.channel.is_joined(RoomId(api.room)) is True
+        assert run.channel.is_joined(RoomId(api.guild)) is True
+        assert run.channel.is_joined(RoomId("99")) is False
         await run.end()
-        assert run.channel.inside(RoomId(api.room)) is None
+        assert run.channel.is_joined(RoomId(api.room)) is None

@@ -168,7 +168,7 @@ def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
             assert [message["id"] for message in api.visible(api.room)] == [shown]
             await it.channel.send(answer("I think so", api.room))
             assert shown is not None
-            await channel.unpreview(place(api.room), shown)
+            await channel.delete_preview(place(api.room), shown)
             again = await channel.preview(place(api.room), "I thi", None)
             assert again not in {shown, None}  # the next one is another
             assert api.texts(api.room) == ["I think so", "I thi"]

@@ -153,7 +153,7 @@ def test_options_are_what_people_would_write(asked: Any, text: str, understood: 
     if understood is not None:
         use = typed(BY_NAME[asked["name"]], said)
         assert isinstance(use, Typed)
-        assert use.given == understood
+        assert use.arguments == understood
 
 
 ROW = Row(
@@ -174,7 +174,7 @@ def test_no_value_ever_stands_for_another_argument(values: dict[str, str]) -> No
     use = typed(ROW, written(data("x", **values), [SPEC]))
     assert isinstance(use, Typed)
     told = {name: " ".join(value.split()) for name, value in values.items() if value.split()}
-    assert {name: " ".join(value.split()) for name, value in use.given.items()} == told
+    assert {name: " ".join(value.split()) for name, value in use.arguments.items()} == told
 
 
 @given(TEXT)
@@ -182,7 +182,7 @@ def test_a_quoted_word_is_one_word(word: str) -> None:
     row = Row(name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),))
     use = typed(row, quoted(word))
     assert isinstance(use, Typed)
-    assert use.given.get("a", "") == " ".join(word.split())
+    assert use.arguments.get("a", "") == " ".join(word.split())
 
 
 @story
@@ -195,12 +195,12 @@ async def test_what_may_be_meant_is_suggested() -> None:
             asked.append(one)
             return ["console:ann", "x" * 101, "", "two\nlines", "console:ann", *(f"console:{n}" for n in range(40))]
 
-        run.channel.completing(suggest)
+        run.channel.set_completer(suggest)
         typing = api.commands.type(api.room, api.ann, "role set", "who", "an", role="member")
         await api.until(lambda: typing.choices is not None)
         assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
         (one,) = asked
-        assert (one.name, one.sub, one.arg, one.begun, one.direct) == ("role", "set", "who", "an", False)
+        assert (one.name, one.sub, one.arg, one.prefix, one.direct) == ("role", "set", "who", "an", False)
         assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
         api.commands.replay(typing)
         last = api.slash(api.room, api.ann, "status")
@@ -225,10 +225,10 @@ async def test_on_any_trouble_nothing_is_suggested() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-        run.channel.completing(broken)
+        run.channel.set_completer(broken)
         second = api.commands.type(api.room, api.ann, "join", "room", "")
         await api.until(lambda: second.choices == [])
-        run.channel.completing(slow)
+        run.channel.set_completer(slow)
         third = api.commands.type(api.room, api.ann, "join", "room", "")
         await began.wait()
         assert third.choices is None

@@ -16,7 +16,7 @@ async def sent(it: Running, body: str, room: str, key: str = "k1") -> Receipt | 
         try:
             return await it.channel.send(part(body, room, key))
         except (Uncertain, Unreachable) as error:
-            if it.channel.capabilities.resend_s <= 0:
+            if it.channel.capabilities.resend_window_s <= 0:
                 return error
         except RateLimited as error:
             await asyncio.sleep(error.retry_after_s)

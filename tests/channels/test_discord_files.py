@@ -45,7 +45,7 @@ async def test_a_large_file_is_whole_also_the_second_time() -> None:
 @story
 async def test_what_is_too_large_is_rejected() -> None:
     async with both() as (api, run):
-        most = run.channel.capabilities.file_bytes
+        most = run.channel.capabilities.max_file_bytes
         gone = []
 
         async def going() -> None:

@@ -70,12 +70,12 @@ def test_malformed_payloads_end_nothing(log: Counted, sockets: list[Socket]) -> 
 
 def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
     now, progress = datetime.now(UTC), Progress(None, 3600)
-    progress.began(0, ["1"], now)
-    progress.heard(0, str(2**63), now)
-    again = Progress(progress.cursor(), 3600)
-    again.began(0, ["1"], now)
-    assert again.missing(0, "1")
-    assert again.since(0, now) <= id_at(now)
+    progress.begin_session(0, ["1"], now)
+    progress.record_message(0, str(2**63), now)
+    again = Progress(progress.to_cursor(), 3600)
+    again.begin_session(0, ["1"], now)
+    assert again.has_gap(0, "1")
+    assert again.history_after(0, now) <= id_at(now)
 
 
 @pytest.mark.soak

@@ -274,15 +274,15 @@ async def test_a_direct_chat_is_asked_whatever_was_told_of_it_once() -> None:
 
 def directory() -> Directory:
     made = Directory(NAME)
-    made.learn("READY", {"user": {"id": "10"}})
+    made.apply_event("READY", {"user": {"id": "10"}})
     return made
 
 
 def test_only_what_is_known_to_be_in_no_guild_or_not_known_is_direct() -> None:
     known = directory()
-    known.add({"id": "31", "type": 0}, "")  # a room, in a guild that nobody told us
-    known.add({"id": "32", "type": 1}, "")
-    assert [known.direct(channel) for channel in ("31", "32", "33")] == [False, True, True]
+    known.add_channel({"id": "31", "type": 0}, "")  # a room, in a guild that nobody told us
+    known.add_channel({"id": "32", "type": 1}, "")
+    assert [known.is_direct(channel) for channel in ("31", "32", "33")] == [False, True, True]
     said = {"id": str(id_at(NOW)), "type": 0, "content": "hi", "author": {"id": "20"}}
     found = [wire.message(said | {"channel_id": channel}, known) for channel in ("31", "32")]
     assert [message.kind for message in found if message] == ["room", "direct"]
@@ -290,54 +290,54 @@ def test_only_what_is_known_to_be_in_no_guild_or_not_known_is_direct() -> None:
 
 def test_a_thread_that_is_told_before_its_guild_tells_of_its_room() -> None:
     known = directory()
-    known.learn("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": "30", "guild_id": "40"})
+    known.apply_event("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": "30", "guild_id": "40"})
     assert known.address("31") == place("30", "31")
-    assert (known.guild("30"), known.direct("30")) == ("40", False)
-    known.learn("GUILD_CREATE", {"id": "40", "channels": [{"id": "30", "type": 15, "name": "forum"}]})
-    assert (known.name("30"), known.places["30"].talks) == ("forum", False)
+    assert (known.guild_of("30"), known.is_direct("30")) == ("40", False)
+    known.apply_event("GUILD_CREATE", {"id": "40", "channels": [{"id": "30", "type": 15, "name": "forum"}]})
+    assert (known.channel_name("30"), known.places["30"].has_messages) == ("forum", False)
 
 
 def test_an_archived_thread_is_forgotten_until_it_is_used() -> None:
     known = directory()
     thread = {"id": "31", "type": 11, "parent_id": "30", "guild_id": "40"}
-    known.learn("THREAD_CREATE", thread)
-    known.learn("THREAD_UPDATE", thread | {"thread_metadata": {"archived": True}})
+    known.apply_event("THREAD_CREATE", thread)
+    known.apply_event("THREAD_UPDATE", thread | {"thread_metadata": {"archived": True}})
     assert "31" not in known.places
-    known.learn("THREAD_UPDATE", thread | {"thread_metadata": {"archived": False}})
+    known.apply_event("THREAD_UPDATE", thread | {"thread_metadata": {"archived": False}})
     assert known.address("31") == place("30", "31")
 
 
 def test_nobody_acts_where_nothing_is_said() -> None:
-    forum = Place(id="1", guild="40", name="", parent="", direct=False, last="", talks=False)
+    forum = Place(id="1", guild="40", name="", parent="", is_direct=False, last_message="", has_messages=False)
     assert not any(gaps.acts(forum, {opened}) for opened in ("1", "40", "*"))
 
 
 def test_a_session_that_names_no_guilds_may_have_missed_something_in_any() -> None:
     first = Progress(None, 3600)
-    first.began(0, [], NOW - timedelta(minutes=10))
-    assert not first.some_missing(0)  # nothing is known from before: nothing is missed
-    one, of_two = (Progress(first.cursor(), 3600) for _ in range(2))
-    one.began(0, [], NOW)
-    assert (one.some_missing(0), one.missing(0, "40"), one.missing(0, "")) == (True, True, False)
-    of_two.began(1, [], NOW, shards=2)  # a shard may well have none
-    assert (of_two.some_missing(1), of_two.missing(1, "40")) == (False, False)
+    first.begin_session(0, [], NOW - timedelta(minutes=10))
+    assert not first.has_guild_gap(0)  # nothing is known from before: nothing is missed
+    one, of_two = (Progress(first.to_cursor(), 3600) for _ in range(2))
+    one.begin_session(0, [], NOW)
+    assert (one.has_guild_gap(0), one.has_gap(0, "40"), one.has_gap(0, "")) == (True, True, False)
+    of_two.begin_session(1, [], NOW, shards=2)  # a shard may well have none
+    assert (of_two.has_guild_gap(1), of_two.has_gap(1, "40")) == (False, False)
 
 
 def test_a_clock_that_goes_ahead_hides_nothing_that_discord_dates() -> None:
     ours = NOW + timedelta(minutes=10)
     old = Progress(None, 3600)
-    old.began(0, ["40"], ours)
-    old.heard(0, str(id_at(NOW)), ours)
-    new = Progress(old.cursor(), 3600)
-    new.began(0, ["40"], ours)
-    assert new.since(0, ours) == id_at(NOW - timedelta(minutes=1))
+    old.begin_session(0, ["40"], ours)
+    old.record_message(0, str(id_at(NOW)), ours)
+    new = Progress(old.to_cursor(), 3600)
+    new.begin_session(0, ["40"], ours)
+    assert new.history_after(0, ours) == id_at(NOW - timedelta(minutes=1))
     same = Progress(None, 3600)
-    same.began(0, ["40"], ours)
-    same.began(0, ["40"], ours)  # another session before anybody has spoken
-    same.heard(0, str(id_at(NOW)), ours)
-    same.closed(0, "40")
-    same.heard(0, str(id_at(NOW) + 7), ours)
-    assert json.loads(same.cursor())["marks"] == {"0": str(id_at(NOW) + 7)}
+    same.begin_session(0, ["40"], ours)
+    same.begin_session(0, ["40"], ours)  # another session before anybody has spoken
+    same.record_message(0, str(id_at(NOW)), ours)
+    same.close_gap(0, "40")
+    same.record_message(0, str(id_at(NOW) + 7), ours)
+    assert json.loads(same.to_cursor())["marks"] == {"0": str(id_at(NOW) + 7)}
 
 
 def test_a_message_without_a_type_is_one() -> None:

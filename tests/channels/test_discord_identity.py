@@ -21,8 +21,10 @@ AUTHOR = {"id": OWNER, "username": "ann", "global_name": "Ann"}
 
 def directory() -> Directory:
     made = Directory(NAME)
-    made.learn("READY", {"user": {"id": ME}})
-    made.learn("GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []})
+    made.apply_event("READY", {"user": {"id": ME}})
+    made.apply_event(
+        "GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []}
+    )
     return made
 
 

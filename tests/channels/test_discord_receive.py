@@ -120,9 +120,9 @@ async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
             api.says(api.other, api.ann, "three")
             await run.message(3)
             policy = access.Policy(
-                dm="disabled",
+                dm_policy="disabled",
                 roles={},
-                rooms={NAME: frozenset({RoomId(api.guild)})},
+                open_rooms={NAME: frozenset({RoomId(api.guild)})},
                 space_of=lambda at: run.channel.space(at.room),
             )
             heard = {message.text: access.decide(policy, message).allowed for message in run.messages}
@@ -153,13 +153,13 @@ async def test_what_blocks_loses_nothing_and_stops_the_reading() -> None:
         run.open.clear()
         for number in range(4000):
             api.says(api.room, api.ann, f"{number}" + "x" * 500)
-        life = run.channel._life
+        life = run.channel._session
         assert life is not None
         async with asyncio.timeout(120):
-            while not life.inbox.full:
+            while not life.inbox.is_full:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(2.5)  # longer than two heartbeats: nothing may be taken for a dead link meanwhile
-        assert len(life.inbox._waiting) < 1400
+        assert len(life.inbox._items) < 1400
         run.open.set()
         await run.until(lambda: len(run.messages) == 4000)
         assert [int(text.rstrip("x")) for text in run.texts] == list(range(4000))

@@ -187,8 +187,8 @@ async def test_a_preview_grows_and_goes_without_a_word() -> None:
         assert shown is not None
         assert await channel.preview(place(api.room), "I think `x", shown) == shown
         assert api.texts(api.room) == ["I think `x"]
-        await channel.unpreview(place(api.room), shown)
-        await channel.unpreview(place(api.room), shown)
+        await channel.delete_preview(place(api.room), shown)
+        await channel.delete_preview(place(api.room), shown)
         api.says(api.room, api.ann, "next")
         await run.one(Message)
         assert (api.texts(api.room), run.all(Deleted), api.offences) == ([], [], [])
@@ -288,7 +288,7 @@ async def test_a_private_answer_never_becomes_a_public_one() -> None:
 @story
 async def test_a_command_whose_acknowledgement_was_cut_off_is_too_old() -> None:
     answers = Answers(Api(), SystemClock(), COMMANDS)
-    answers.asked({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
+    answers.handle_interaction({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
     await answers.close()
     with pytest.raises(Rejected, match="too old"):
         await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, unrecorded)

@@ -43,22 +43,22 @@ class _Life(Life):
 
     simulated: Client
 
-    async def _logged_in(self) -> str:
-        self._directory.me = str(self.simulated.user.id) if self.simulated.user else ""
+    async def _run_logged_in(self) -> str:
+        self._directory.own_id = str(self.simulated.user.id) if self.simulated.user else ""
         self.api.client = self.simulated
         try:
-            await self.answers.register()
+            await self.interactions.register_commands()
             await asyncio.Event().wait()
         finally:
             self.api.client = None
-            await self.answers.close()
+            await self.interactions.close()
         return ""
 
 
 class _Channel(DiscordChannel):
     made: _Life
 
-    def life(self) -> Life:
+    def create_session(self) -> Life:
         return self.made
 
 
@@ -77,7 +77,7 @@ async def simulated(
         directory=channel._directory,
         kept=Kept(clock, commands, None),
     )
-    client = life.simulated = Client(config, life.take)
+    client = life.simulated = Client(config, life.handle_raw_event)
     _also_for_simcord(client)
     async with simcord.run(client) as env:
         clock.env = env
@@ -162,7 +162,7 @@ async def test_a_thread_is_a_conversation_of_its_room() -> None:
         guild = env.create_guild()
         forum = guild.create_forum_channel("questions")
         ann = guild.add_member(env.create_user("ann"))
-        api = run.channel._running().api
+        api = run.channel._require_session().api
         made = await api.call(
             "POST",
             "/channels/{channel_id}/threads",
@@ -242,7 +242,7 @@ async def test_a_command_from_a_thread_has_the_threads_address() -> None:
         room = guild.create_text_channel("general")
         ann = guild.add_member(env.create_user("ann"))
         said = await ann.send(room, "let us talk")
-        api = run.channel._running().api
+        api = run.channel._require_session().api
         path = "/channels/{channel_id}/messages/{message_id}/threads"
         await api.call("POST", path, json={"name": "talk"}, channel_id=str(room.id), message_id=str(said.id))
         (thread,) = room.threads
@@ -256,9 +256,9 @@ async def test_somebody_elses_discord_takes_the_whole_table() -> None:
     async with simulated(commands=SPECS) as (env, run):
 
         async def suggest(typed: CommandTyped) -> Sequence[str]:
-            return [f"{typed.name}.{typed.sub}.{typed.arg}.{typed.begun}"]
+            return [f"{typed.name}.{typed.sub}.{typed.arg}.{typed.prefix}"]
 
-        run.channel.completing(suggest)
+        run.channel.set_completer(suggest)
         guild = env.create_guild()
         room = guild.create_text_channel("general")
         ann = guild.add_member(env.create_user("ann"))

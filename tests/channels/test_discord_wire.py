@@ -30,9 +30,11 @@ def at(ago_s: float = 0.0, number: int = 0) -> str:
 
 def directory() -> Directory:
     made = Directory(NAME)
-    made.learn("READY", {"user": {"id": ME}})
+    made.apply_event("READY", {"user": {"id": ME}})
     roles = [{"id": ROLE, "name": "reverie", "tags": {"bot_id": ME}}, {"id": "51", "name": "all"}]
-    made.learn("GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": roles})
+    made.apply_event(
+        "GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": roles}
+    )
     return made
 
 
@@ -138,7 +140,7 @@ def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
     first.pop("guild_id")
     starter: dict[str, Any] = {"content": "", "type": 21, "channel_id": "77", "author": {"id": "21", "username": "ben"}}
     known = directory()
-    known.add({"id": "77", "type": 11, "name": "cats", "parent_id": ROOM}, GUILD)
+    known.add_channel({"id": "77", "type": 11, "name": "cats", "parent_id": ROOM}, GUILD)
     found = wire.message(said(**starter, message_reference={"message_id": at(60)}, referenced_message=first), known)
     assert found is not None
     assert (found.sender.name, found.kind, found.reply_to, found.at.thread) == ("Ann", "room", None, "77")
@@ -149,22 +151,24 @@ def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
 
 def test_places_have_the_names_that_discord_tells() -> None:
     known = directory()
-    known.learn("READY", {"user": {"id": ME, "username": "reverie"}})
+    known.apply_event("READY", {"user": {"id": ME, "username": "reverie"}})
     room = {"id": ROOM, "type": 0, "name": "help", "topic": "Questions only"}
     members = [{"nick": "Revi", "user": {"id": ME}}]
-    known.learn("GUILD_CREATE", {"id": GUILD, "name": "Rust Users", "channels": [room], "members": members})
-    known.learn("THREAD_CREATE", {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD})
+    known.apply_event("GUILD_CREATE", {"id": GUILD, "name": "Rust Users", "channels": [room], "members": members})
+    known.apply_event(
+        "THREAD_CREATE", {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD}
+    )
     me = "Revi (@reverie)"
-    assert known.names(known.address(ROOM)) == PlaceNames(
+    assert known.place_names(known.address(ROOM)) == PlaceNames(
         room="#help", server="Rust Users", topic="Questions only", me=me
     )
-    assert known.names(known.address("77")) == PlaceNames(
+    assert known.place_names(known.address("77")) == PlaceNames(
         room="#help", server="Rust Users", thread="borrowck", topic="Questions only", me=me
     )
-    known.learn("GUILD_UPDATE", {"id": GUILD, "name": "Rustaceans"})
-    known.learn("CHANNEL_UPDATE", room | {"name": "chat", "topic": None, "guild_id": GUILD})
-    assert known.names(known.address(ROOM)) == PlaceNames(room="#chat", server="Rustaceans", topic="", me=me)
-    assert known.names(place("99")) is None
+    known.apply_event("GUILD_UPDATE", {"id": GUILD, "name": "Rustaceans"})
+    known.apply_event("CHANNEL_UPDATE", room | {"name": "chat", "topic": None, "guild_id": GUILD})
+    assert known.place_names(known.address(ROOM)) == PlaceNames(room="#chat", server="Rustaceans", topic="", me=me)
+    assert known.place_names(place("99")) is None
 
 
 def test_only_a_fresh_edit_is_one() -> None:
@@ -201,16 +205,16 @@ def test_times_come_from_ids() -> None:
 
 def test_threads_belong_to_their_channel_until_they_are_gone() -> None:
     known = directory()
-    known.learn("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": ROOM, "guild_id": GUILD, "name": "aside"})
+    known.apply_event("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": ROOM, "guild_id": GUILD, "name": "aside"})
     assert known.address("31") == place(ROOM, "31")
-    known.learn("GUILD_DELETE", {"id": GUILD, "unavailable": True})
-    assert known.guild("31") == GUILD  # an outage: it comes back
-    known.learn("GUILD_DELETE", {"id": GUILD})
-    assert (known.guild("31"), known.address("31"), known.our_role(ROLE)) == ("", place("31"), False)
+    known.apply_event("GUILD_DELETE", {"id": GUILD, "unavailable": True})
+    assert known.guild_of("31") == GUILD  # an outage: it comes back
+    known.apply_event("GUILD_DELETE", {"id": GUILD})
+    assert (known.guild_of("31"), known.address("31"), known.is_own_role(ROLE)) == ("", place("31"), False)
 
 
 def _place(number: str, last: str, *, parent: str = "", talks: bool = True) -> Place:
-    return Place(id=number, guild=GUILD, name="", parent=parent, direct=False, last=last, talks=talks)
+    return Place(id=number, guild=GUILD, name="", parent=parent, is_direct=False, last_message=last, has_messages=talks)
 
 
 def test_only_open_places_with_news_are_asked() -> None:
@@ -225,76 +229,76 @@ def test_only_open_places_with_news_are_asked() -> None:
 
 def test_a_position_waits_for_the_gaps_before_it() -> None:
     old = Progress(None, 3600)
-    old.began(0, [GUILD], NOW - timedelta(minutes=10))
-    assert not old.missing(0, GUILD)  # nothing is known from before: nothing is missed
-    old.heard(0, at(300), NOW)
-    new = Progress(old.cursor(), 3600)
-    new.began(0, [GUILD], NOW)
-    new.heard(0, at(0), NOW)
-    assert Progress(new.cursor(), 3600).since(0, NOW) == int(at(360))
-    assert new.missing(0, GUILD)
-    new.closed(0, GUILD)
-    assert Progress(new.cursor(), 3600).since(0, NOW) == int(at(60))
-    new.lost(0, GUILD)
-    new.heard(0, at(0, 7), NOW)
-    assert json.loads(new.cursor())["marks"] == {"0": at(0)}
+    old.begin_session(0, [GUILD], NOW - timedelta(minutes=10))
+    assert not old.has_gap(0, GUILD)  # nothing is known from before: nothing is missed
+    old.record_message(0, at(300), NOW)
+    new = Progress(old.to_cursor(), 3600)
+    new.begin_session(0, [GUILD], NOW)
+    new.record_message(0, at(0), NOW)
+    assert Progress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(360))
+    assert new.has_gap(0, GUILD)
+    new.close_gap(0, GUILD)
+    assert Progress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(60))
+    new.open_gap(0, GUILD)
+    new.record_message(0, at(0, 7), NOW)
+    assert json.loads(new.to_cursor())["marks"] == {"0": at(0)}
 
 
 def test_a_gap_is_looked_at_no_further_back_than_the_age() -> None:
     old = Progress(None, 3600)
-    old.began(0, [], NOW - timedelta(days=2))
-    new = Progress(old.cursor(), 3600)
-    assert new.since(0, NOW) == int(at(3600))
-    assert new.too_old(0, NOW)
-    never = Progress(old.cursor(), 0)
-    never.began(0, [GUILD], NOW)
-    assert not never.missing(0, GUILD)
+    old.begin_session(0, [], NOW - timedelta(days=2))
+    new = Progress(old.to_cursor(), 3600)
+    assert new.history_after(0, NOW) == int(at(3600))
+    assert new.exceeds_history_age(0, NOW)
+    never = Progress(old.to_cursor(), 0)
+    never.begin_session(0, [GUILD], NOW)
+    assert not never.has_gap(0, GUILD)
 
 
 def test_another_number_of_shards_begins_at_the_earliest() -> None:
     old = Progress(None, 3600)
     for shard in (0, 1):
-        old.began(shard, [], NOW - timedelta(minutes=10), shards=2)
-        old.heard(shard, at(100 + shard), NOW)
-    fewer = Progress(old.cursor(), 3600)
-    fewer.began(0, [GUILD], NOW)
-    assert fewer.since(0, NOW) == int(at(161))
-    more = Progress(old.cursor(), 3600)
-    more.began(2, [], NOW, shards=3)
-    more.heard(2, at(0), NOW)
-    assert Progress(more.cursor(), 3600).since(1, NOW) == int(at(161))  # the others have not begun yet
+        old.begin_session(shard, [], NOW - timedelta(minutes=10), shards=2)
+        old.record_message(shard, at(100 + shard), NOW)
+    fewer = Progress(old.to_cursor(), 3600)
+    fewer.begin_session(0, [GUILD], NOW)
+    assert fewer.history_after(0, NOW) == int(at(161))
+    more = Progress(old.to_cursor(), 3600)
+    more.begin_session(2, [], NOW, shards=3)
+    more.record_message(2, at(0), NOW)
+    assert Progress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(161))  # the others have not begun yet
     for shard in (0, 1):
-        more.began(shard, [], NOW, shards=3)
-        more.heard(shard, at(0), NOW)
-    assert Progress(more.cursor(), 3600).since(1, NOW) == int(at(60))
+        more.begin_session(shard, [], NOW, shards=3)
+        more.record_message(shard, at(0), NOW)
+    assert Progress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(60))
 
 
 def test_direct_chats_are_remembered_the_latest_ones() -> None:
     progress = Progress(None, 3600)
-    progress.began(0, [], NOW)
+    progress.begin_session(0, [], NOW)
     for number in range(1, 200):
-        progress.spoke(str(number), at())
-    kept = Progress(progress.cursor(), 3600).directs
+        progress.record_direct(str(number), at())
+    kept = Progress(progress.to_cursor(), 3600).direct_chats
     assert list(kept)[-1] == "199"
     assert len(kept) == gaps.DIRECTS
-    assert len(progress.cursor()) < 5000
+    assert len(progress.to_cursor()) < 5000
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}'])
 def test_a_position_that_is_none_of_ours_is_none(cursor: str) -> None:
-    assert Progress(cursor, 3600).since(0, NOW) == int(at(3600))
+    assert Progress(cursor, 3600).history_after(0, NOW) == int(at(3600))
 
 
 def test_the_budget_of_sessions_is_never_used_up() -> None:
     budget = Identifies()
     assert budget.wait_s(0, 100.0) == 0
-    budget.took(0, 100.0)
+    budget.take(0, 100.0)
     assert (budget.wait_s(0, 101.0), budget.wait_s(1, 101.0)) == (4.25, 4.25)
-    budget.sent(0, 103.0)  # connecting took three seconds
+    budget.mark_sent(0, 103.0)  # connecting took three seconds
     assert budget.wait_s(1, 103.0) == 5.25
-    budget.told(101.0, remaining=1000, reset_after_s=3600, max_concurrency=16)
+    budget.set_budget(101.0, remaining=1000, reset_after_s=3600, max_concurrency=16)
     assert budget.wait_s(1, 101.0) == 0
-    budget.told(200.0, remaining=3, reset_after_s=50, max_concurrency=1)
+    budget.set_budget(200.0, remaining=3, reset_after_s=50, max_concurrency=1)
     assert budget.wait_s(0, 210.0) == 40
     assert budget.wait_s(0, 250.0) == 0
 
@@ -303,7 +307,7 @@ def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
     budget, now_s, count = Identifies(), 0.0, 0
     while now_s < 86400:
         now_s += budget.wait_s(0, now_s)
-        budget.took(0, now_s)
+        budget.take(0, now_s)
         count += 1
         now_s += 61  # a minute up, and a second of back-off
     assert count <= 1000
@@ -415,13 +419,13 @@ def _payloads(seed: int, count: int) -> Iterator[tuple[str, Any]]:
 def test_no_payload_breaks_the_reading(count: int) -> None:
     known, told = directory(), 0
     for event, data in _payloads(7, count):
-        known.learn(event, data)
+        known.apply_event(event, data)
         for found in wire.read(event, data, known, NOW, "n"):
             told += 1
             if told % 10 == 0:
                 NOTIFICATION.dump_json(found)
     assert told > count // 100
-    known.learn("READY", {"user": {"id": ME}})
+    known.apply_event("READY", {"user": {"id": ME}})
     assert wire.read("MESSAGE_CREATE", said(channel_id="77"), known, NOW, "n")
 
 
@@ -463,7 +467,7 @@ def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audien
     roles += [{**_EVERYONE, "permissions": everyone}] if everyone is not None else []
     channel = {"id": "100", "type": 0, "name": "general", **more}
     threads = [{"id": "101", "type": 11, "parent_id": "100"}, {"id": "102", "type": 12, "parent_id": "100"}]
-    directory.learn("GUILD_CREATE", {"id": "7", "channels": [channel], "threads": threads, "roles": roles})
+    directory.apply_event("GUILD_CREATE", {"id": "7", "channels": [channel], "threads": threads, "roles": roles})
     assert directory.audience(directory.address("100")) == audience
     assert directory.audience(directory.address("101")) == audience, "a thread follows its channel"
     assert directory.audience(directory.address("102")) == "thread", "a private one does not"
@@ -473,14 +477,14 @@ def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audien
 def test_who_can_read_a_channel_follows_its_changes() -> None:
     directory = Directory(NAME)
     channel = {"id": "100", "type": 0, "permission_overwrites": []}
-    directory.learn("GUILD_CREATE", {"id": "7", "channels": [channel], "roles": [_EVERYONE]})
+    directory.apply_event("GUILD_CREATE", {"id": "7", "channels": [channel], "roles": [_EVERYONE]})
     at = directory.address("100")
     assert directory.audience(at) == "space"
-    directory.learn("CHANNEL_UPDATE", {**channel, "guild_id": "7", "permission_overwrites": [_denied("7")]})
+    directory.apply_event("CHANNEL_UPDATE", {**channel, "guild_id": "7", "permission_overwrites": [_denied("7")]})
     assert directory.audience(at) == "room"
-    directory.learn("CHANNEL_UPDATE", {**channel, "guild_id": "7"})
+    directory.apply_event("CHANNEL_UPDATE", {**channel, "guild_id": "7"})
     assert directory.audience(at) == "space"
-    directory.learn("GUILD_ROLE_UPDATE", {"guild_id": "7", "role": {**_EVERYONE, "permissions": NONE_AT_ALL}})
+    directory.apply_event("GUILD_ROLE_UPDATE", {"guild_id": "7", "role": {**_EVERYONE, "permissions": NONE_AT_ALL}})
     assert directory.audience(at) == "room"
-    directory.learn("GUILD_DELETE", {"id": "7"})
+    directory.apply_event("GUILD_DELETE", {"id": "7"})
     assert directory.audience(at) is None

@@ -54,7 +54,7 @@ async def test_irc_hands_over_what_was_heard_and_nobody_took() -> None:
         await ended(running)
         assert deaf.texts() == []
         after, heard = IrcChannel(NAME, config(ircd.port, ping_interval=61), SystemClock()), Deaf()
-        after.follow(before)
+        after.take_over(before)
         heard.may.set()
         running = asyncio.create_task(after.run(heard))
         while len(heard.texts()) < 5:
@@ -74,7 +74,7 @@ async def test_irc_takes_nothing_over_from_another_network() -> None:
         await ended(running)
     async with Ircd() as other:
         after, heard = IrcChannel(NAME, config(other.port), SystemClock()), Deaf()
-        after.follow(before)
+        after.take_over(before)
         heard.may.set()
         running = asyncio.create_task(after.run(heard))
         await other.joined("reverie", "#room")
@@ -89,9 +89,9 @@ async def test_irc_takes_nothing_over_from_another_network() -> None:
 async def test_a_room_that_was_left_is_entered_again_once_the_operator_names_it_anew() -> None:
     async with Ircd() as ircd:
         before, deaf = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old"]), SystemClock()), Deaf()
-        before._memory.barred |= {"#old", "#new"}
+        before._state.barred_rooms |= {"#old", "#new"}
         after = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old", "#new"]), SystemClock())
-        after.follow(before)
+        after.take_over(before)
         assert isinstance(after, CanJoin)
         running = asyncio.create_task(after.run(deaf))
         await ircd.joined("reverie", "#new")
@@ -107,16 +107,16 @@ def test_discord_keeps_its_pace_for_one_bot(token: str, follows: bool) -> None:
         return DiscordChannel(ChannelName("discord.x"), config, ManualClock())
 
     before, after = channel("same"), channel(token)
-    before.life()
-    after.follow(before)
-    assert (after._kept is before._kept) is follows
+    before.create_session()
+    after.take_over(before)
+    assert (after._state is before._state) is follows
 
 
 def test_telegram_counts_the_updates_of_each_bot_by_themselves() -> None:
     old = Cursor.parse('{"offset": 7, "at": 1, "moved": {"-1": "-2"}}')  # as it was written before
-    mine = Cursor.parse(old.of("123").dump())
-    assert (mine.of("123").offset, mine.of("123").bot) == (7, "123")
-    assert (mine.of("456").offset, mine.of("456").moved) == (None, {"-1": "-2"})
+    mine = Cursor.parse(old.for_bot("123").to_json())
+    assert (mine.for_bot("123").offset, mine.for_bot("123").bot) == (7, "123")
+    assert (mine.for_bot("456").offset, mine.for_bot("456").moved) == (None, {"-1": "-2"})
 
 
 @story
@@ -127,4 +127,4 @@ async def test_what_was_to_be_sent_as_telegram_was_let_go_was_surely_not_sent() 
     await api.close()
     with pytest.raises(NetworkError) as error:
         await api.bot.request.post("http://127.0.0.1:9/x")
-    assert isinstance(api.verdict(error.value), Unreachable)
+    assert isinstance(api.to_send_error(error.value), Unreachable)

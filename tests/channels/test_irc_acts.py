@@ -203,25 +203,25 @@ async def test_who_is_there_is_told_as_they_are_known() -> None:
         bot.send(":Di!d@h NICK Dee")
         bot.send(":Dee!d@h CHGHOST d new.host")
         await settled(bot, "here")
-        told = await it.channel.people(at("#Room"), most=9)
-        assert [(one.name, one.id, one.account, one.verified) for one in told.people] == [
+        told = await it.channel.list_members(at("#Room"), most=9)
+        assert [(one.name, one.id, one.account, one.verified) for one in told.members] == [
             ("Al", "mask:Al!a@h", None, False),
             ("bo", "mask:bo", None, False),
             ("Cy", "account:cy_account", "cy_account", True),
             ("Dee", "mask:Dee!d@new.host", None, False),
         ]
         assert (told.total, "services" in told.note) == (5, True)
-        assert [one.name for one in (await it.channel.people(at(), most=1)).people] == ["Al"]
-        alone = await it.channel.people(at("Cy!account:cy_account"), most=9)
-        assert ([(one.name, one.id) for one in alone.people], alone.total) == ([("Cy", "account:cy_account")], 2)
-        stranger = await it.channel.people(at("zed!z@h"), most=9)
-        assert [(one.name, one.id, one.verified) for one in stranger.people] == [("zed", "mask:zed!z@h", False)]
+        assert [one.name for one in (await it.channel.list_members(at(), most=1)).members] == ["Al"]
+        alone = await it.channel.list_members(at("Cy!account:cy_account"), most=9)
+        assert ([(one.name, one.id) for one in alone.members], alone.total) == ([("Cy", "account:cy_account")], 2)
+        stranger = await it.channel.list_members(at("zed!z@h"), most=9)
+        assert [(one.name, one.id, one.verified) for one in stranger.members] == [("zed", "mask:zed!z@h", False)]
         with pytest.raises(Rejected, match="not in"):
-            await it.channel.people(at("#nowhere"), most=9)
+            await it.channel.list_members(at("#nowhere"), most=9)
         for line in (":Al!a@h PART #room", ":bo!b@h QUIT :bye", ":x!x@h KICK #room Cy :out"):
             bot.send(line)
         await settled(bot, "gone")
-        assert [one.name for one in (await it.channel.people(at(), most=9)).people] == ["Dee"]
+        assert [one.name for one in (await it.channel.list_members(at(), most=9)).members] == ["Dee"]
 
 
 @EVERYWHERE

@@ -51,11 +51,11 @@ def test_what_was_never_wanted_is_never_on() -> None:
     _feed(caps, "CAP * LS :server-time sts=duration=1 evil")
     assert caps.request(frozenset()) == ["CAP REQ :server-time"]
     assert _feed(caps, "CAP * ACK :evil sts " + " ".join(f"x{number}" for number in range(999))) == ("", [])
-    assert caps.on == set()
+    assert caps.enabled == set()
     assert _feed(caps, "CAP * ACK :server-time") == ("settled", [])
-    assert caps.on == {"server-time"} <= WANTED
+    assert caps.enabled == {"server-time"} <= WANTED
     _feed(caps, "CAP * ACK :-server-time")
-    assert caps.on == set()
+    assert caps.enabled == set()
 
 
 @pytest.mark.parametrize(

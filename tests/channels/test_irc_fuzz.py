@@ -123,7 +123,7 @@ async def _survive(seed: int) -> str:
         connection = channel._connection
         assert connection is not None
         for chunk in chunks(LINES - SOCKET_LINES, chance):
-            while channel._inbox.full:
+            while channel._inbox.is_full:
                 await asyncio.sleep(0)
             connection.process_data(chunk)
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from tests.channels.irc_kit import running, settled, story
 from tests.servers.ircd import CAPS, Ircd, Options
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-FULL = Isupport().updated(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
+FULL = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
 
 
 class Room:
@@ -39,12 +39,12 @@ class Room:
     def read(self, line: str, *, past: str | None = None) -> tuple[object, ...]:
         view = View(
             channel=ChannelName("irc.test"),
-            me=self.me,
+            own_nick=self.me,
             rooms={},
             isupport=self.isupport,
             people=self.people,
-            account_tag=self._tagged,
-            past=past,
+            has_account_tag=self._tagged,
+            history_place=past,
         )
         said = parse(line)
         assert said is not None
@@ -115,7 +115,7 @@ def test_a_server_that_tells_nothing_of_modes_has_ops_and_voices() -> None:
     room = Room(Isupport())
     room.feed(ANN, ":c!s@s MODE #room +bo *!*@* ann")
     assert room.says().ranks == ("op",)
-    none = Room(Isupport().updated(["PREFIX="]))
+    none = Room(Isupport().with_tokens(["PREFIX="]))
     none.feed(ANN, ":c!s@s MODE #room +o ann")
     assert none.says().ranks == ()
 

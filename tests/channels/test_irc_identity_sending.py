@@ -23,7 +23,7 @@ class Told:
 
     def __init__(self, *lines: str) -> None:
         self.one, self.people, self.now_s = Identities(), People(), 0.0
-        self.one.accounts_told = True
+        self.one.has_account_updates = True
         self.hear(":reverie!r@x JOIN #room * :real", *lines)
 
     def hear(self, *lines: str) -> "Told":
@@ -35,11 +35,11 @@ class Told:
             self.one.feed(said, self.people, Isupport())
             if said.command != "JOIN":
                 self.people.feed(said, "reverie", Isupport())
-            self.one.answered(said, Isupport(), self.now_s)
+            self.one.feed_whois(said, Isupport(), self.now_s)
         return self
 
     def whom(self, chat: str) -> tuple[str, str]:
-        return self.one.whom(RoomId(chat), self.people, Isupport(), self.now_s)
+        return self.one.resolve_target(RoomId(chat), self.people, Isupport(), self.now_s)
 
 
 def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
@@ -94,13 +94,13 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
     told.now_s = 2.0
     assert told.whom(BOSS) == ("boss", "unknown")
     watching = Isupport(monitors=2)
-    assert told.one.ask("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
+    assert told.one.whois_lines("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
     told.hear(*_whois("boss", "boss"))
     told.now_s = 11.9
     assert told.whom(BOSS) == ("boss", "told")
-    assert told.one.ask("boss", watching) == ["WHOIS boss"]
-    assert told.one.ask("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
-    assert Told().one.ask("boss", Isupport()) == ["WHOIS boss"]
+    assert told.one.whois_lines("boss", watching) == ["WHOIS boss"]
+    assert told.one.whois_lines("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
+    assert Told().one.whois_lines("boss", Isupport()) == ["WHOIS boss"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_somebody_without_an_account_is_known_by_their_user_and_host(
 
 def test_a_server_without_whois_is_believed_as_far_as_it_has_told_nothing_else() -> None:
     told = Told("@account=boss :boss!b@h PRIVMSG reverie :hi")
-    told.one.deaf = True
+    told.one.is_whois_unsupported = True
     assert (told.whom(BOSS), told.whom("boss!b@h")) == (("boss", "known"), ("boss", "known"))
     told.hear(":boss!b@h NICK chief")
     assert told.whom(BOSS) == ("chief", "known")
@@ -152,18 +152,24 @@ def test_chats_with_people_are_told_from_rooms() -> None:
 def test_a_chat_follows_whoever_it_is_with() -> None:
     told = Told(":al!a@h JOIN #room * :r", ":al!a@h NICK al_away")
     one = told.one
-    assert (one.nick("al!a@h"), one.nick("al!x@y"), one.nick("#room")) == ("al_away", "al", "#room")
+    assert (one.current_nick("al!a@h"), one.current_nick("al!x@y"), one.current_nick("#room")) == (
+        "al_away",
+        "al",
+        "#room",
+    )
     told.hear("@account=alice :AL_away!a@h NICK al2")
-    assert (one.nick("al!a@h"), one.nick("AL_away!a@h"), one.nick("AL_away!account:alice")) == ("al2",) * 3
+    assert (one.current_nick("al!a@h"), one.current_nick("AL_away!a@h"), one.current_nick("AL_away!account:alice")) == (
+        "al2",
+    ) * 3
     told.hear(":al2!a@h NICK al")
-    assert one.nick("al!a@h") == one.nick("AL_away!a@h") == "al"
+    assert one.current_nick("al!a@h") == one.current_nick("AL_away!a@h") == "al"
     told.hear(":AL!a@h QUIT :bye")
-    assert one.nick("AL_away!a@h") == "AL_away"
+    assert one.current_nick("AL_away!a@h") == "AL_away"
     told.hear(":al!a@h NICK other", ":al!a@h PRIVMSG #room :somebody else behind the same host")
-    assert one.nick("al!a@h") == "al"
+    assert one.current_nick("al!a@h") == "al"
     for number in range(5_000):
         told.hear(f":x{number}!a@h NICK y{number}")
-    assert (one.nick("x4999!a@h"), one.nick("x0!a@h")) == ("y4999", "x0"), "memory is bounded"
+    assert (one.current_nick("x4999!a@h"), one.current_nick("x0!a@h")) == ("y4999", "x0"), "memory is bounded"
 
 
 def _said(ircd: Ircd) -> list[str]:
@@ -322,7 +328,7 @@ async def test_without_whois_people_are_answered_who_have_just_spoken(whois: Any
 async def test_a_sign_of_a_person_is_noticed(sign: str) -> None:
     async with Ircd() as ircd, running(ircd) as run:
         await run.up()
-        waiting = asyncio.create_task(run.channel.seen(part("x", room=BOSS).to))
+        waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
         ircd.clients[0].send(":eve!e@h JOIN #room * :real")
         ircd.clients[0].send(":boss!b@h QUIT :bye")
         ircd.clients[0].send(":boss!e@h PRIVMSG #room :I am another")
@@ -336,11 +342,11 @@ async def test_a_sign_of_a_person_is_noticed(sign: str) -> None:
 async def test_nobody_waits_for_a_sign_on_a_lost_connection() -> None:
     async with Ircd() as ircd, running(ircd, ManualClock()) as run:
         await run.up()
-        waiting = asyncio.create_task(run.channel.seen(part("x", room=BOSS).to))
+        waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
         await settled(ircd.clients[0], "waits")
         ircd.clients[0].drop()
         await asyncio.wait_for(waiting, 10)
-        await run.channel.seen(part("x", room=BOSS).to)
+        await run.channel.wait_for_recipient(part("x", room=BOSS).to)
 
 
 @story

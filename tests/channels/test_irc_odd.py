@@ -79,8 +79,8 @@ async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps:
 
 def test_a_window_without_lines_has_nothing_to_refuse() -> None:
     window: Window[str] = Window()
-    window.refuse(set(), "too long (417)", anybody=True)
-    window.wrote("a", "#r", "one")
+    window.record_refusal(set(), "too long (417)", anybody=True)
+    window.add_line("a", "#r", "one")
     assert [verdict.fate for verdict in window.verdicts().values()] == ["taken"]
 
 
@@ -97,10 +97,10 @@ async def test_the_last_words_of_the_server_are_told() -> None:
 
 @pytest.mark.parametrize(("token", "host_bytes"), [("HOSTLEN=100", 100), ("HOSTLEN=20", 63), ("HOSTLEN=x", 63)])
 def test_an_unknown_host_counts_as_long_as_the_server_allows(token: str, host_bytes: int) -> None:
-    isupport = Isupport().updated([token])
+    isupport = Isupport().with_tokens([token])
     frame = len(":reverie!~") + 10 + len("@") + host_bytes + len(" PRIVMSG #room :\r\n")
-    assert Mask().body_bytes("#room", len("reverie"), isupport) == 512 - frame
-    assert isupport.updated(["-HOSTLEN"]).host_bytes == 63
+    assert Mask().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
+    assert isupport.with_tokens(["-HOSTLEN"]).host_bytes == 63
 
 
 async def _asks_and_does_not_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -32,7 +32,7 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
     irc = channel()
     assert isinstance(irc, CanPage)
     text = "\n".join(numbered(0, 30))
-    assert irc.pages(post(text)) == 3
+    assert irc.page_count(post(text)) == 3
     assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; say "reverie: more")')
     assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; say "reverie: more")')
     assert irc.split(post(text, 3)) == irc.split(post(text, 9)) == tuple(numbered(24, 30))
@@ -40,13 +40,13 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
 
 @pytest.mark.parametrize(("lines", "pages"), [(1, 1), (12, 1), (13, 1), (14, 2), (25, 2), (26, 3)])
 def test_no_page_is_made_for_one_line(lines: int, pages: int) -> None:
-    assert channel().pages(post("\n".join(numbered(0, lines)))) == pages
+    assert channel().page_count(post("\n".join(numbered(0, lines)))) == pages
 
 
 def test_zero_means_all_of_it() -> None:
     irc = channel(page_lines=0)
     text = "\n".join(numbered(0, 100))
-    assert irc.pages(post(text)) == 1
+    assert irc.page_count(post(text)) == 1
     assert irc.split(post(text, 5)) == tuple(numbered(0, 100))
 
 
@@ -97,7 +97,7 @@ def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
 
 def test_a_notice_is_never_cut_into_pages_for_who_approves_must_have_seen_all_of_it() -> None:
     notice = replace(post("\n".join(numbered(0, 40))), style="notice")
-    assert channel().pages(notice) == 1
-    assert channel().pages(replace(notice, private=True)) > 1, "an answer that is long for its own sake"
+    assert channel().page_count(notice) == 1
+    assert channel().page_count(replace(notice, private=True)) > 1, "an answer that is long for its own sake"
     shown = "\n".join(channel().split(notice))
     assert all(line in shown for line in numbered(0, 40))

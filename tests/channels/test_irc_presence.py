@@ -93,25 +93,27 @@ def test_a_policy_lasts_as_long_as_it_says() -> None:
     policy, start = Policy(), datetime(2026, 1, 1, tzinfo=UTC)
 
     def port(after_s: float, host: str = "a") -> int | None:
-        return Policy(policy.text).port(host, start + timedelta(seconds=after_s)) if policy.text else None
+        return (
+            Policy(policy.serialized).tls_port(host, start + timedelta(seconds=after_s)) if policy.serialized else None
+        )
 
-    assert policy.port("a", start) is None
-    policy.upgrade("a", 6697)
-    assert policy.port("a", start + timedelta(days=9999)) == 6697, (
+    assert policy.tls_port("a", start) is None
+    policy.record_upgrade("a", 6697)
+    assert policy.tls_port("a", start + timedelta(days=9999)) == 6697, (
         "until the secure port has answered, never in the clear"
     )
-    assert policy.text == "", "but what was told in the clear is not kept"
-    policy.secured("a", 6697, Offer.read("duration=60,preload"), start + timedelta(seconds=100))
+    assert policy.serialized == "", "but what was told in the clear is not kept"
+    policy.record_policy("a", 6697, Offer.parse("duration=60,preload"), start + timedelta(seconds=100))
     assert (port(159), port(160), port(161), port(159, "b")) == (6697, None, None, None)
-    policy.secured("a", 6697, None, start + timedelta(seconds=130))
+    policy.record_policy("a", 6697, None, start + timedelta(seconds=130))
     assert (port(189), port(190)) == (6697, None), "from the end of the connection the time runs anew"
-    policy.secured("a", 6697, Offer.read("duration=0"), start)
-    assert (policy.port("a", start), policy.text) == (None, "")
-    policy.secured("a", 6697, Offer.read("duration=9999999999"), start)
+    policy.record_policy("a", 6697, Offer.parse("duration=0"), start)
+    assert (policy.tls_port("a", start), policy.serialized) == (None, "")
+    policy.record_policy("a", 6697, Offer.parse("duration=9999999999"), start)
     assert port(1e8) == 6697
-    assert Offer.read("port=99999,duration=x") == Offer.read("") == Offer(None, None)
+    assert Offer.parse("port=99999,duration=x") == Offer.parse("") == Offer(None, None)
     for odd in ("a,b,c,d", "a,6697,60", "a,6697,60,2026-01-01", "a,99999,60,2026-01-01T00:00:00+00:00", ",,,"):
-        assert Policy(odd).port("a", start - timedelta(days=1)) is None
+        assert Policy(odd).tls_port("a", start - timedelta(days=1)) is None
 
 
 @story
@@ -297,7 +299,7 @@ async def test_splits_are_quiet_and_people_stay_right() -> None:
         ]
         session = run.channel._session
         assert session is not None
-        here = {nick for nick in ("al", "bo", "cy", "di") if session.people.rooms(nick, session.isupport)}
+        here = {nick for nick in ("al", "bo", "cy", "di") if session.users.shared_rooms(nick, session.isupport)}
         assert here == {"al", "bo"}
 
 

@@ -195,7 +195,7 @@ async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) 
         for number in range(blocked):
             bot.send(f":al!a@h PRIVMSG #room :{number} " + "x" * 300)
         if blocked > 1:
-            while not channel._inbox.full:
+            while not channel._inbox.is_full:
                 await asyncio.sleep(0)  # let the socket be read
             transport: Any = channel._connection.transport if channel._connection else None
             assert not transport.is_reading()
@@ -219,9 +219,9 @@ async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us
         bot.send(":al!a@h PRIVMSG #room :reverie: are you there?")
         for number in range(count):
             bot.send(f":al!a@h PRIVMSG #room :{number}")
-        await channel._inbox.filled()
-        advancing = asyncio.create_task(run.until_advancing(clock, lambda: not channel._inbox.full))
-        await channel._inbox.room()
+        await channel._inbox.wait_until_full()
+        advancing = asyncio.create_task(run.until_advancing(clock, lambda: not channel._inbox.is_full))
+        await channel._inbox.wait_for_room()
         await advancing
         bot.send("PING :end")
         await ircd.received("PONG :end")
@@ -232,7 +232,7 @@ async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us
         numbers = [int(text) for text in kept[1:]]
         assert numbers == sorted(numbers)
         assert numbers[-2000:] == list(range(count - 2000, count))
-        assert channel.dropped == count - len(numbers) > 0
+        assert channel.dropped_count == count - len(numbers) > 0
 
 
 def _ago(seconds: float) -> str:
@@ -340,7 +340,7 @@ async def test_what_is_said_to_operators_alone_is_answered_to_them_alone() -> No
             "PRIVMSG @#room :for you",
             "PRIVMSG #room :for all",
         ]
-        assert {one.name for one in (await run.channel.people(ops.at, most=9)).people} == set()
+        assert {one.name for one in (await run.channel.list_members(ops.at, most=9)).members} == set()
         bot.send(":irc.test 005 reverie -STATUSMSG :are supported")
         await settled(bot, "gone")
         with pytest.raises(Rejected, match="does not let anybody write to @#room"):

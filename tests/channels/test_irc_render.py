@@ -78,9 +78,9 @@ def test_code_is_never_touched(code: str) -> None:
 def test_knows_where_code_and_blank_lines_were() -> None:
     assert render("a\n```\nb\n\nc\n```\n\nd") == (
         Shown(text="a"),
-        Shown(text="b", code=True),
-        Shown(text="c", code=True, apart=True),
-        Shown(text="d", apart=True),
+        Shown(text="b", is_code=True),
+        Shown(text="c", is_code=True, after_blank=True),
+        Shown(text="d", after_blank=True),
     )
 
 

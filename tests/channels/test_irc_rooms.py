@@ -135,12 +135,12 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
     async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=True) as run:
         with pytest.raises(Unreachable):
             await run.channel.leave(at)
-        assert run.channel.inside(at.room) is None
+        assert run.channel.is_joined(at.room) is None
         await run.up()
-        assert run.channel.inside(at.room) is True
+        assert run.channel.is_joined(at.room) is True
         for _ in range(2):
             await run.channel.leave(at)
-            assert run.channel.inside(at.room) is False
+            assert run.channel.is_joined(at.room) is False
         for room in ("nobody", "#a,#b", "#a b"):
             with pytest.raises(Rejected):
                 await run.channel.leave(Address(channel=NAME, room=RoomId(room)))
@@ -154,7 +154,7 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
             await settled(ircd.clients[1], f"u{second}")
         assert not _asked(ircd.clients[1], "JOIN")
         await run.channel.join(at)
-        assert run.channel.inside(RoomId("#room")) is True
+        assert run.channel.is_joined(RoomId("#room")) is True
         ircd.clients[1].drop()
         await run.until_advancing(clock, lambda: run.links.count(True) == 3)
         assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
@@ -193,7 +193,7 @@ async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_other
     async with Ircd() as ircd, running(ircd, rooms=["#Room", "#old"]) as run:
         await run.up()
         await ircd.joined("reverie", "#old")
-        assert run.channel.adapt(config(ircd.port, rooms=["#room", "#new"]))
+        assert run.channel.apply_config(config(ircd.port, rooms=["#room", "#new"]))
         await ircd.joined("reverie", "#new")
         await ircd.say("#room", "still here?", by="alice!a@host")
         await ircd.say("#new", "and here?", by="alice!a@host")
@@ -215,7 +215,7 @@ async def test_a_room_that_is_taken_out_and_put_back_at_once_is_entered_again() 
         await run.up()
         bot = ircd.clients[0]
         for rooms in ([], ["#room"], [], ["#room"]):
-            assert run.channel.adapt(config(ircd.port, rooms=rooms))
+            assert run.channel.apply_config(config(ircd.port, rooms=rooms))
         await ircd.received("JOIN #room", 2)
         await settled(bot, "done")
         assert [line for line in bot.lines if line.startswith(("JOIN", "PART"))] == [
@@ -223,23 +223,23 @@ async def test_a_room_that_is_taken_out_and_put_back_at_once_is_entered_again() 
             "PART #room",
             "JOIN #room",
         ]
-        assert run.channel.inside(RoomId("#room"))
+        assert run.channel.is_joined(RoomId("#room"))
         for rooms in ([], ["#room"], []):
-            assert run.channel.adapt(config(ircd.port, rooms=rooms))
+            assert run.channel.apply_config(config(ircd.port, rooms=rooms))
         await ircd.received("PART #room", 2)
         await settled(bot, "out")
         assert bot not in ircd.rooms["#room"]
-        assert run.channel.adapt(config(ircd.port))
+        assert run.channel.apply_config(config(ircd.port))
         await ircd.received("JOIN #room", 4)
         await settled(bot, "in again")
         bot.send(":op!o@host KICK #room reverie :out")
         ircd.rooms["#room"].clear()
         await settled(bot, "out")
-        assert not run.channel.inside(RoomId("#room"))
-        assert run.channel.adapt(config(ircd.port, rooms=[]))
-        assert run.channel.adapt(config(ircd.port, rooms=["#room"]))  # the operator names it anew
+        assert not run.channel.is_joined(RoomId("#room"))
+        assert run.channel.apply_config(config(ircd.port, rooms=[]))
+        assert run.channel.apply_config(config(ircd.port, rooms=["#room"]))  # the operator names it anew
         await ircd.joined("reverie", "#room")
-        assert run.channel.inside(RoomId("#room"))
+        assert run.channel.is_joined(RoomId("#room"))
 
 
 @story
@@ -247,22 +247,22 @@ async def test_a_room_whose_answer_is_still_awaited_is_left_all_the_same() -> No
     async with Ircd() as ircd, running(ircd) as run:
         await run.up()
         bot = ircd.clients[0]
-        assert run.channel.adapt(config(ircd.port, rooms=["#room", "#new"]))
-        assert run.channel.adapt(config(ircd.port, rooms=["#room"]))
+        assert run.channel.apply_config(config(ircd.port, rooms=["#room", "#new"]))
+        assert run.channel.apply_config(config(ircd.port, rooms=["#room"]))
         await ircd.received("PART #new")
         await settled(bot, "done")
         said = [line for line in bot.lines if "#new" in line and not line.startswith("MODE")]
         assert said == ["JOIN #new", "PART #new"]
-        assert not run.channel.inside(RoomId("#new"))
-        assert run.channel.inside(RoomId("#room"))
+        assert not run.channel.is_joined(RoomId("#new"))
+        assert run.channel.is_joined(RoomId("#room"))
 
 
 @story
 async def test_what_is_not_about_rooms_needs_another_connection() -> None:
     async with Ircd() as ircd, running(ircd) as run:
-        assert not run.channel.adapt(config(ircd.port, rooms=["#new"]))  # it is not up yet
+        assert not run.channel.apply_config(config(ircd.port, rooms=["#new"]))  # it is not up yet
         await run.up()
-        assert not run.channel.adapt(config(ircd.port, rooms=["#new"], nick="other"))
+        assert not run.channel.apply_config(config(ircd.port, rooms=["#new"], nick="other"))
         assert run.channel.nick == "reverie"
 
 

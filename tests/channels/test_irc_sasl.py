@@ -15,11 +15,11 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 def test_scram_is_that_of_the_rfc() -> None:
     scram = ScramSha256("user", "pencil", NONCE)
-    assert scram.answer(b"") == b"n,,n=user,r=" + NONCE.encode()
-    assert scram.answer(SERVER_FIRST) == CLIENT_FINAL
-    assert not scram.proven
-    assert scram.answer(SERVER_FINAL) == b""
-    assert scram.proven
+    assert scram.respond(b"") == b"n,,n=user,r=" + NONCE.encode()
+    assert scram.respond(SERVER_FIRST) == CLIENT_FINAL
+    assert not scram.is_server_verified
+    assert scram.respond(SERVER_FINAL) == b""
+    assert scram.is_server_verified
 
 
 @pytest.mark.parametrize(
@@ -34,30 +34,30 @@ def test_scram_is_that_of_the_rfc() -> None:
 )
 def test_scram_refuses_a_false_server(challenge: bytes) -> None:
     scram = ScramSha256("user", "pencil", NONCE)
-    scram.answer(b"")
+    scram.respond(b"")
     with pytest.raises(Failed):
-        scram.answer(challenge)
+        scram.respond(challenge)
 
 
 def test_a_scram_error_is_no_proof() -> None:
     scram = ScramSha256("user", "pencil", NONCE)
-    scram.answer(b"")
-    scram.answer(SERVER_FIRST)
-    assert scram.answer(b"e=invalid-proof") == b""
-    assert not scram.proven
+    scram.respond(b"")
+    scram.respond(SERVER_FIRST)
+    assert scram.respond(b"e=invalid-proof") == b""
+    assert not scram.is_server_verified
 
 
 def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
     scram = ScramSha256("user", "pencil", NONCE)
-    scram.answer(b"")
-    scram.answer(SERVER_FIRST)
+    scram.respond(b"")
+    scram.respond(SERVER_FIRST)
     with pytest.raises(Failed):
-        scram.answer(b"v=AAAA")
+        scram.respond(b"v=AAAA")
 
 
 def test_plain_and_external() -> None:
-    assert Plain("a", "p").answer(b"") == b"a\0a\0p"  # as https://ircv3.net/specs/extensions/sasl-3.1 has it
-    assert chunks(External("").answer(b"")) == ["+"]
+    assert Plain("a", "p").respond(b"") == b"a\0a\0p"  # as https://ircv3.net/specs/extensions/sasl-3.1 has it
+    assert chunks(External("").respond(b"")) == ["+"]
 
 
 @pytest.mark.parametrize(("size", "lengths"), [(1, [4]), (299, [400, 1]), (300, [400, 1]), (301, [400, 4])])
@@ -71,7 +71,7 @@ def test_challenges_are_joined() -> None:
     class Echo:
         name = "ECHO"
 
-        def answer(self, challenge: bytes) -> bytes:
+        def respond(self, challenge: bytes) -> bytes:
             return challenge
 
     exchange = Exchange(Echo())

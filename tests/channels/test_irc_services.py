@@ -49,7 +49,7 @@ async def test_the_right_password_logs_in_and_a_wrong_one_stops_the_channel(tmp_
             await run.up()
             session = run.channel._session
             assert session is not None
-            assert (session.login.account.lower(), session.login.logged_in) == ("reverie", True)
+            assert (session.registration.account.lower(), session.registration.is_logged_in) == ("reverie", True)
             alice = await Raw.joined(port)
             await run.channel.send(part("logged in"))
             await alice.until(r":reverie\S* PRIVMSG #room :logged in")
@@ -82,7 +82,7 @@ async def test_a_private_answer_waits_for_the_account_that_asked(tmp_path: Path)
             await eve.until(r":alice\S* NICK ")
             with pytest.raises(Away, match="not logged in as boss"):
                 await run.channel.send(part("secret", room=asked.at.room))
-            waiting = asyncio.create_task(run.channel.seen(asked.at))
+            waiting = asyncio.create_task(run.channel.wait_for_recipient(asked.at))
             eve.say("PRIVMSG NickServ :IDENTIFY boss correcthorse")
             await eve.until(r":NickServ\S* NOTICE boss :.*identified")
             eve.say("NICK chief")

@@ -71,7 +71,7 @@ async def _stress(server: Server, nick: str, directory: Path, text: str, page_li
             await run.up()
             alice = await Raw.joined(port)
             post = Post(key=PostKey("p"), to=Address(channel=NAME, room=RoomId("#room")), text=text)
-            pages = run.channel.pages(post)
+            pages = run.channel.page_count(post)
             assert (pages > 1) == (page_lines > 0)
             bodies = [
                 body

@@ -18,12 +18,12 @@ E, R, NAMELESS = "echo", "refuse", "nameless"
 def _judge(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) -> dict[str, str]:
     window: Window[str] = Window()
     for owner, target, text in lines:
-        window.wrote(owner, target, text)
+        window.add_line(owner, target, text)
     for kind, about in answers:
         if kind == E:
-            window.echo("#r", about, f"id-{about}")
+            window.record_echo("#r", about, f"id-{about}")
         else:
-            window.refuse({about}, "no (404)", anybody=kind == NAMELESS)
+            window.record_refusal({about}, "no (404)", anybody=kind == NAMELESS)
     return {owner: verdict.fate for owner, verdict in window.verdicts().items()}
 
 

@@ -70,24 +70,24 @@ def test_injection_is_disarmed() -> None:
     ],
 )
 def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different: tuple[str, str]) -> None:
-    isupport = Isupport().updated([f"CASEMAPPING={mapping}"])
+    isupport = Isupport().with_tokens([f"CASEMAPPING={mapping}"])
     assert isupport.fold(same[0]) == isupport.fold(same[1])
     assert isupport.fold(different[0]) != isupport.fold(different[1])
 
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
-    isupport = Isupport().updated(
+    isupport = Isupport().with_tokens(
         ["PREFIX=@+", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
     )
     assert isupport == Isupport(line_bytes=2048, statusmsg="@+", bot_mode="B")
-    assert isupport.updated(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
-    assert isupport.updated(["LINELEN=" + "9" * 5000]).line_bytes == 512
-    assert not isupport.updated(["PREFIX="]).prefix
+    assert isupport.with_tokens(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
+    assert isupport.with_tokens(["LINELEN=" + "9" * 5000]).line_bytes == 512
+    assert not isupport.with_tokens(["PREFIX="]).prefix
 
 
 @given(st.lists(ANY))
 def test_isupport_survives_anything(tokens: list[str]) -> None:
-    assert Isupport().updated(tokens).line_bytes >= 512
+    assert Isupport().with_tokens(tokens).line_bytes >= 512
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_isupport_survives_anything(tokens: list[str]) -> None:
     [("#c", "#c"), ("@#c", "#c"), ("@+#c", "#c"), ("nick", None), ("@nick", None), ("", None), ("&c", "&c")],
 )
 def test_knows_rooms(target: str, room: str | None) -> None:
-    assert Isupport().updated(["STATUSMSG=@+"]).room_of(target) == room
+    assert Isupport().with_tokens(["STATUSMSG=@+"]).room_of(target) == room
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_does_not_mention(text: str) -> None:
 
 
 def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
-    wide = Isupport().updated(["CASEMAPPING=rfc8265"])
+    wide = Isupport().with_tokens(["CASEMAPPING=rfc8265"])
     assert [mentions(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
         False
     ] * 4
     assert [mentions(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
     assert not mentions("Ünï2", "Ünï", Isupport())
     assert not mentions("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
-    assert mentions("éreverie", "reverie", wide.updated(["-CASEMAPPING"]))
+    assert mentions("éreverie", "reverie", wide.with_tokens(["-CASEMAPPING"]))
 
 
 def test_nicks_of_odd_characters_are_matched_folded() -> None:

@@ -194,18 +194,18 @@ async def test_administrators_are_told_and_how_many_there_are() -> None:
         chat.administrators, chat.members = [ann, api.person("Ben"), api.person("Bot", is_bot=True)], 40
         api.private_says(ann, "hi")
         await run.up()
-        told = await run.channel.people(at(chat), most=50)
-        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.people] == [
+        told = await run.channel.list_members(at(chat), most=50)
+        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.members] == [
             ("Ann", "1001", False, True),
             ("Ben", "1002", False, True),
             ("Bot", "1003", True, True),
         ]
         assert (told.total, "administrators" in told.note) == (40, True)
-        assert [one.name for one in (await run.channel.people(at(chat), most=1)).people] == ["Ann"]
-        alone = await run.channel.people(at(ann), most=5)
-        assert ([one.id for one in alone.people], alone.total, alone.note) == (["1001"], 2, "")
+        assert [one.name for one in (await run.channel.list_members(at(chat), most=1)).members] == ["Ann"]
+        alone = await run.channel.list_members(at(ann), most=5)
+        assert ([one.id for one in alone.members], alone.total, alone.note) == (["1001"], 2, "")
         with pytest.raises(Rejected, match="hat not found"):
-            await run.channel.people(at("-100999"), most=5)
+            await run.channel.list_members(at("-100999"), most=5)
 
 
 @story
@@ -226,7 +226,7 @@ async def test_a_cut_leaves_it_uncertain_and_looking_may_be_done_again() -> None
                 await act()
         api.faults.drop("getChatMemberCount")
         with pytest.raises(Unreachable):
-            await run.channel.people(at(chat), most=5)
+            await run.channel.list_members(at(chat), most=5)
 
 
 @story
@@ -259,8 +259,8 @@ async def test_a_refused_token_and_odd_answers_are_errors_of_ours() -> None:
             await run.channel.react(at(chat), number, "👍", add=True)
         api.faults.say("getChatAdministrators", b'{"ok":true,"result":{"x":[1]}}')
         api.faults.say("getChatMemberCount", b'{"ok":true,"result":"many"}')
-        told = await run.channel.people(at(chat), most=5)
-        assert (told.people, told.total) == ((), None)
+        told = await run.channel.list_members(at(chat), most=5)
+        assert (told.members, told.total) == ((), None)
 
 
 @story

@@ -81,7 +81,7 @@ async def test_what_is_too_large_or_empty_is_rejected() -> None:
     async with BotApi() as api, running(api) as run:
         chat = api.group()
         await run.up()
-        most = run.channel.capabilities.file_bytes
+        most = run.channel.capabilities.max_file_bytes
         large = File(name="x", content_type="text/plain", data=bytes(most + 1))
         gone = []
 

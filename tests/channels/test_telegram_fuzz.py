@@ -180,7 +180,7 @@ def storable(batch: Sequence[Notification]) -> None:
 
 def direct(spoiler: Spoiler, total: int) -> Counter[str]:
     """The way of decoded updates, as `Polling` walks it."""
-    view = View(channel=NAME, me=7_000_000_001, username="reverie_bot", reads_all=False, rooms=frozenset({"*"}))
+    view = View(channel=NAME, own_id=7_000_000_001, username="reverie_bot", can_read_all=False, rooms=frozenset({"*"}))
     inbound, now, ids = Inbound(view, counting=True), datetime.now(UTC), count(1)
     heard: Counter[str] = Counter()
     rest: list[Any] = []
@@ -188,14 +188,14 @@ def direct(spoiler: Spoiler, total: int) -> Counter[str]:
         fresh = [spoiler.update(next(ids), ids=True) for _ in range(AT_ONCE)]
         readable = valid([*rest, *fresh])
         while True:
-            taken = inbound.take(readable, now)
-            storable(taken.batch)
-            heard.update(type(event).__name__ for event in taken.batch)
+            taken = inbound.read_batch(readable, now)
+            storable(taken.notifications)
+            heard.update(type(event).__name__ for event in taken.notifications)
             held, readable = readable, readable[taken.count :]
             if taken.count or not held:
                 break
         rest = readable
-    assert inbound.view.cursor.offset is not None
+    assert inbound.context.cursor.offset is not None
     return heard
 
 
@@ -225,12 +225,12 @@ async def wired(spoiler: Spoiler, total: int) -> Counter[str]:
 
 def test_what_is_spoilt_by_hand_first() -> None:
     """The bases themselves are good: each says something, and survives JSON."""
-    view = View(channel=NAME, me=7_000_000_001, username="reverie_bot")
+    view = View(channel=NAME, own_id=7_000_000_001, username="reverie_bot")
     updates = valid(json.loads(json.dumps(bases())))
     inbound = Inbound(view, counting=True)
-    taken = inbound.take(updates, datetime.now(UTC))
-    taken_too = inbound.take(updates[taken.count :], datetime.now(UTC))
-    kinds = Counter(type(event).__name__ for event in (*taken.batch, *taken_too.batch))
+    taken = inbound.read_batch(updates, datetime.now(UTC))
+    taken_too = inbound.read_batch(updates[taken.count :], datetime.now(UTC))
+    kinds = Counter(type(event).__name__ for event in (*taken.notifications, *taken_too.notifications))
     assert set(kinds) == {"Message", "Edited", "Reacted", "Command", "Membership"}
 
 

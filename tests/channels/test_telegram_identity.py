@@ -18,7 +18,7 @@ from tests.servers.bot_api import BotApi
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 12, 31, tzinfo=UTC)
-VIEW = View(channel=ChannelName("telegram.test"), me=42, username="ReverieBot")
+VIEW = View(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 OWNER = {"id": 1001, "is_bot": False, "first_name": "Ann"}
 EVE = {"id": 1002, "is_bot": False, "first_name": "Ann"}
 ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
@@ -114,16 +114,16 @@ class Group:
         self.inbound = Inbound(VIEW, counting=False, ranks=self.ranks)
 
     def told(self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW) -> None:
-        self.ranks.told("-100", [{"status": status, "user": person} for person in people], now)
+        self.ranks.record_answer("-100", [{"status": status, "user": person} for person in people], now)
 
     def changes(self, status: str, at: datetime = NOW) -> None:
         member = {"status": status, "user": OWNER}
         when = int(at.timestamp())
         told = {"update_id": 4, CHANGES: {"chat": GROUP, "from": EVE, "date": when, "new_chat_member": member}}
-        self.inbound.take([told], NOW)
+        self.inbound.read_batch([told], NOW)
 
     def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
-        (event,) = self.inbound.take([update(**({"text": "hi"} | more))], now).batch
+        (event,) = self.inbound.read_batch([update(**({"text": "hi"} | more))], now).notifications
         assert isinstance(event, Message | Command)
         return event.sender
 
@@ -131,9 +131,9 @@ class Group:
 def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     group = Group()
     assert group.who().ranks == ()
-    assert group.ranks.missing([update(text="hi")], NOW) == ["-100"]
+    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == ["-100"]
     group.told(OWNER, status="creator")
-    assert group.ranks.missing([update(text="hi")], NOW) == []
+    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == []
     assert group.who().ranks == ("creator",)
     assert group.who(**{"from": EVE}).ranks == ()
     assert group.who(text="/status", entities=SLASH).ranks == ("creator",)
@@ -142,19 +142,19 @@ def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     assert group.who(**{"from": ANONYMOUS, "sender_chat": GROUP}).ranks == ()
     later = NOW + timedelta(minutes=10)
     assert group.who(later).ranks == ()
-    assert group.ranks.missing([update(text="hi")], later) == ["-100"]
+    assert group.ranks.chats_to_ask([update(text="hi")], later) == ["-100"]
 
 
 def test_who_cannot_be_asked_about_has_no_rank() -> None:
     group = Group()
     group.told(OWNER)
-    group.ranks.told("-100", None, NOW)
+    group.ranks.record_answer("-100", None, NOW)
     assert group.who().ranks == ()
     soon = NOW + timedelta(seconds=59)
-    assert group.ranks.missing([update(text="hi")], soon) == []
-    assert group.ranks.missing([update(text="hi")], soon + timedelta(seconds=1)) == ["-100"]
+    assert group.ranks.chats_to_ask([update(text="hi")], soon) == []
+    assert group.ranks.chats_to_ask([update(text="hi")], soon + timedelta(seconds=1)) == ["-100"]
     for odd in ({}, {"status": "member", "user": OWNER}, {"status": ["administrator"], "user": OWNER}, {"user": 1}):
-        group.ranks.told("-100", [odd], NOW)
+        group.ranks.record_answer("-100", [odd], NOW)
         assert group.who().ranks == ()
 
 
@@ -173,14 +173,14 @@ def test_changes_count_at_once() -> None:
 
 
 def test_nothing_is_asked_where_nothing_follows() -> None:
-    assert Ranks(frozenset()).missing([update(text="hi")], NOW) == []
-    assert Ranks(frozenset({"-300"})).missing([update(text="hi")], NOW) == []
+    assert Ranks(frozenset()).chats_to_ask([update(text="hi")], NOW) == []
+    assert Ranks(frozenset({"-300"})).chats_to_ask([update(text="hi")], NOW) == []
     private = update(text="hi", chat={"id": 1001, "type": "private"})
-    assert Ranks(frozenset({"*"})).missing([private], NOW) == []
+    assert Ranks(frozenset({"*"})).chats_to_ask([private], NOW) == []
     press = {"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": {"chat": GROUP}}}
-    assert Ranks(frozenset({"-100"})).missing([press], NOW) == ["-100"]
+    assert Ranks(frozenset({"-100"})).chats_to_ask([press], NOW) == ["-100"]
     many = [update(text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)]
-    assert len(Ranks(frozenset({"*"})).missing(many, NOW)) == 20
+    assert len(Ranks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
 
 
 @story

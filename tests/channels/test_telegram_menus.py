@@ -24,7 +24,7 @@ def shown(api: BotApi, scope: str) -> list[str] | None:
 
 def names(role: Role, *, direct: bool) -> list[str]:
     """As the gateway's own table says who may use what, without the adapter."""
-    return [row.name for row in TABLE if row.open_to(role, direct=direct) and (direct or not row.direct_only)]
+    return [row.name for row in TABLE if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)]
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -64,16 +64,16 @@ async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> No
         for person in (ann, ben):
             api.private_says(person, "hi")
         offered: Any = [(somebody(ann), "owner"), (somebody(ben), "member"), (somebody("77"), "admin")]
-        await run.channel.offer([*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")])
+        await run.channel.set_command_menus([*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")])
         assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
         assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
         asked = len(api.asked("setMyCommands"))
-        await run.channel.offer(offered)
+        await run.channel.set_command_menus(offered)
         assert len(api.asked("setMyCommands")) == asked
-        await run.channel.offer([(somebody(ann), "member")])
+        await run.channel.set_command_menus([(somebody(ann), "member")])
         assert shown(api, f"chat/{ann.id}") == names("member", direct=True)
         assert shown(api, f"chat/{ben.id}") is None
-        await run.channel.offer([])
+        await run.channel.set_command_menus([])
         assert shown(api, f"chat/{ann.id}") is None
         assert len(api.asked("deleteMyCommands")) == 2
 
@@ -85,7 +85,7 @@ async def test_what_is_offered_before_it_is_connected_is_shown_then() -> None:
         api.private_says(ann, "hi")
         for _ in range(2):
             async with running(api, commands=SPECS) as run:
-                await run.channel.offer([(somebody(ann), "admin")])
+                await run.channel.set_command_menus([(somebody(ann), "admin")])
                 await run.up()
                 await api.until(lambda: shown(api, f"chat/{ann.id}") == names("admin", direct=True))
         assert len([call for call in api.asked("setMyCommands") if call["scope"]["type"] == "chat"]) == 1
@@ -100,7 +100,7 @@ async def test_whatever_telegram_says_to_it_an_offer_raises_nothing_and_is_made_
         api.private_says(ann, "hi")
         for refusal in (500, 429, 400):
             api.faults.fail("setMyCommands", refusal)
-            await run.channel.offer([(somebody(ann), "owner")])
+            await run.channel.set_command_menus([(somebody(ann), "owner")])
             assert shown(api, f"chat/{ann.id}") is None
-        await run.channel.offer([(somebody(ann), "owner")])
+        await run.channel.set_command_menus([(somebody(ann), "owner")])
         assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)

@@ -128,9 +128,12 @@ async def test_a_preview_in_the_new_chat_grows_and_goes_and_an_old_one_stays_whe
         assert shown is not None
         assert await run.channel.preview(place, "it grows", shown) == shown
         assert api.said(new) == ["it grows"]
-        await run.channel.unpreview(place, shown)
+        await run.channel.delete_preview(place, shown)
         assert api.said(new) == []
-        for call in (run.channel.preview(place, "more", MessageId("3")), run.channel.unpreview(place, MessageId("3"))):
+        for call in (
+            run.channel.preview(place, "more", MessageId("3")),
+            run.channel.delete_preview(place, MessageId("3")),
+        ):
             with pytest.raises(Rejected, match="before it moved"):
                 await call
         assert [shown.text for shown in api.shown(new)] == [f"new {number + 1}" for number in range(4)]
@@ -169,12 +172,12 @@ async def test_a_webhook_forgets_no_move_over_a_restart() -> None:
 
 
 def test_a_reply_to_what_was_said_elsewhere_names_its_own_chat() -> None:
-    view = View(channel=ChannelName("t"), me=1, username="")
+    view = View(channel=ChannelName("t"), own_id=1, username="")
     here, there = {"id": -100, "type": "supergroup"}, {"id": -5, "type": "group"}
     about = {"message_id": 7, "chat": there, "text": "old"}
     message = {"message_id": 8, "chat": here, "from": {"id": 2}, "text": "x", "reply_to_message": about}
-    for cursor, name in ((view.cursor.move("-5", "-100"), "7"), (view.cursor, "-5:7")):
-        now = View(channel=view.channel, me=1, username="", cursor=cursor)
+    for cursor, name in ((view.cursor.with_move("-5", "-100"), "7"), (view.cursor, "-5:7")):
+        now = View(channel=view.channel, own_id=1, username="", cursor=cursor)
         (event,) = read({"update_id": 1, "message": message}, now, SystemClock().now())
         assert isinstance(event, Message)
         assert event.reply_to == name

@@ -167,26 +167,26 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
     pace = Pace(Flood(per_chat_s=1, group_per_min=3, overall_per_s=5))
     for at_s in (0.0, 1.0, 2.0):
         assert pace.wait_s(-1, at_s) == 0
-        pace.take(-1, at_s)
-        pace.done(-1, at_s)
+        pace.start(-1, at_s)
+        pace.finish(-1, at_s)
     assert pace.wait_s(-1, 3.0) == 57
     assert pace.wait_s(7, 3.0) == 0  # one chat's limit is no other's
-    pace.take(7, 3.0)
-    pace.done(7, 3.0)
+    pace.start(7, 3.0)
+    pace.finish(7, 3.0)
     assert pace.wait_s(7, 3.25) == pytest.approx(0.75)
     for chat in (11, 12, 13, 14):
-        pace.take(chat, 3.5)
+        pace.start(chat, 3.5)
     assert pace.wait_s(15, 3.6) == pytest.approx(0.4)  # until the one of 3.0 is a second ago
     assert pace.wait_s(15, 4.6) == 0
-    pace.take(15, 4.6)
+    pace.start(15, 4.6)
     assert 0 < pace.wait_s(16, 4.6) < 0.1  # all are on their way: nobody knows when they will have arrived
     for chat in (11, 12, 13, 14, 15):
-        pace.done(chat, 5.0)
+        pace.finish(chat, 5.0)
     assert pace.wait_s(16, 5.2) == pytest.approx(0.8)
     assert pace.wait_s(-1, 60.0) == 0
     pace.hold(20, 100.0)
     assert (pace.wait_s(20, 70.0), pace.wait_s(21, 70.0)) == (30, 0)
-    assert not pace.free(20, 70.0)
+    assert not pace.is_free(20, 70.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60))
@@ -197,10 +197,10 @@ def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> No
         now_s += pause_s
         while wait_s := pace.wait_s(chat, now_s):
             now_s += wait_s
-        pace.take(chat, now_s)
+        pace.start(chat, now_s)
         arrived.append((now_s + way_s / 2, chat))
         now_s += way_s
-        pace.done(chat, now_s)
+        pace.finish(chat, now_s)
     slack_s = 1e-6
     for at_s, chat in arrived:
         here = [when for when, other in arrived if other == chat]
@@ -211,17 +211,17 @@ def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> No
 
 def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
     pace = Pace(Flood(per_chat_s=1, group_per_min=6, overall_per_s=30))
-    assert [pace.spare(-1, float(at_s)) for at_s in range(5)] == [True, True, True, False, False]
+    assert [pace.take_optional(-1, float(at_s)) for at_s in range(5)] == [True, True, True, False, False]
     assert pace.wait_s(-1, 5.0) == 0
     pace.hold(1, 9.0)
-    assert (pace.spare(1, 8.0), pace.spare(1, 9.0)) == (False, True)
+    assert (pace.take_optional(1, 8.0), pace.take_optional(1, 9.0)) == (False, True)
 
 
 def test_quiet_chats_are_forgotten() -> None:
     pace = Pace(Flood())
     for chat in range(3000):
-        pace.take(chat, float(chat))
-        pace.done(chat, float(chat))
+        pace.start(chat, float(chat))
+        pace.finish(chat, float(chat))
     assert len(pace._chats) < 1200
 
 
@@ -257,8 +257,8 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
         with pytest.raises(RateLimited):
             await run.channel.preview(at(lounge), "more", shown)
         await run.tell("one two three four", at(lounge))  # a message's turn is not a preview's
-        await run.channel.unpreview(at(lounge), shown)
-        await run.channel.unpreview(at(lounge), shown)
+        await run.channel.delete_preview(at(lounge), shown)
+        await run.channel.delete_preview(at(lounge), shown)
         assert api.said(lounge) == ["one two three four"]
 
 

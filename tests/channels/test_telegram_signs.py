@@ -62,8 +62,8 @@ async def test_a_draft_that_hangs_is_given_up_soon() -> None:
 
 def test_a_hushed_chat_may_be_told_something() -> None:
     pace = Pace(Flood())
-    pace.hush(1, 9.0)
-    assert (pace.wait_s(1, 8.0), pace.free(1, 8.0), pace.spare(1, 8.0)) == (0, False, False)
-    assert (pace.free(1, 9.0), pace.spare(1, 9.0)) == (True, True)
+    pace.hold_optional(1, 9.0)
+    assert (pace.wait_s(1, 8.0), pace.is_free(1, 8.0), pace.take_optional(1, 8.0)) == (0, False, False)
+    assert (pace.is_free(1, 9.0), pace.take_optional(1, 9.0)) == (True, True)
     pace.hold(1, 20.0)
-    assert (pace.wait_s(1, 12.0), pace.free(1, 12.0)) == (8.0, False)
+    assert (pace.wait_s(1, 12.0), pace.is_free(1, 12.0)) == (8.0, False)

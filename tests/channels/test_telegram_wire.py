@@ -29,7 +29,7 @@ from gateway.records import key_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 6, 1, tzinfo=UTC)
-VIEW = View(channel=ChannelName("telegram.test"), me=42, username="ReverieBot")
+VIEW = View(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 ANN = {"id": 1001, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "language_code": "en"}
 ME = {"id": 42, "is_bot": True, "first_name": "Reverie", "username": "ReverieBot"}
 ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
@@ -196,7 +196,7 @@ def test_what_its_sender_did_not_write_is_told_apart(more: dict[str, Any], carri
 
 def test_privacy_mode_shows_what_a_reply_is_about() -> None:
     answered = message(message_id=3, text="the question " + "x" * 400)
-    blind = View(channel=VIEW.channel, me=42, username="ReverieBot", reads_all=False)
+    blind = View(channel=VIEW.channel, own_id=42, username="ReverieBot", can_read_all=False)
     assert said(text="?", reply_to_message=answered).text == "?"
     assert said(blind, text="?", reply_to_message=answered).text.startswith("> Ann Lee: the question xx")
     assert said(blind, text="?", reply_to_message=answered | {"from": ME}).text == "?"
@@ -259,7 +259,7 @@ def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment)
     ],
 )
 def test_commands_are_those_said_to_us(text: str, chat: dict[str, Any], command: tuple[str, str] | None) -> None:
-    view = View(channel=VIEW.channel, me=42, username="ReverieBot", commands=frozenset({"why"}))
+    view = View(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
     marked = [entity("bot_command", 0, len(text.split(maxsplit=1)[0]))]
     (event,) = read(update(message(text=text, chat=chat, entities=marked)), view, NOW)
     if command is None:
@@ -408,59 +408,61 @@ def inbound(**more: Any) -> Inbound:
 def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
     inner = inbound()
     before = update(message(message_id=1, text="x"), update_id=1)
-    first = inner.take([before, *pictures(2, 3)], NOW)
-    assert ([e.id for e in first.batch], first.count, first.cursor.offset) == (["1"], 1, 2)
-    second = inner.take(pictures(2, 3, 4), NOW)
-    assert (second.batch, second.count, second.cursor.offset) == ((), 0, 2)
-    third = inner.take(pictures(2, 3, 4), NOW)
-    (album,) = third.batch
+    first = inner.read_batch([before, *pictures(2, 3)], NOW)
+    assert ([e.id for e in first.notifications], first.count, first.cursor.offset) == (["1"], 1, 2)
+    second = inner.read_batch(pictures(2, 3, 4), NOW)
+    assert (second.notifications, second.count, second.cursor.offset) == ((), 0, 2)
+    third = inner.read_batch(pictures(2, 3, 4), NOW)
+    (album,) = third.notifications
     assert isinstance(album, Message)
     assert (album.id, album.text, [a.id for a in album.attachments]) == ("2", "all", ["f2", "f3", "f4"])
     assert third.cursor.offset == 5
 
 
 def test_an_album_is_whole_when_it_is_full_or_something_follows_it() -> None:
-    assert inbound().take(pictures(*range(2, 12)), NOW).count == 10
+    assert inbound().read_batch(pictures(*range(2, 12)), NOW).count == 10
     after = update(message(message_id=9, text="x"), update_id=9)
-    taken = inbound().take([*pictures(2, 3), after], NOW)
-    assert [event.id for event in taken.batch] == ["2", "9"]
+    taken = inbound().read_batch([*pictures(2, 3), after], NOW)
+    assert [event.id for event in taken.notifications] == ["2", "9"]
     elsewhere = update(message(message_id=9, text="x", chat=PRIVATE), update_id=9)
-    assert inbound().take([*pictures(2, 3), elsewhere], NOW).count == 0
-    assert inbound(counting=False).take(pictures(2), NOW).count == 1
+    assert inbound().read_batch([*pictures(2, 3), elsewhere], NOW).count == 0
+    assert inbound(counting=False).read_batch(pictures(2), NOW).count == 1
 
 
 def test_albums_that_are_mixed_are_not_cut() -> None:
     one, two = pictures(2, 4, group="a"), pictures(3, 5, group="b", chat=PRIVATE)
     mixed = sorted([*one, *two], key=lambda update: update["update_id"])
     inner = inbound()
-    assert inner.take(mixed, NOW).count == 0
-    taken = inner.take(mixed, NOW)
-    assert [event.id for event in taken.batch] == ["2", "3"]
+    assert inner.read_batch(mixed, NOW).count == 0
+    taken = inner.read_batch(mixed, NOW)
+    assert [event.id for event in taken.notifications] == ["2", "3"]
 
 
 def test_a_group_that_moved_keeps_its_address() -> None:
     inner = inbound()
     move = update(message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100), update_id=1)
-    taken = inner.take([move, update(message(text="x"), update_id=2)], NOW)
-    assert [event.at.room for event in taken.batch if isinstance(event, Message)] == ["-5"]
-    assert Cursor.parse(taken.cursor.dump()) == taken.cursor
-    assert inner.chat("-5") == "-100"
+    taken = inner.read_batch([move, update(message(text="x"), update_id=2)], NOW)
+    assert [event.at.room for event in taken.notifications if isinstance(event, Message)] == ["-5"]
+    assert Cursor.parse(taken.cursor.to_json()) == taken.cursor
+    assert inner.chat_id("-5") == "-100"
     again = Inbound(
-        View(channel=VIEW.channel, me=42, username="", cursor=Cursor.parse(taken.cursor.dump())), counting=True
+        View(channel=VIEW.channel, own_id=42, username="", cursor=Cursor.parse(taken.cursor.to_json())), counting=True
     )
     assert [
-        e.at.room for e in again.take([update(message(text="y"), update_id=3)], NOW).batch if isinstance(e, Message)
+        e.at.room
+        for e in again.read_batch([update(message(text="y"), update_id=3)], NOW).notifications
+        if isinstance(e, Message)
     ] == ["-5"]
-    listed = View(channel=VIEW.channel, me=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"}))
+    listed = View(channel=VIEW.channel, own_id=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"}))
     (event,) = read(update(message(text="x")), listed, NOW)
     assert isinstance(event, Message)
     assert event.at.room == "-100"
 
 
 def test_the_offset_is_forgotten_after_six_days() -> None:
-    cursor = Cursor().after(7, SENT)
-    assert cursor.ask_from(SENT) == 8
-    assert cursor.ask_from(NOW) is None
+    cursor = Cursor().advance(7, SENT)
+    assert cursor.request_offset(SENT) == 8
+    assert cursor.request_offset(NOW) is None
     for text in [None, "", "nonsense", "[]", "7", '{"offset":"x"}', '{"offset":1,"moved":7}', "[" * 10**5]:
         assert Cursor.parse(text) == Cursor()
 
@@ -526,7 +528,7 @@ def test_whatever_comes_is_read_or_left_out(
 
 @given(st.lists(_JSON, max_size=5))
 def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
-    taken = inbound().take(valid(found), NOW)
+    taken = inbound().read_batch(valid(found), NOW)
     assert taken.count == len(valid(found))
 
 
@@ -535,7 +537,7 @@ def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
 
     def take(chat: dict[str, Any], kind: str = "message") -> None:
         body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
-        inbound.take(valid([update(body, kind, next(number))]), NOW)
+        inbound.read_batch(valid([update(body, kind, next(number))]), NOW)
 
     def audience(room: str, thread: str | None = None) -> str | None:
         at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)

@@ -90,22 +90,22 @@ class CutsTopics(Twin):
 
 
 class ListsUs(Twin):
-    async def people(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> People:
         told: People = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
-        return replace(told, people=(*told.people, Sender(id=SenderId("me"), name="reverie"))[:most])
+        return replace(told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most])
 
 
 class ListsAll(Twin):
-    async def people(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> People:
         del most
         told: People = await self._real.people(at, most=50)  # type: ignore[attr-defined] # the same
         return told
 
 
 class ListsOthers(Twin):
-    async def people(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> People:
         told: People = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
-        return replace(told, people=tuple(replace(one, id=SenderId(one.name)) for one in told.people))
+        return replace(told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members))
 
 
 class LosesFiles(Twin):

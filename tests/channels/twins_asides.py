@@ -15,7 +15,7 @@ Offered = Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
 
 
 class SuggestsNothing(Twin):
-    def completing(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: Suggest) -> None:
         del suggest
 
 
@@ -23,7 +23,7 @@ class ChangesWhatIsTyped(Twin):
     def changed(self, typed: CommandTyped) -> CommandTyped:
         raise NotImplementedError
 
-    def completing(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: Suggest) -> None:
         async def asked(typed: CommandTyped) -> Sequence[str]:
             return await suggest(self.changed(typed))
 
@@ -32,7 +32,7 @@ class ChangesWhatIsTyped(Twin):
 
 class ForgetsWhatIsBegun(ChangesWhatIsTyped):
     def changed(self, typed: CommandTyped) -> CommandTyped:
-        return replace(typed, begun="")
+        return replace(typed, prefix="")
 
 
 class TakesTypistsForAnother(ChangesWhatIsTyped):
@@ -48,7 +48,7 @@ class SuggestsAsInARoom(ChangesWhatIsTyped):
 class GivesUpAfterTrouble(Twin):
     """The trouble of one goes on to all that come behind it."""
 
-    def completing(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: Suggest) -> None:
         broken = False
 
         async def asked(typed: CommandTyped) -> Sequence[str]:
@@ -65,42 +65,42 @@ class GivesUpAfterTrouble(Twin):
 
 
 class OffersNothing(Twin):
-    async def offer(self, to: Offered) -> None:
+    async def set_command_menus(self, to: Offered) -> None:
         del to
 
 
 class OffersAllToEverybody(Twin):
-    async def offer(self, to: Offered) -> None:
+    async def set_command_menus(self, to: Offered) -> None:
         await self._real.offer([(sender, "owner") for sender, _ in to])  # type: ignore[attr-defined] # the same
 
 
 class NeverTakesBack(Twin):
     _offered: Offered = ()
 
-    async def offer(self, to: Offered) -> None:
+    async def set_command_menus(self, to: Offered) -> None:
         self._offered = [*to, *self._offered]
         await self._real.offer(self._offered)  # type: ignore[attr-defined] # the same
 
 
 class WhispersAloud(Twin):
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         del sender
         return RoomId("#other")
 
 
 class WhispersToAnother(Twin):
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         del sender
         return RoomId("bob!bob@test.host")
 
 
 class WhispersToWhoeverHasTheNick(Twin):
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(sender.name)
 
 
 class ForgetsAccounts(Twin):
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(f"{sender.name}!{sender.name}@test.host")
 
 

@@ -61,7 +61,7 @@ async def shown(tmp: Path) -> list[Metric]:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
     async with running(tmp, ops={"port": port}) as gateway:
-        await gateway.console.say("hello")
+        await gateway.console.receive_message("hello")
         await gateway.took(1)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             return scraped((await client.get("/metrics")).text)

@@ -113,22 +113,24 @@ class House:
         definitions = Definitions(store, clock, self._spawn, lambda _key, _text: None)
         self.deciding = Deciding(self.approvals, definitions, store, clock, prefix)
         self.who: access.Policy = who
-        store.hear(self.approvals.wrote)
+        store.add_listener(self.approvals.on_appended)
         self._gate = Gate(settings.tools, store, clock, self.approvals, who=who)
         parts = Parts(
             live=Live(settings),
             store=store,
             clock=clock,
             channels=self.consoles,
-            who=who,
+            access_policy=who,
             bindings=bindings,
             stats=Stats({HERE: "console", THERE: "console"}, clock.now()),
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
-            deciding=self.deciding,
+            approvals=self.deciding,
         )
-        doors = Doors(arrived=lambda _: None, link=self.outbox.link, post=self.outbox.put, join=lambda _: None)
+        doors = Doors(
+            on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None
+        )
         self.intakes = Intakes(parts, doors)
 
     async def __aenter__(self) -> Self:
@@ -174,12 +176,12 @@ class House:
             turn=TurnId(turn),
             agent="reverie",
             at=at,
-            sight=Sight(scope=PUBLIC),
+            visibility=Sight(scope=PUBLIC),
             autonomous=not askers,
-            askers=askers,
-            trace=trace,
+            requesters=askers,
+            trust=trace,
         )
-        hands = Hands([Hand.of(spec(tool, "Runs it.", Run), Run, does, permit)], self._gate)
+        hands = Hands([Hand.create(spec(tool, "Runs it.", Run), Run, does, permit)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
         self._calls.append(call)
         return call
@@ -187,7 +189,9 @@ class House:
     async def say(self, text: str, sender: str = "root", at: Address = LOBBY) -> str:
         """Somebody says something (in a direct chat, if the room is theirs); the answer, once it is shown."""
         count = len(self.shown)
-        await self.consoles[at.channel].say(text, sender=sender, room=None if at.room == sender else at.room)
+        await self.consoles[at.channel].receive_message(
+            text, sender=sender, room=None if at.room == sender else at.room
+        )
         await self.until(lambda: len(self.shown) > count)
         return self.shown[-1].body
 

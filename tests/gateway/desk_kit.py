@@ -24,14 +24,14 @@ from tests.gateway.rewinds_kit import Views, rewinds
 IRC = ChannelName("irc.x")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
 POLICY = Policy(
-    dm="open",
+    dm_policy="open",
     roles={
         "irc.x:account:olga": "owner",
         "irc.x:account:root": "admin",
         "irc.x:account:mia": "member",
         "irc.x:account:mal": "blocked",
     },
-    rooms={IRC: frozenset({RoomId("#lobby")})},
+    open_rooms={IRC: frozenset({RoomId("#lobby")})},
     grants={"irc.x:account:rick": [Grant("admin", LOBBY.conversation, "granted")]},
 )
 SENT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "menti
 
 async def echo(ask: Ask, _world: World) -> Answer:
     """What it was asked for, with a second line."""
-    shown = ", ".join(f"{name}={value}" for name, value in ask.given.items())
+    shown = ", ".join(f"{name}={value}" for name, value in ask.arguments.items())
     return Answer(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
 
 
@@ -91,7 +91,7 @@ class Counter:
 
 
 def audited(handled: Handled) -> list[Audited]:
-    facts = (made.fact for made in (handled.change.facts if handled.change else ()))
+    facts = (made.fact for made in (handled.effect.facts if handled.effect else ()))
     return [fact for fact in facts if isinstance(fact, Audited)]
 
 
@@ -110,11 +110,11 @@ async def counter(
             clock=clock,
             stats=Stats({IRC: "irc"}, clock.now()),
             version="1",
-            model=lambda: "",
-            mode=lambda: "",
-            prefix={IRC: "!"},
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes={IRC: "!"},
             rewinds=rewinds(store, clock, Views()),
-            pages=lambda _: 1,
+            count_pages=lambda _: 1,
         )
         said = CommandsConfig(per_minute=per_minute)
         desk = Desk(world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact)

@@ -75,7 +75,7 @@ class Town:
     def answering(self, seat: Seat, name: str) -> Seat:
         """Where what a command is answered is read: IRC can tell somebody aside what is not for the room's eyes."""
         row = BY_NAME[name]
-        if seat.platform == IRC and not seat.direct and row.private and row.administrative:
+        if seat.platform == IRC and not seat.direct and row.private and row.is_administrative:
             return self.seat(IRC, seat.name, "alone")
         return seat
 
@@ -130,7 +130,7 @@ class Town:
         """Return once nothing is left to be said."""
         assert self.reader is not None
         async with asyncio.timeout(WAIT_S):
-            while await self.reader.outbox():
+            while await self.reader.undelivered_posts():
                 await asyncio.sleep(0.002)
 
     async def facts(self, kind: str) -> list[Fact]:

@@ -143,7 +143,7 @@ class Seat(ABC):
 def text_of(prefix: str, name: str, sub: str, given: Mapping[str, str]) -> str:
     """As somebody writes it: the arguments in the order of the table."""
     row = BY_NAME[name]
-    found = row.sub(sub) if sub else None
+    found = row.find_sub(sub) if sub else None
     args = found.args if found is not None else row.args
     words = [given[arg.name] for arg in args if arg.name in given]
     return " ".join(word for word in (f"{prefix}{name}", sub, *words) if word)

@@ -188,7 +188,7 @@ async def keep(folder: Path, summarise: Callable[[str], str] = forgetful) -> Kep
 async def _speak(home: Home, text: str) -> None:
     home.clock.advance(45)
     await home.say(text)
-    assert not (await home.take()).failed
+    assert not (await home.take()).has_failed
 
 
 async def _ways(home: Home, fact: Fact, newest: Folded, brain: Brain, kept: Kept) -> set[Way]:
@@ -198,9 +198,9 @@ async def _ways(home: Home, fact: Fact, newest: Folded, brain: Brain, kept: Kept
     if fact.value in exact_in(newest.head):
         ways.add("word for word")
     query = " ".join(fact.told.replace(fact.value, "").split()[1:3])
-    where = Whereabouts(turn=TurnId("t"), agent="ana", at=ROOM, sight=SIGHT, autonomous=False)
+    where = Whereabouts(turn=TurnId("t"), agent="ana", at=ROOM, visibility=SIGHT, autonomous=False)
     call = ToolCall(id="c", name="recall", arguments=json.dumps({"query": query}))
-    hits = (await home.minds.of(ROOM.conversation).hands.call(call, where)).text
+    hits = (await home.minds.agent_for(ROOM.conversation).tools.call(call, where)).text
     lines = [line for line in hits.splitlines() if fact.value in line]
     if any("journal" in line for line in lines):
         ways.add("journal")
@@ -218,7 +218,7 @@ async def _ways(home: Home, fact: Fact, newest: Folded, brain: Brain, kept: Kept
 
 async def _followed(home: Home, head: str) -> str:
     """All that is found by handles alone: of the turns that left, of those before, and of what their tools brought."""
-    opener, texts = Handles(home.store, home.minds._shared.life.places), list[str]()
+    opener, texts = Handles(home.store, home.minds._services.background_services.places), list[str]()
     todo, known = re.findall(r"v\d+-\d+", head)[:1], set[str]()
     while todo:
         handle = todo.pop()

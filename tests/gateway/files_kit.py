@@ -28,8 +28,10 @@ ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 def where(role: str = "admin") -> Whereabouts:
     """A turn that somebody with this role asked for."""
     asker = Asker(id=SenderId("ann"), name="Ann", role=role, verified=True)
-    sight = Sight(scope=PUBLIC, everything=False)
-    return Whereabouts(turn=TurnId("t"), agent="reverie", at=ROOM, sight=sight, autonomous=False, askers=(asker,))
+    sight = Sight(scope=PUBLIC, sees_everything=False)
+    return Whereabouts(
+        turn=TurnId("t"), agent="reverie", at=ROOM, visibility=sight, autonomous=False, requesters=(asker,)
+    )
 
 
 @dataclass
@@ -50,13 +52,13 @@ class Files:
     def told(self, tool: str, **arguments: object) -> str:
         """What it brings."""
         result = self.call(tool, **arguments)
-        assert not result.error, result.text
+        assert not result.is_error, result.text
         return result.text
 
     def refused(self, tool: str, **arguments: object) -> str:
         """Why it is not carried out."""
         result = self.call(tool, **arguments)
-        assert result.error, result.text
+        assert result.is_error, result.text
         return result.text
 
     def put(self, path: str, data: str | bytes) -> Path:
@@ -74,7 +76,7 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     path = tmp_path / "files"
     root = Root(path, max_bytes)
     hands = FileHands(root, Media(MediaConfig(), tmp_path / "media", {}, SystemClock()))
-    return Files(path, root, Hands(hands.hands), outside)
+    return Files(path, root, Hands(hands.tools), outside)
 
 
 def traps(path: Path, outside: Path) -> None:

@@ -100,7 +100,7 @@ class Heavy:
         tag = f"ask-{self.said}-"
         place = Address(channel=ChannelName(CHANNEL), room=RoomId(room or "olga")).conversation
         self._places[str(self.said)] = place
-        await self.gateway.towns[CHANNEL].say(f"reverie, {tag} {text}", sender="olga", room=room)
+        await self.gateway.towns[CHANNEL].receive_message(f"reverie, {tag} {text}", sender="olga", room=room)
         async with asyncio.timeout(60):
             while (ended := self._ended(await self._news(), place, tag)) is None:
                 await asyncio.sleep(0.005)
@@ -146,7 +146,7 @@ class Heavy:
                 for code in [code for code, (_, post) in self._asking.items() if post == fact.post]:
                     room, _ = self._asking.pop(code)
                     self.approved += 1
-                    await self.gateway.towns[CHANNEL].say(code, sender="ada", room=room.room)
+                    await self.gateway.towns[CHANNEL].receive_message(code, sender="ada", room=room.room)
 
     def _grows(self, upto: int) -> None:
         """Each request begins with the bytes of the one before in its conversation, unless that was folded."""

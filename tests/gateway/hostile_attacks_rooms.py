@@ -14,7 +14,9 @@ async def secret_said(it: Scene, *, staff: bool = False) -> tuple[Scene, int]:
     there = it.town.scene(private=True) if staff else it.town.scene("olga")
     word = it.town.secrets["staff" if staff else "diary"]
     await there.speak(MIA if staff else OLGA, f"keep this: {word} {it.mark}", direct=not staff)
-    while not (found := [one for one in await it.town.log.newest(50, conversation=there.place) if one.kind in SAID]):
+    while not (
+        found := [one for one in await it.town.log.newest_entries(50, conversation=there.place) if one.kind in SAID]
+    ):
         await there.turn(0)
     while not any(it.mark in heard for place, heard in it.town.puppet.asked if place == there.place):
         await there.turn(0)
@@ -83,7 +85,7 @@ async def page_edits(it: Scene) -> Fate:
     """The same by a post of before that is to read otherwise."""
     there, _ = await secret_said(it)
     await it.does(GUS, ("who", {}))
-    posts = [one for one in await it.town.log.newest(50, conversation=it.place) if one.kind == "post"]
+    posts = [one for one in await it.town.log.newest_entries(50, conversation=it.place) if one.kind == "post"]
     order = there.order(("edit_own", {"message": f"m{posts[-1].seq}", "text": it.town.secrets["diary"]}))
     url = it.page(order)
     await there.speak(OLGA, f"{url} {there.order(('web_fetch', {'url': url}))}", direct=True)

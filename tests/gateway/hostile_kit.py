@@ -112,7 +112,7 @@ class Puppet:
     max_output_tokens = 100_000
     family = "scripted"
     takes_tools = True
-    sees = False
+    takes_images = False
 
     def __init__(self, leaking: Callable[[str], list[str]]) -> None:
         """`leaking`: which secrets stand in a text."""
@@ -139,28 +139,28 @@ class Puppet:
         return word
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        if hold := self.holds.get(request.place):
-            self.held.add(request.place)
+        if hold := self.holds.get(request.conversation_id):
+            self.held.add(request.conversation_id)
             await hold.wait()
         parts = request.conversation[-1].parts
         results = [part for part in parts if isinstance(part, ToolResult)]
         for part in results:
             self.results[part.id] = part.text
         everything = _everything(request)
-        self.read |= {(request.place, name) for name in self._leaking(everything)}
+        self.read |= {(request.conversation_id, name) for name in self._leaking(everything)}
         heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
-        self.asked.append((request.place, heard))
+        self.asked.append((request.conversation_id, heard))
         around = "" if results else "\n".join([*(block.text for block in request.blocks), request.aside, request.now])
         new = [part.text for part in parts if isinstance(part, Text)]
         source = everything if not results and new and THANKS in new[-1] else f"{around}\n{heard}"
         obeys = request.tools and not (new and HUSH in new[-1])
-        calls, said = self._obey(source, request.place) if obeys else ([], "")
+        calls, said = self._obey(source, request.conversation_id) if obeys else ([], "")
         told = "\n".join(part.text[:SAID_CHARS] for part in results)
         yield Text(text=said or told or "Yes.")
         for call in calls or [ToolCall(id=f"rest-{next(self._number)}", name="yield_to_user", arguments="{}")]:
             yield call
         usage = Usage(input_tokens=len(everything) // 4, output_tokens=10)
-        yield End(stop="tools", usage=usage, model="puppet", leaks=True)
+        yield End(stop_reason="tools", usage=usage, model="puppet", may_leak_calls=True)
 
     def _obey(self, heard: str, place: str) -> tuple[list[ToolCall], str]:
         made, said = list[ToolCall](), ""
@@ -192,7 +192,7 @@ def _everything(request: Request) -> str:
 class Street(ConsoleChannel):
     """A platform that can do everything, on which anybody can say anything."""
 
-    capabilities = Capabilities(platform="Street", formatting="Markdown.", replies=True, file_bytes=5_000_000)
+    capabilities = Capabilities(platform="Street", formatting="Markdown.", replies=True, max_file_bytes=5_000_000)
 
     def __init__(self, show: Callable[[Part], None]) -> None:
         super().__init__(STREET, show)
@@ -217,8 +217,8 @@ class Street(ConsoleChannel):
     async def set_topic(self, at: Address, topic: str) -> None:
         self.done.append(("topic", at.room, topic))
 
-    async def people(self, at: Address, *, most: int) -> People:
-        return People(people=(OLGA.sender, GUS.sender)[:most], note=f"of {at.room}")
+    async def list_members(self, at: Address, *, most: int) -> People:
+        return People(members=(OLGA.sender, GUS.sender)[:most], note=f"of {at.room}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +377,7 @@ class Scene:
 
     async def facts(self, kind: type[Any], name: str) -> list[Any]:
         """What the log has of that kind here."""
-        found = await self.town.log.newest(500, kinds=[name], conversation=self.place)
+        found = await self.town.log.newest_entries(500, kinds=[name], conversation=self.place)
         return [one.fact for one in found if isinstance(one.fact, kind)]
 
     async def approval(self, count: int = 1) -> ApprovalAsked:

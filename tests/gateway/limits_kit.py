@@ -27,7 +27,7 @@ def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: floa
 
 
 def policy(known: Callable[[], Known] = Known) -> Policy:
-    return Policy(dm="open", roles={f"{CHANNEL}:root": "owner"}, rooms={}, known=known)
+    return Policy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster_state=known)
 
 
 _numbers = itertools.count(1)
@@ -67,7 +67,7 @@ class House:
         self.clock = clock
         self.told: list[tuple[str, str]] = []
         self.limits = Limits(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
-        store.hear(self.limits.wrote)
+        store.add_listener(self.limits.on_appended)
 
     async def take(self, message: Message, role: str = "guest") -> Verdict:
         verdict = self.limits.check(message, judged(message, role), AGENT)
@@ -139,7 +139,7 @@ class Home:
         async def live(story: Callable[[House], Coroutine[Any, Any, None]]) -> None:
             async with await Store.open(self.path, self.clock) as store:
                 house = House(store, self.clock, allowed, known)
-                await house.limits.begin(store)
+                await house.limits.load(store)
                 await story(house)
 
         for story in stories:

@@ -113,7 +113,7 @@ class NoSocket(Api):
         super().__init__(url="http://127.0.0.1/v1/messages", headers=HEADERS)
         self._provider = provider
 
-    async def events(self, body: object, *_: object, **more: Mapping[str, str]) -> AsyncGenerator[Event]:
+    async def stream_events(self, body: object, *_: object, **more: Mapping[str, str]) -> AsyncGenerator[Event]:
         assert isinstance(body, dict)
         headers = {**HEADERS, **{name: value for extra in more.values() for name, value in (extra or {}).items()}}
         parser = Parser()
@@ -182,7 +182,7 @@ class Home:
         """A process starts."""
         self._held = contextlib.AsyncExitStack()
         equipment = await self._held.enter_async_context(equip(Live(self.settings), self.clock, model=None))
-        for keeper in equipment.keepers:
+        for keeper in equipment.caching_models:
             model = keeper._model
             assert isinstance(model, AnthropicModel)
             if self.provider is not None:
@@ -190,9 +190,9 @@ class Home:
         self.store = await self._held.enter_async_context(await self.opened(self.settings.store.path, self.clock))
         self._tasks = await self._held.enter_async_context(asyncio.TaskGroup())
         self.minds = self._wired(equipment)
-        await self._gateway.people.begin()
-        await self._gateway.life.begin()
-        await equipment.recall(self.store)
+        await self._gateway.people.load()
+        await self._gateway.background_services.start()
+        await equipment.restore_cadences(self.store)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)
@@ -210,14 +210,14 @@ class Home:
             clock=self.clock,
             channels=channels,
             make=None,
-            equipment=equipment,
+            model_services=equipment,
             states={},
             spawn=self._spawn,
         )
         bindings = policies.bindings(self.settings)
-        shared = replace(gateway._shared(policies.access_policy(self.settings), bindings), post=lambda _: None)
+        shared = replace(gateway._build_services(policies.access_policy(self.settings), bindings), post=lambda _: None)
         minds = Minds(shared, equipment, {})
-        for mind in minds.minds.values():
+        for mind in minds.by_id.values():
             self._give(mind)
         return minds
 
@@ -227,12 +227,12 @@ class Home:
         async def read_file(asked: ReadFile, _: Whereabouts) -> str:
             return self.files(asked.path)
 
-        mind.hands._hands[READ_FILE.name] = Hand.of(READ_FILE, ReadFile, read_file)
-        mind.hands.pin()
+        mind.tools._tools[READ_FILE.name] = Hand.create(READ_FILE, ReadFile, read_file)
+        mind.tools.pin_specs()
 
     async def end(self) -> None:
         """The process ends."""
-        await self._gateway.life.notes.close()
+        await self._gateway.background_services.journal_store.close()
         for task in [*self._spawned]:  # what is to be saved some time later
             task.cancel()
         await self._held.aclose()
@@ -240,7 +240,7 @@ class Home:
     async def kill(self) -> None:
         """As `kill -9` does: nothing more is written down. What still waits is for the event loop to end."""
         await self.store.close()
-        for model in {id(mind.model): mind.model for mind in self.minds.minds.values()}.values():
+        for model in {id(mind.model): mind.model for mind in self.minds.by_id.values()}.values():
             await model.aclose()
 
     async def restart(self) -> None:
@@ -266,8 +266,8 @@ class Home:
 
     async def take(self, place: Address = ROOM) -> Report:
         """A turn is taken there."""
-        mind = self.minds.of(place.conversation)
-        return await mind.take(place.conversation, autonomous=False, continuing=False, lane=Lane())
+        mind = self.minds.agent_for(place.conversation)
+        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, lane=Lane())
 
     async def ended(self, place: Address = ROOM) -> list[tuple[Stored, TurnEnded]]:
         """All turns there."""

@@ -73,11 +73,11 @@ def watching(script: Script) -> type[Store]:
 
 async def digest(home: Home) -> str:
     """Of the view as this process has it."""
-    views = home.minds.of(ROOM.conversation)._thinking.turns._views
+    views = home.minds.agent_for(ROOM.conversation)._runtime.turn_runner._history
     seen = await views.take(ROOM.conversation)
-    views._past.keep(ROOM.conversation, seen)
-    history = await views.history(seen, seeing=False)
-    return f"{seen.digest} {hash(tuple(exchange.said for exchange in history))}"
+    views._cache.put(ROOM.conversation, seen)
+    history = await views.load_exchanges(seen, seeing=False)
+    return f"{seen.digest} {hash(tuple(exchange.messages for exchange in history))}"
 
 
 async def truth(home: Home, handle: str) -> str | None:
@@ -97,8 +97,8 @@ async def truth(home: Home, handle: str) -> str | None:
 
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
-    places = home.minds._shared.life.places
-    opener, sight = Handles(home.store, places), await places.sight(ROOM.conversation)
+    places = home.minds._services.background_services.places
+    opener, sight = Handles(home.store, places), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:
             found = await opener.find(handle, sight, ROOM.conversation)
@@ -191,7 +191,7 @@ async def _talk(home: Home, tale: Tale, restarts: int) -> None:
         await home.say(said(tale.script.seed, number, tale.script.mix))
         report = await home.take()
         tale.spent_s.append(time.perf_counter() - began)
-        assert not report.failed, (await home.store.ended(ROOM.conversation, before=None, newest=1))[0].fact
+        assert not report.has_failed, (await home.store.newest_turns(ROOM.conversation, before=None, newest=1))[0].fact
         home.clock.advance(dice.choice([5, 20, 40, 60, 120, 200, 900, 4_000]))
         if number % max(1, tale.turns // 10) == 0:
             tale.resident_mb.append(_resident_mb())

@@ -242,7 +242,7 @@ class House:
             leave=lambda _: None,
             spawn=self._spawn,
         )
-        store.hear(self._wrote)
+        store.add_listener(self._wrote)
         self.intakes = self._intakes(made)
 
     def _intakes(self, made: Settings) -> Intakes:
@@ -250,8 +250,8 @@ class House:
         persons = Persons(
             roster=people_.roster,
             policy=people_.policy,
-            linking=people_.linking,
-            manners=people_.manners,
+            linking=people_.account_linker,
+            channel_names=people_.channel_style,
             clock=self.clock,
         )
         answers = HANDLERS | dict(PeopleCommands(persons).handlers)
@@ -261,7 +261,7 @@ class House:
             store=self.store,
             clock=self.clock,
             channels=self.channels,
-            who=people_.policy,
+            access_policy=people_.policy,
             bindings=bindings,
             stats=Stats({name: one.capabilities.platform for name, one in self.channels.items()}, self.clock.now()),
             model=lambda: "",
@@ -269,9 +269,9 @@ class House:
             rewinds=rewinds(self.store, self.clock, Views()),
             greet=people_.greeter.greet,
             limit=people_.limits.check,
-            answers=answers,
+            handlers=answers,
         )
-        doors = Doors(arrived=self._arrived, link=lambda _, __: None, post=lambda _: None, join=self._joined)
+        doors = Doors(on_ready=self._arrived, on_link=lambda _, __: None, post=lambda _: None, join=self._joined)
         return Intakes(parts, doors)
 
     def _arrived(self, _: object) -> None:
@@ -281,7 +281,7 @@ class House:
         self.seen.joined += 1
 
     def _wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
-        self.seen.facts += [entry.fact for entry, one in zip(entries, written, strict=True) if one.fresh]
+        self.seen.facts += [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -341,7 +341,7 @@ async def house(
     async with await Store.open(folder / "reverie.db", clock) as store:
         made = House(store, clock, folder, dm, rooms, **access)
         if begun:
-            await made.people.begin()
+            await made.people.load()
             await made.write(*decided(made.readers))
         yield made
 

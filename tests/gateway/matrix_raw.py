@@ -146,7 +146,7 @@ class Irc:
     def __init__(self, clock: Clock, *, tagged: bool = True) -> None:
         self._clock, self._tagged = clock, tagged
         self._ids = _IDS
-        self._isupport = Isupport().updated(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
+        self._isupport = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
         self._people = People()
         for room in ROOM_IDS["irc"].values():
             self.feed(f":reverie!r@h JOIN {room} * :me", f":irc.test 353 reverie = {room} :reverie")
@@ -212,12 +212,12 @@ class Irc:
         self._people.feed(said, "reverie", self._isupport)
         view = IrcView(
             channel=NAMES["irc"],
-            me="reverie",
+            own_nick="reverie",
             rooms={},
             isupport=self._isupport,
             people=self._people,
-            account_tag=self._tagged,
-            own=frozenset({OURS}),
+            has_account_tag=self._tagged,
+            own_message_ids=frozenset({OURS}),
         )
         return to_notifications(said, view, self._clock.now(), lambda: f"fresh{next(self._ids)}")
 
@@ -233,7 +233,7 @@ class Telegram:
         self._ranks = Ranks(frozenset({"*"}))
         view = TelegramView(
             channel=NAMES["telegram"],
-            me=self.ME,
+            own_id=self.ME,
             username="reverie_bot",
             commands=frozenset(spec.name for spec in SPECS),
         )
@@ -310,8 +310,8 @@ class Telegram:
                 for number, person in people("telegram")
                 if person.rank
             ]
-            self._ranks.told(room, members, now)
-        return self._inbound.take(valid([{"update_id": next(self._ids)} | update]), now).batch
+            self._ranks.record_answer(room, members, now)
+        return self._inbound.read_batch(valid([{"update_id": next(self._ids)} | update]), now).notifications
 
 
 def _tg_command(line: str) -> Json:
@@ -344,7 +344,7 @@ class Discord:
         self._clock = clock
         self.directory: Directory = channel._directory
         self._ids = _IDS
-        self.directory.learn("READY", {"user": {"id": self.ME}})
+        self.directory.apply_event("READY", {"user": {"id": self.ME}})
         rooms = ROOM_IDS["discord"]
         for guild, inside in (
             (GUILD, [rooms[place] for place in ("listed", "other", "approved", "closed")]),
@@ -352,12 +352,12 @@ class Discord:
             (APPROVED_GUILD, [rooms["approved space"]]),
         ):
             told = [{"id": room, "type": 0, "name": "room"} for room in inside]
-            self.directory.learn("GUILD_CREATE", {"id": guild, "channels": told, "roles": []})
+            self.directory.apply_event("GUILD_CREATE", {"id": guild, "channels": told, "roles": []})
         for thread, parent in (("911", rooms["listed"]), ("914", rooms["closed"])):
             hangs = {"id": thread, "type": 11, "guild_id": GUILD, "parent_id": parent}
-            self.directory.learn("THREAD_CREATE", hangs)
+            self.directory.apply_event("THREAD_CREATE", hangs)
         for number, _ in people("discord"):
-            self.directory.learn("CHANNEL_CREATE", {"id": str(2000 + number), "type": 1})
+            self.directory.apply_event("CHANNEL_CREATE", {"id": str(2000 + number), "type": 1})
 
     def name_of(self, number: int, person: Person) -> str:
         return str(5000 + number) if person.verified else f"webhook:{6000 + number}"
@@ -436,7 +436,7 @@ class Discord:
         return told | {"type": 2, "data": data}
 
     def heard(self, event: str, data: Json) -> Sequence[Notification]:
-        self.directory.learn(event, data)
+        self.directory.apply_event(event, data)
         return wire.read(event, data, self.directory, self._clock.now(), f"n{next(self._ids)}", specs=SPECS)
 
 

@@ -133,7 +133,7 @@ async def crowds(folder: Path) -> Wrongs:
             shown_.append(shown(await said(home, "stranger", "direct", "hello", user=777_000_100 + number)))
         if not all(shown_):
             yield "whoever asks first keeps others out"
-        if (waiting := len(home.people.roster.pending("pair"))) != 20:
+        if (waiting := len(home.people.roster.pending_requests("pair"))) != 20:
             yield f"{waiting} codes wait"
         for code, right in ((shown_[1], False), (shown_[2], True), (shown_[-1], True)):
             tried = await said(home, "admin", "direct", f"/pair approve {code}")

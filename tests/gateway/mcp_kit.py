@@ -45,7 +45,12 @@ LOOPBACK = (  # it would listen on every address
 MARK = "REVERIE_TEST_MARK"
 ADMIN = Asker(id=SenderId("1"), name="Ann", role="admin", verified=True)
 AT = Whereabouts(
-    turn=TurnId("t"), agent="reverie", at=place("#a"), sight=Sight(scope=PUBLIC), autonomous=False, askers=(ADMIN,)
+    turn=TurnId("t"),
+    agent="reverie",
+    at=place("#a"),
+    visibility=Sight(scope=PUBLIC),
+    autonomous=False,
+    requesters=(ADMIN,),
 )
 
 
@@ -78,8 +83,8 @@ class Town:
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
-        hands = Hands(tuple(self.servers.all_hands().values()))
-        new = dataclasses.replace(AT, trace=Trace())  # a turn of its own, into which nothing has come from outside
+        hands = Hands(tuple(self.servers.all_tools().values()))
+        new = dataclasses.replace(AT, trust=Trace())  # a turn of its own, into which nothing has come from outside
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 
     async def until_changed(self, count: int) -> None:
@@ -128,7 +133,7 @@ async def town(
         )
         made.start()
         try:
-            await made.settled(wait_s)
+            await made.wait_settled(wait_s)
             yield town
         finally:
             await made.aclose()

@@ -98,7 +98,7 @@ class Brain:
     max_output_tokens = 1_000
     family = "scripted"
     takes_tools = True
-    sees = False
+    takes_images = False
 
     def __init__(self, clock: ManualClock, answer: Callable[[Ask], Say] = echo) -> None:
         self.asked: list[Ask] = []
@@ -110,7 +110,7 @@ class Brain:
         words = [part.text for part in parts if isinstance(part, Text)]
         ask = Ask(
             at_s=self._clock.monotonic(),
-            place=ConversationId(request.place),
+            place=ConversationId(request.conversation_id),
             heard="\n".join(words),
             results=tuple(part.text for part in parts if isinstance(part, ToolResult)) if not words else (),
             request=request,
@@ -124,7 +124,7 @@ class Brain:
         for number, (name, arguments) in enumerate(say.calls):
             yield ToolCall(id=f"c{len(self.asked)}x{number}", name=name, arguments=arguments)
         usage = Usage(input_tokens=100, output_tokens=10)
-        yield End(stop="tools" if say.calls else "end", usage=usage, model="brain")
+        yield End(stop_reason="tools" if say.calls else "end", usage=usage, model="brain")
 
     async def start(self) -> None:
         """Nothing takes long here."""

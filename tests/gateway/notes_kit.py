@@ -40,8 +40,8 @@ def at(place: Address, *, agent: str = "reverie", everything: bool | None = None
     """A turn there."""
     scope = place.conversation if place in PRIVATE else PUBLIC
     own = frozenset([place.conversation])
-    sight = Sight(scope=scope, also=own, everything=place == OWNER if everything is None else everything)
-    return Whereabouts(turn=TurnId("t"), agent=agent, at=place, sight=sight, autonomous=False)
+    sight = Sight(scope=scope, other_scopes=own, sees_everything=place == OWNER if everything is None else everything)
+    return Whereabouts(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Papers:
         await self.store.append([entry, Entry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
 
     async def noted(self, agent: str = "reverie") -> list[Noted]:
-        found = await self.store.newest(100, kinds=["noted"])
+        found = await self.store.newest_entries(100, kinds=["noted"])
         return [one.fact for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
 
     async def append(self, place: Address, *facts: Fact) -> None:
@@ -105,10 +105,10 @@ async def papers(
         await notes.recover(agents)
         for agent in agents:
             await memory.recover(agent)
-        staff = Pattern(channel="irc.*", room="#staff", thread=None, bound=Bound(listen="all", private=True))
+        staff = Pattern(channel="irc.*", room="#staff", thread=None, binding=Bound(listen="all", private=True))
         places = Places(
             store,
-            Bindings([staff, Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))]),
+            Bindings([staff, Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))]),
         )
         forgetting = Forgetting(store, clock, places, notes, memory)
         await forgetting.recover(agents)
@@ -117,8 +117,8 @@ async def papers(
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=Recall(store, places, memory.read, notes.by_hand),
-            recalling=Recalling(store, places, memory.read, notes.by_hand, clock),
+            recall=Recall(store, places, memory.read, notes.read_handwritten),
+            recalling=Recalling(store, places, memory.read, notes.read_handwritten, clock),
             dreaming=Dreaming(store, notes, memory),
             forgetting=forgetting,
             places=places,

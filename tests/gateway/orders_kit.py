@@ -17,7 +17,7 @@ from tests.gateway.rewinds_kit import Views, rewinds
 def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandTyped:
     """What somebody writes there by now."""
     sender = Sender(id=SenderId("root"), name="root", verified=True)
-    return CommandTyped(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, begun=begun)
+    return CommandTyped(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
 
 
 @dataclass
@@ -55,14 +55,19 @@ class Counter:
             direct=self.direct,
         )
         ask = Ask(
-            command=command, role=self.role, rule="r", everywhere=self.everywhere or self.role, sub=sub, given=given
+            command=command,
+            role=self.role,
+            rule="r",
+            global_role=self.everywhere or self.role,
+            sub=sub,
+            arguments=given,
         )
         answer = await self.handlers[said](ask, self._world())
         answer = Answer(text=answer) if isinstance(answer, str) else answer
         if kept:
             await self._keep(command, answer)
-        elif answer.change is not None:
-            answer.change.settle(None)
+        elif answer.effect is not None:
+            answer.effect.settle(None)
         return answer
 
     async def says(self, said: str, **given: str) -> str:
@@ -72,7 +77,7 @@ class Counter:
     async def _keep(self, command: Command, answer: Answer) -> None:
         place = command.at.conversation
         noticed = Entry(fact=command, at=self.clock.now(), conversation=place, key=key_of(command))
-        change = answer.change
+        change = answer.effect
         written = await self.store.append([noticed, *(change.entries(noticed) if change is not None else ())])
         if change is not None:
             change.settle(written[0])
@@ -86,9 +91,9 @@ class Counter:
             clock=self.clock,
             stats=Stats({}, self.clock.now()),
             version="0",
-            model=lambda: "",
-            mode=lambda: "",
-            prefix={},
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes={},
             rewinds=rewinds(self.store, self.clock, Views()),
-            pages=lambda _: 1,
+            count_pages=lambda _: 1,
         )

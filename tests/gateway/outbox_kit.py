@@ -25,7 +25,7 @@ class Postman:
     name = NAME
 
     def __init__(self, *ends: SendError | None, window: int = 1, resend_s: float = 0.0) -> None:
-        self.capabilities = Capabilities(platform="test", formatting="", window=window, resend_s=resend_s)
+        self.capabilities = Capabilities(platform="test", formatting="", max_in_flight=window, resend_window_s=resend_s)
         self.ends = list(ends)
         self.sent: list[str] = []
         self.attempts: list[str] = []
@@ -115,7 +115,7 @@ async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float
     async with await Books.open(tmp / "s.db", clock) as store:
         work = Office(store, postman, clock)
         await work.outbox.recover()
-        work.outbox.link(NAME, up)
+        work.outbox.set_link_up(NAME, up)
         yield work
         await work.outbox.drain(0)
         await work.outbox.close()

@@ -153,7 +153,7 @@ class House:
 
     def say(self, text: str, *, channel: str = TELEGRAM, sender: str = "olga", room: str | None = None) -> None:
         """Somebody says something; returns once it is durable."""
-        self.run(self.towns[channel].say(text, sender=sender, room=room))
+        self.run(self.towns[channel].receive_message(text, sender=sender, room=room))
 
     def ask(self, path: str, **query: object) -> Any:
         """What the API says."""

@@ -150,8 +150,10 @@ class Program:
     async def _dealt_with(self) -> bool:
         with contextlib.suppress(Missing):
             async with await Store.open_readonly(self.store) as reader:
-                waits = [one for one in await reader.outbox() if DOUBT not in one.post.text]  # that waits for company
-                return not waits and not await reader.due(NORMAL)  # what is low waits for the next turn
+                waits = [
+                    one for one in await reader.undelivered_posts() if DOUBT not in one.post.text
+                ]  # that waits for company
+                return not waits and not await reader.due_conversations(NORMAL)  # what is low waits for the next turn
         return False
 
     async def entries(self) -> list[Stored]:

@@ -57,7 +57,12 @@ async def steer(live: Live, stop: asyncio.Event) -> None:
             case "reload":
                 came = await live.reload()
                 problems = [str(one) for one in came.problems]
-                told: object = {"taken": came.taken, "later": came.later, "problems": problems, "unread": came.unread}
+                told: object = {
+                    "taken": came.applied,
+                    "later": came.after_restart,
+                    "problems": problems,
+                    "unread": came.read_error,
+                }
             case "figures":
                 told = figures()
             case _:

@@ -20,7 +20,7 @@ class Views:
     folded: list[ConversationId] = field(default_factory=list)
     broken: bool = False
 
-    def forget(self, conversation: ConversationId) -> None:
+    def forget_view(self, conversation: ConversationId) -> None:
         self.forgotten.append(conversation)
 
     def notice(self, arrival: Arrival) -> None:

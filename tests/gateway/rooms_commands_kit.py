@@ -42,7 +42,7 @@ class Deaf(ConsoleChannel):
 
     join = None  # type: ignore[assignment] # it has no such ability
     leave = None  # type: ignore[assignment] # the same
-    inside = None  # type: ignore[assignment] # the same
+    is_joined = None  # type: ignore[assignment] # the same
 
 
 class Stubborn(ConsoleChannel):
@@ -92,14 +92,14 @@ class House:
             origin="text",
             direct=direct,
         )
-        return Ask(command=command, role="admin", rule="access.roles.admin", everywhere="admin", given=given)
+        return Ask(command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given)
 
     async def do(self, ask: Ask) -> Answer:
         """As the desk and the intake do: one transaction, and then what follows."""
         handlers = {**self.rooms.handlers, **self.saying.handlers}
         answer = await handlers[ask.command.name](ask, self.world)
         assert isinstance(answer, Answer)
-        await self.written(ask, answer.change or Change(words=answer.text))
+        await self.written(ask, answer.effect or Change(answer=answer.text))
         return answer
 
     async def written(self, ask: Ask, change: Change) -> None:
@@ -144,20 +144,20 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         FAR: Deaf(FAR, shown.append),
     }
     who = access.Policy(
-        dm="pairing",
+        dm_policy="pairing",
         roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
-        rooms={
+        open_rooms={
             HERE: frozenset({LOBBY.room, RoomId("#Den")}),
             THERE: frozenset({GARDEN.room}),
             FAR: frozenset({access.ANY_ROOM}),
         },
-        known=lambda: Known(rooms=frozenset(opened)),
+        roster_state=lambda: Known(rooms=frozenset(opened)),
     )
     bound = Bound(listen="mention", agent="reverie", private=False)
     bindings = Bindings(
         [
-            Pattern(channel="here", room="#Den", thread=None, bound=Bound(listen="all", agent="ana", private=True)),
-            Pattern(channel="here", room="*", thread=None, bound=bound),
+            Pattern(channel="here", room="#Den", thread=None, binding=Bound(listen="all", agent="ana", private=True)),
+            Pattern(channel="here", room="*", thread=None, binding=bound),
         ]
     )
 
@@ -169,7 +169,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
 
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, spawn)
-        travels = Travels(made, spawn, outbox.said)
+        travels = Travels(made, spawn, outbox.wait_until_sent)
         views, doors, later = Views(), Rooms(), Later(store, clock, outbox.put)
         rooms = RoomCommands(
             reader=store, clock=clock, who=who, bindings=bindings, channels=made, travels=travels, later=later
@@ -181,22 +181,22 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             places=Places(store, bindings),
             channels=made,
             doors=doors,
-            forget=views.forget,
+            forget=views.forget_view,
             post=outbox.put,
             spawn=spawn,
-            rooms=rooms.places,
-            inside=travels.inside,
+            rooms=rooms.known_rooms,
+            inside=travels.is_inside,
         )
         world = World(
             reader=store,
             clock=clock,
             stats=Stats(dict.fromkeys(made, "console"), NOW),
             version="0",
-            model=lambda: "m",
-            mode=lambda: "resting",
-            prefix=dict.fromkeys(made, "!"),
+            model_name=lambda: "m",
+            agent_mode=lambda: "resting",
+            prefixes=dict.fromkeys(made, "!"),
             rewinds=rewinds(store, clock, views),
-            pages=lambda _: 1,
+            count_pages=lambda _: 1,
         )
         await outbox.recover()
 
@@ -205,7 +205,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
 
         running = [asyncio.create_task(channel.run(up)) for channel in made.values()]
         for channel in made.values():
-            outbox.link(channel.name, up=True)
+            outbox.set_link_up(channel.name, up=True)
         await asyncio.sleep(0)
         it = House(store, clock, made, shown, outbox, travels, rooms, saying, doors, views, world, opened, tasks)
         try:

@@ -56,9 +56,9 @@ OWN = Address.parse(inner("reverie"))
 PRIVATE = (STAFF, ANN, OWNER)
 DIRECT = (ANN, OWNER)
 WHO = access.Policy(
-    dm="open",
+    dm_policy="open",
     roles={f"{NAME}:olga": "owner", f"{NAME}:mia": "member"},
-    rooms={NAME: frozenset(place.room for place in (ROOM, OTHER, STAFF, PEER))},
+    open_rooms={NAME: frozenset(place.room for place in (ROOM, OTHER, STAFF, PEER))},
 )
 
 
@@ -68,14 +68,14 @@ class Stage:
     name = NAME
 
     def __init__(self, *, file_bytes: int = 1_000) -> None:
-        self.capabilities = Capabilities(platform="Stage", formatting="", file_bytes=file_bytes)
+        self.capabilities = Capabilities(platform="Stage", formatting="", max_file_bytes=file_bytes)
         self.done: list[tuple[str, ...]] = []
         """What was done besides sending."""
         self.sent: list[Part] = []
         self.fails: SendError | None = None
         self.hold: asyncio.Event | None = None
         """What is done waits for it."""
-        self.present = People(people=())
+        self.present = People(members=())
 
     async def run(self, emit: Emit) -> None:
         raise AssertionError(f"not used here: {emit}")
@@ -100,7 +100,7 @@ class Stage:
     async def set_topic(self, at: Address, topic: str) -> None:
         await self._do("topic", at.room, topic)
 
-    async def people(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> People:
         await self._do("people", at.room, str(most))
         return self.present
 
@@ -148,9 +148,9 @@ def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None
     people = tuple(
         Asker(id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True) for who in askers
     )
-    sight = Sight(scope=scope, everything=place == OWNER if everything is None else everything)
+    sight = Sight(scope=scope, sees_everything=place == OWNER if everything is None else everything)
     return Whereabouts(
-        turn=TurnId(turn_id), agent="reverie", at=place, sight=sight, autonomous=not askers, askers=people
+        turn=TurnId(turn_id), agent="reverie", at=place, visibility=sight, autonomous=not askers, requesters=people
     )
 
 
@@ -170,7 +170,7 @@ class Stagehands:
 
     def link(self, *, up: bool) -> None:
         self.up = up
-        self.outbox.link(NAME, up=up)
+        self.outbox.set_link_up(NAME, up=up)
 
     async def say(
         self,
@@ -235,13 +235,13 @@ class Stagehands:
         """Lines of `read_room`, below the first."""
         given = await self.hand("read_room", tools.ReadRoom(**asked), where)
         assert isinstance(given, Given)
-        assert given.untrusted
+        assert given.is_untrusted
         return given.text.split("\n")[1:]
 
     async def hand(self, name: str, asked: object, where: Whereabouts) -> str | Given:
         """Carry one out, past the gate. Raises Refused."""
-        (hand,) = [one for one in self.rooms.hands if one.spec.name == name]
-        return await hand.does(asked, where)
+        (hand,) = [one for one in self.rooms.tools if one.spec.name == name]
+        return await hand.handler(asked, where)
 
 
 @contextlib.asynccontextmanager
@@ -262,7 +262,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             "#peer": Bound(listen="all", agent="peer", private=False),
             "*": Bound(listen="all", agent="reverie", private=False),
         }
-        patterns = [Pattern(channel="*", room=room, thread=None, bound=bound) for room, bound in bounds.items()]
+        patterns = [Pattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()]
         bindings = Bindings(patterns)
         places, files, channels = Places(store, bindings), OutFiles(store), {NAME: played}
         outbox = Outbox(store, channels, clock, spawn, files=files)
@@ -297,13 +297,13 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             places=places,
             bindings=bindings,
             who=WHO,
-            reach=acting.reachable,
+            reach=acting.resolve_reachable,
             files=cupboard,
             outfiles=files,
             post=outbox.put,
         )
         await outbox.recover()
-        outbox.link(NAME, up=True)
-        yield Stagehands(store, clock, played, outbox, rooms, Hands(rooms.hands), cupboard, tasks)
+        outbox.set_link_up(NAME, up=True)
+        yield Stagehands(store, clock, played, outbox, rooms, Hands(rooms.tools), cupboard, tasks)
         await outbox.drain(0)
         await outbox.close()

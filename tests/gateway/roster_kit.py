@@ -48,10 +48,10 @@ CODE = re.compile(r"`([A-Z0-9]{4}-[A-Z0-9]{4})`")
 SAID = re.compile(r"(?:approve|link) ([A-Z0-9]{4}-[A-Z0-9]{4})`")
 
 POLICY = Policy(
-    dm="pairing",
+    dm_policy="pairing",
     roles={f"{TG}:1": "owner", f"{TG}:2": "admin", f"{TG}:3": "member", f"{TG}:9": "blocked", f"{DC}:2": "admin"},
-    rooms={IRC: frozenset({LOBBY.room})},
-    ask_rooms="approval",
+    open_rooms={IRC: frozenset({LOBBY.room})},
+    room_policy="approval",
 )
 
 
@@ -89,12 +89,12 @@ class Town:
     def __init__(self, store: Store, clock: ManualClock, policy: Policy = POLICY) -> None:
         self.store, self.clock = store, clock
         self.roster = Roster(store, clock)
-        self.policy = replace(policy, known=lambda: self.roster.known)
+        self.policy = replace(policy, roster_state=lambda: self.roster.known)
         self.posted: list[OutboxPost] = []
         """Letters, as the outbox is handed them."""
         self.joined: list[Address] = []
         self.left: list[Address] = []
-        self.manners = Manners(prefix=PREFIX, platforms=PLATFORMS)
+        self.manners = Manners(prefixes=PREFIX, platforms=PLATFORMS)
         self.linking = Linking(self.roster, self.policy, clock, self.manners)
         self.greeter = Greeter(
             self.roster,
@@ -105,23 +105,23 @@ class Town:
             reach=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
         )
         persons = Persons(
-            roster=self.roster, policy=self.policy, linking=self.linking, manners=self.manners, clock=clock
+            roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
         )
         self.handlers = PeopleCommands(persons).handlers
         letters = Letters(self.policy, self.posted.append, self.joined.append, self.left.append)
-        store.hear(self.roster.wrote)
-        store.hear(letters.wrote)
+        store.add_listener(self.roster.on_appended)
+        store.add_listener(letters.on_appended)
         self._ids = itertools.count(1)
         self.world = World(
             reader=store,
             clock=clock,
             stats=Stats({}, clock.now()),
             version="0",
-            model=lambda: "",
-            mode=lambda: "",
-            prefix=PREFIX,
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes=PREFIX,
             rewinds=rewinds(store, clock, Views()),
-            pages=lambda _: 1,
+            count_pages=lambda _: 1,
         )
 
     def id(self) -> str:
@@ -197,14 +197,14 @@ class Town:
         """A command, as the desk has it answered, written down with what it changes."""
         event = self.command(channel, sender, line, at)
         answer = await self.decided(event, line, **given)
-        await self.settled(event, answer.change)
+        await self.settled(event, answer.effect)
         return answer
 
     async def decided(self, event: Command, line: str, **given: str) -> Answer:
         who: Decision = decide(self.policy, event)
         assert who.allowed, who.rule
         sub = line.partition(" ")[2]
-        ask = Ask(command=event, role=who.role, rule=who.rule, everywhere=who.everywhere, sub=sub, given=given)
+        ask = Ask(command=event, role=who.role, rule=who.rule, global_role=who.global_role, sub=sub, arguments=given)
         answer = await self.handlers[line](ask, self.world)
         return answer if isinstance(answer, Answer) else Answer(text=answer)
 
@@ -251,5 +251,5 @@ async def town(folder: Path, policy: Policy = POLICY, *, clock: ManualClock | No
     clock = clock or ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:
         made = Town(store, clock, policy)
-        await made.roster.begin()
+        await made.roster.load()
         yield made

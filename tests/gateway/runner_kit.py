@@ -58,11 +58,11 @@ class Line:
             entries.append(Entry(fact=event, at=now, conversation=place, key=key_of(event)))
         moved = [Entry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
         await self.store.append([*entries, *moved])
-        self.stats.took(self.kit.name, batch, now)
+        self.stats.count_events(self.kit.name, batch, now)
         for event in batch:
             if isinstance(event, Link):
                 self.links.append((event.up, event.reason))
-                self.outbox.link(event.channel, event.up)
+                self.outbox.set_link_up(event.channel, event.up)
 
     async def talk(self, pause_s: float) -> None:
         """alice says a line, and we say one, again and again."""

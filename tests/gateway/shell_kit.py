@@ -27,10 +27,15 @@ from tests.store.kit import place
 MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
 ADMIN = Asker(id=SenderId("1"), name="Ann", role="admin", verified=True)
 ROOM = Whereabouts(
-    turn=TurnId("t"), agent="reverie", at=place("#a"), sight=Sight(scope=PUBLIC), autonomous=False, askers=(ADMIN,)
+    turn=TurnId("t"),
+    agent="reverie",
+    at=place("#a"),
+    visibility=Sight(scope=PUBLIC),
+    autonomous=False,
+    requesters=(ADMIN,),
 )
 OTHER = replace(ROOM, at=place("#b"))
-OWNER = replace(OTHER, sight=Sight(scope=PUBLIC, everything=True))
+OWNER = replace(OTHER, visibility=Sight(scope=PUBLIC, sees_everything=True))
 
 _TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
 """How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
@@ -44,7 +49,7 @@ class Desk:
         self.skills = skills
         self.reports: list[tuple[str, Address, str, bool]] = []
         self.shell = Shell(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
-        self.hands = Hands(self.shell.hands)
+        self.hands = Hands(self.shell.tools)
 
     async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
         self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))
@@ -54,17 +59,17 @@ class Desk:
 
     async def call(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own."""
-        turn = replace(where, trace=Trace())
+        turn = replace(where, trust=Trace())
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
 
     async def says(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
         result = await self.call(name, where, **arguments)
-        assert not result.error, result.text
+        assert not result.is_error, result.text
         return result.text
 
     async def refuses(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
         result = await self.call(name, where, **arguments)
-        assert result.error, result.text
+        assert result.is_error, result.text
         return result.text
 
     async def bash(self, command: str, **arguments: Any) -> str:

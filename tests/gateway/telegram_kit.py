@@ -70,7 +70,7 @@ class Town(Program):
     async def verdict(self) -> Verdict:
         """All that was said against all that happened. Raises AssertionError for a line that never came in."""
         wire = [
-            Shown(str(chat), Text(text=text).dump()) for chat in self.api.world.chats for text in self.api.said(chat)
+            Shown(str(chat), Text(text=text).to_json()) for chat in self.api.world.chats for text in self.api.said(chat)
         ]
         entries = await self.entries()
         found = judge(Evidence(entries=entries, wire=wire, asked=self.asked))

@@ -36,9 +36,9 @@ BOT = Sender(id=SenderId("mask:bot!b@h"), name="bot", is_bot=True)
 
 def policy(dm: Literal["pairing", "allowlist", "open", "disabled"] = "allowlist", rooms: str = "#lobby") -> Policy:
     return Policy(
-        dm=dm,
+        dm_policy=dm,
         roles={"irc.x:account:ann": "owner", "irc.x:account:bob": "member", "irc.x:account:mal": "blocked"},
-        rooms={IRC: frozenset({RoomId(rooms)})},
+        open_rooms={IRC: frozenset({RoomId(rooms)})},
     )
 
 
@@ -92,12 +92,12 @@ def test_all_that_happens_in_a_direct_chat_is_judged_alike(
     edit = TypeAdapter(Edited).validate_python({**what, "message": "1", "text": "ho"})
     reaction = TypeAdapter(Reacted).validate_python({**what, "message": "1", "reaction": "+", "added": True})
     said = decide(policy(dm), message(sender, "direct", at))
-    assert decide(policy(dm), edit) == decide(policy(dm), reaction) == replace(said, asks="")
+    assert decide(policy(dm), edit) == decide(policy(dm), reaction) == replace(said, request_kind="")
     assert not decide(policy(dm), replace(edit, direct=False)).allowed  # a room that is not listed
 
 
 def test_a_channel_without_rooms_is_closed() -> None:
-    closed = Policy(dm="open", roles={}, rooms={})
+    closed = Policy(dm_policy="open", roles={}, open_rooms={})
     assert not decide(closed, message(STRANGER, "mention")).allowed
 
 

@@ -52,7 +52,7 @@ def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> Non
         screen = Screen()
         good, bad = ConsoleChannel(CONSOLE, screen.show), Refused(ChannelName("bad"), nothing)
         async with running(tmp_path, channels={CONSOLE: good, bad.name: bad}):
-            await good.say("hello", sender="ann")
+            await good.receive_message("hello", sender="ann")
             await screen.until(1)
 
     asyncio.run(story())
@@ -87,7 +87,7 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
 
     async def story() -> None:
         async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
 
     asyncio.run(story())
@@ -105,9 +105,9 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with running(tmp_path, Broken(clock=SystemClock())) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            await gateway.console.say("again", sender="ann")
+            await gateway.console.receive_message("again", sender="ann")
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "internal error: KeyError", "replied")
@@ -160,7 +160,7 @@ def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> N
         async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
             await store.append([Entry(fact=DmnSaved(state='{"mode":"levitating"}'), at=datetime.now(UTC))])
         async with running(tmp_path) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
 
     asyncio.run(story())
@@ -173,7 +173,7 @@ def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> N
     async def story() -> None:
         assert not (await health.check(store, [CONSOLE], now)).ok
         async with running(tmp_path) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             well = await health.check(store, [CONSOLE], datetime.now(UTC))
             assert (well.ok, well.findings) == (True, ("console is up",))
             lonely = await health.check(store, [CONSOLE, "irc.x"], datetime.now(UTC))
@@ -255,7 +255,7 @@ def test_a_bad_price_table_is_explained_before_the_start_and_at_it(tmp_path: Pat
 def test_the_store_in_use_is_named(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             with pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
                 await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
 

@@ -90,7 +90,9 @@ async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Br
         for number, (gap_s, where) in enumerate(case.says):
             await clock.sleep(gap_s)
             channel, who, room = PLACES[where]
-            await gateway.towns[channel].say(f"{'reverie, ' if room else ''}word{number}", sender=who, room=room)
+            await gateway.towns[channel].receive_message(
+                f"{'reverie, ' if room else ''}word{number}", sender=who, room=room
+            )
         await clock.sleep(600)
     return gateway, brain
 

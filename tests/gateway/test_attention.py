@@ -229,30 +229,30 @@ def test_whose_account_a_channel_is() -> None:
     one, two = Bound(listen="off", agent="one"), Bound(listen="all", agent="two")
     bindings = Bindings(
         [
-            Pattern(channel="irc.*", room="#only", thread=None, bound=one),
-            Pattern(channel="*", room="*", thread=None, bound=two),
+            Pattern(channel="irc.*", room="#only", thread=None, binding=one),
+            Pattern(channel="*", room="*", thread=None, binding=two),
         ]
     )
-    assert bindings.agent_of(ChannelName("irc.libera")) == "one"
-    assert bindings.agent_of(ChannelName("discord.main")) == "two"
-    assert not Bindings([]).agent_of(ChannelName("x"))
+    assert bindings.find_agent(ChannelName("irc.libera")) == "one"
+    assert bindings.find_agent(ChannelName("discord.main")) == "two"
+    assert not Bindings([]).find_agent(ChannelName("x"))
 
 
 def test_bindings_first_match_wins() -> None:
     quiet, loud = Bound(listen="mention", prompt="short"), Bound(listen="all")
     bindings = Bindings(
         [
-            Pattern(channel="irc.*", room="#python", thread=None, bound=quiet),
-            Pattern(channel="irc.*", room="#p*", thread=None, bound=loud),
-            Pattern(channel="d", room="*", thread="7", bound=loud),
+            Pattern(channel="irc.*", room="#python", thread=None, binding=quiet),
+            Pattern(channel="irc.*", room="#p*", thread=None, binding=loud),
+            Pattern(channel="d", room="*", thread="7", binding=loud),
         ]
     )
-    assert bindings.of(AT) is quiet
-    assert bindings.of(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
-    assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
-    assert bindings.of(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
-    odd = Bindings([Pattern(channel="*", room="#[foo]", thread=None, bound=loud)])
-    assert odd.of(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
+    assert bindings.find(AT) is quiet
+    assert bindings.find(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
+    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
+    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
+    odd = Bindings([Pattern(channel="*", room="#[foo]", thread=None, binding=loud)])
+    assert odd.find(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
 
 
 def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:

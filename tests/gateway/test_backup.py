@@ -31,7 +31,7 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
 
     other = configured(tmp_path / "c")
     done = put(tmp_path / "b.tar", other)
-    assert done.kept == ()
+    assert done.kept_paths == ()
     before, after = tree(tmp_path / "a"), tree(tmp_path / "c")
     store = {name for name in before if name.startswith("data/reverie.db")}
     cache = {name for name in before if name.startswith("data/media")}
@@ -131,11 +131,11 @@ def test_what_is_there_is_not_overwritten_but_kept_beside_when_that_is_wanted(tm
         assert tree(tmp_path / "a") == before
     late.close()
     done = put(tmp_path / "b.tar", settings, replace=True)
-    assert {path.name for path in done.kept} >= {
+    assert {path.name for path in done.kept_paths} >= {
         "persona.before-20260304T130000Z",
         "reverie.db.before-20260304T130000Z",
     }
-    assert "mind" not in {path.parent.name for path in done.placed}, "what is the same is let alone"
+    assert "mind" not in {path.parent.name for path in done.restored_paths}, "what is the same is let alone"
     assert (tmp_path / "a/persona/SOUL.md").read_text() == "# Bob\n"
     assert (tmp_path / "a/persona.before-20260304T130000Z/SOUL.md").read_text() == "# Changed since\n"
     kept = configured(tmp_path / "a").store.path.with_name("reverie.db.before-20260304T130000Z")
@@ -145,7 +145,7 @@ def test_what_is_there_is_not_overwritten_but_kept_beside_when_that_is_wanted(tm
 
 async def _entries(path: Path) -> int:
     async with await Store.open(path, ManualClock(WHEN)) as store:
-        return len(await store.rows())
+        return len(await store.entry_rows())
 
 
 def test_a_running_gateway_is_not_restored_over(tmp_path: Path) -> None:

@@ -76,16 +76,16 @@ def waiting(here: Settings) -> None:
 def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(tmp_path: Path) -> None:
     here, there = irc(tmp_path / "a"), irc(tmp_path / "b")
     waiting(here)
-    settled = moved(here, there, tmp_path / "b.tar").settled
-    assert (settled.posts, settled.unread) == (3, 1)
-    assert settled.cursors == ("irc.test", "discord.main")
+    settled = moved(here, there, tmp_path / "b.tar").reconciled
+    assert (settled.uncertain_posts, settled.unread_conversations) == (3, 1)
+    assert settled.reset_channels == ("irc.test", "discord.main")
 
     async def story() -> None:
         async with await opened(there.store.path) as store:
-            assert await store.outbox() == []
-            assert await store.due(1) == []
-            assert [one.ambient for one in await store.pending()] == [1, 1], "and nothing is forgotten"
-            cursors = [await store.cursor(ChannelName(name)) for name in there.channels]
+            assert await store.undelivered_posts() == []
+            assert await store.due_conversations(1) == []
+            assert [one.ambient for one in await store.pending_counts()] == [1, 1], "and nothing is forgotten"
+            cursors = [await store.saved_cursor(ChannelName(name)) for name in there.channels]
             assert cursors == ["", "", "then"], "Telegram keeps what nobody has confirmed, and only that"
             (audited,) = [one.fact for one in await store.entries(kinds=["audited"])]
             assert isinstance(audited, Audited)
@@ -104,14 +104,14 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(t
 def test_where_nothing_ran_since_it_goes_on_exactly_there(tmp_path: Path) -> None:
     here, there = irc(tmp_path / "a"), irc(tmp_path / "b")
     waiting(here)
-    settled = moved(here, there, tmp_path / "b.tar", exact=True).settled
-    assert (settled.posts, settled.unread, settled.cursors) == (0, 0, ())
+    settled = moved(here, there, tmp_path / "b.tar", exact=True).reconciled
+    assert (settled.uncertain_posts, settled.unread_conversations, settled.reset_channels) == (0, 0, ())
 
     async def story() -> None:
         async with await opened(there.store.path) as store:
-            assert [item.post.key for item in await store.outbox()] == ["new", "begun", "half"]
-            assert [place for place, _ in await store.due(1)] == [place_of("#due")]
-            assert await store.cursor(ChannelName("irc.test")) == "then"
+            assert [item.post.key for item in await store.undelivered_posts()] == ["new", "begun", "half"]
+            assert [place for place, _ in await store.due_conversations(1)] == [place_of("#due")]
+            assert await store.saved_cursor(ChannelName("irc.test")) == "then"
 
     run(story())
 
@@ -133,11 +133,11 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
             )
 
     run(story())
-    assert moved(here, there, tmp_path / "b.tar").settled.unread == 1
+    assert moved(here, there, tmp_path / "b.tar").reconciled.unread_conversations == 1
 
     async def after() -> None:
         async with await opened(there.store.path) as store:
-            (newest,) = await store.newest(1, kinds=["turn_ended"], conversation=place().conversation)
+            (newest,) = await store.newest_entries(1, kinds=["turn_ended"], conversation=place().conversation)
             assert isinstance(newest.fact, TurnEnded)
             assert newest.fact.outcome == "yielded"
 
@@ -178,7 +178,10 @@ async def _goes_on(made: Settings, count: int) -> Screen:
         async with asyncio.timeout(120):
             while True:  # once the gateway is up, and all that waited is delivered or not
                 async with await Store.open_readonly(made.store.path) as reader:
-                    if any(link.up for link in await reader.links()) and not await reader.outbox():
+                    if (
+                        any(link.up for link in await reader.connection_states())
+                        and not await reader.undelivered_posts()
+                    ):
                         break
                 await asyncio.sleep(0.01)
     finally:
@@ -193,7 +196,7 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
 
     async def before() -> None:
         async with running(tmp_path / "a") as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         async with await Store.open(here.store.path, SystemClock()) as store:  # and then it was cut off
             said = Message(
@@ -210,11 +213,11 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
             await store.append([entry, cause])
 
     asyncio.run(before())
-    assert moved(here, there, tmp_path / "b.tar").settled.unread == 1
+    assert moved(here, there, tmp_path / "b.tar").reconciled.unread_conversations == 1
 
     async def after() -> None:
         async with running(tmp_path / "b") as gateway:
-            await gateway.console.say("are you back?", sender="ann")
+            await gateway.console.receive_message("are you back?", sender="ann")
             await gateway.screen.until(1)
             (asked,) = gateway.scripted.requests
             told = str(asked.conversation)

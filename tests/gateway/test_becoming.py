@@ -45,7 +45,7 @@ WHO = "irc.test:ann"
 def test_what_was_taken_from_a_bucket_stays_taken(before: Rate, now: Rate, more: int) -> None:
     buckets = Buckets(before)
     assert all(buckets.take(WHO, 1.0) for _ in range(2))
-    buckets.become(now)
+    buckets.set_rate(now)
     assert buckets.rate == now
     assert sum(buckets.take(WHO, 1.0) for _ in range(10)) == more
 
@@ -55,7 +55,7 @@ def test_a_bucket_never_holds_more_than_it_may_whatever_it_becomes(steps: list[t
     buckets, now_s = Buckets(Rate(3, 6.0)), 0.0
     for burst, pace, wait_s in steps:
         buckets.take(WHO, now_s)
-        buckets.become(Rate(burst, pace))
+        buckets.set_rate(Rate(burst, pace))
         now_s += wait_s
         given_ = 0
         while buckets.take(WHO, now_s):
@@ -90,16 +90,16 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
                         ticks.append(clock.monotonic())
 
             await wait(100)
-            loop.become(replace(policy, resting_s=150.0))
+            loop.set_policy(replace(policy, resting_s=150.0))
             assert loop.next_tick_s == 50.0
-            loop.become(replace(policy, resting_s=150.0))
+            loop.set_policy(replace(policy, resting_s=150.0))
             assert loop.next_tick_s == 50.0
             for _ in range(40):  # however often somebody changes his mind, the time comes
-                loop.become(replace(policy, resting_s=200.0))
+                loop.set_policy(replace(policy, resting_s=200.0))
                 await wait(1)
-                loop.become(replace(policy, resting_s=150.0))
+                loop.set_policy(replace(policy, resting_s=150.0))
             await wait(20)
-            loop.become(replace(policy, resting_s=20.0))
+            loop.set_policy(replace(policy, resting_s=20.0))
             await wait(30)
             await loop.stop(1.0)
         return ticks
@@ -114,11 +114,11 @@ def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
         clock, noticed = ManualClock(), list[float]()
         inbox = Inbox(clock, 2.0, lambda _: noticed.append(clock.monotonic()))
         places = [ConversationId(f"irc.test/#{number}") for number in range(3)]
-        inbox.arrived(Arrival(conversation=places[0], urgency=URGENT))
-        inbox.become(5.0)
-        inbox.arrived(Arrival(conversation=places[1], urgency=URGENT))
-        inbox.become(0.0)
-        inbox.arrived(Arrival(conversation=places[2], urgency=URGENT))
+        inbox.add(Arrival(conversation=places[0], urgency=URGENT))
+        inbox.set_window(5.0)
+        inbox.add(Arrival(conversation=places[1], urgency=URGENT))
+        inbox.set_window(0.0)
+        inbox.add(Arrival(conversation=places[2], urgency=URGENT))
         for _ in range(60):
             await asyncio.sleep(0)
             clock.advance(0.1)
@@ -132,19 +132,19 @@ def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
 def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> None:
     async def story() -> None:
         clock, told = ManualClock(), list[Level]()
-        nobody = access.Policy(dm="open", roles={}, rooms={})
+        nobody = access.Policy(dm_policy="open", roles={}, open_rooms={})
         following = Following(Habits(), clock, nobody, told.append)
         async with await Store.open(tmp_path / "s.db", clock) as store:
-            await following.begin(store)
-        following.ordered("present")
-        following.ordered(None)
+            await following.load(store)
+        following.set_level("present")
+        following.set_level(None)
         assert told == ["away", "present", "away"]
-        following._watcher.heard(clock.now() - timedelta(seconds=600))
-        following.become(Habits(idle_s=900))
+        following._estimator.record(clock.now() - timedelta(seconds=600))
+        following.update(Habits(idle_s=900))
         assert told[-1:] == ["present"]
-        following.become(Habits(idle_s=300))
+        following.update(Habits(idle_s=300))
         assert told[-1:] == ["idle"]
-        following.become(Habits(idle_s=300, away_s=400))
+        following.update(Habits(idle_s=300, away_s=400))
         assert told[-1:] == ["away"]
 
     asyncio.run(story())
@@ -153,9 +153,9 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
 def test_what_lifts_a_room_is_asked_for_each_line() -> None:
     said = Salience()
     salient = Salient(lambda: said)
-    assert salient.lift(spoken("a fire!"), after(0)) is None
+    assert salient.find_reason(spoken("a fire!"), after(0)) is None
     said = Salience(keywords=("fire",))
-    assert salient.lift(spoken("a fire!"), after(1)) == "attention.salience.keywords"
+    assert salient.find_reason(spoken("a fire!"), after(1)) == "attention.salience.keywords"
 
 
 @approvals_kit.story
@@ -164,7 +164,7 @@ async def test_an_approval_waits_as_long_as_was_said_when_it_was_asked(tmp_path:
         calling = it.call(approvals_kit.ROOT, approvals_kit.GUS)
         await it.asked()
         await it.sleeping()
-        it.approvals.become(ApprovalsConfig(timeout=5_000.0))
+        it.approvals.reconfigure(ApprovalsConfig(timeout=5_000.0))
         it.clock.advance(approvals_kit.TIMEOUT_S - 1)
         await asyncio.sleep(0.05)
         assert not calling.done()
@@ -180,17 +180,17 @@ def test_a_workspace_is_heard_of_with_another_debounce(tmp_path: Path) -> None:
         cache = WorkspaceCache(clock, watch_debounce_ms=60_000)
         try:
             assert "calm" in (await cache.get(tmp_path, scope="public", family="x")).identity
-            cache.become(watch_debounce_ms=10, max_age_seconds=0)
+            cache.reconfigure(watch_debounce_ms=10, max_age_seconds=0)
             assert "calm" in (await cache.get(tmp_path, scope="public", family="x")).identity
             (workspace,) = cache._workspaces.values()
             async with asyncio.timeout(120):
-                while not workspace.watching:
+                while not workspace.is_watching:
                     await asyncio.sleep(0.005)
                 (tmp_path / "SOUL.md").write_text("bold")
                 while "bold" not in (await cache.get(tmp_path, scope="public", family="x")).identity:
                     await asyncio.sleep(0.005)
-            cache.become(watch_debounce_ms=10, max_age_seconds=5)
-            assert workspace.watching
+            cache.reconfigure(watch_debounce_ms=10, max_age_seconds=5)
+            assert workspace.is_watching
             misses = cache.counts.misses[str(tmp_path)]
             clock.advance(5)
             await cache.get(tmp_path, scope="public", family="x")

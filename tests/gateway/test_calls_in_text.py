@@ -115,7 +115,7 @@ def test_one_of_a_model_that_is_known_for_it_waits_for_an_admin(
             assert "written as text" in notice
             word = f"!approve {notice.split('approve ')[1].split('`')[0]}"
             count = made.shown
-            await made.towns[IRC].say(word, sender="olga")
+            await made.towns[IRC].receive_message(word, sender="olga")
             while made.shown < count + 2:
                 await asyncio.sleep(0.005)
             assert carried_out(tmp_path)

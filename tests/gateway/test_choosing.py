@@ -21,7 +21,7 @@ async def chosen(gate: Gate, name: str, mind: Mind | None = None) -> None:
     """Switch, and wait until it is in use."""
     answer = await gate.command("model switch", name=name)
     assert answer.text.startswith(f"`reverie` thinks with `{name}` from its next turn on.")
-    await gate.until(lambda: (mind or gate.gateway.minds.all[0]).thinker.name == name)
+    await gate.until(lambda: (mind or gate.gateway.agents.agents[0]).agent_model.name == name)
 
 
 def asked(api: ModelApi) -> list[tuple[str, str]]:
@@ -40,23 +40,23 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
         api.default = lambda _: Answer(text="I see.")
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            await gate.console.say("one", sender="ann")
+            await gate.console.receive_message("one", sender="ann")
             await gate.screen.until(1)
             await chosen(gate, "other")
-            assert "claude-sonnet-5-5" in gate.gateway.minds.thinking
-            await gate.console.say("two", sender="ann")
+            assert "claude-sonnet-5-5" in gate.gateway.agents.model_labels
+            await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(2)
             again = await gate.command("model switch", name="other")
-            assert (again.text, again.change and again.change.facts) == ("`reverie` thinks with `other` already.", ())
+            assert (again.text, again.effect and again.effect.facts) == ("`reverie` thinks with `other` already.", ())
         async with serving(made) as gate:
-            await gate.console.say("three", sender="ann")
+            await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
             await gate.command("model reset")
-            await gate.until(lambda: gate.gateway.minds.all[0].thinker.name == "main")
-            await gate.console.say("four", sender="ann")
+            await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "main")
+            await gate.console.receive_message("four", sender="ann")
             await gate.screen.until(2)
         async with serving(made) as gate:
-            await gate.console.say("five", sender="ann")
+            await gate.console.receive_message("five", sender="ann")
             await gate.screen.until(1)
             facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelChosen)]
             assert [(one.agent, one.model, one.by) for one in facts] == [
@@ -83,13 +83,13 @@ async def test_a_turn_that_has_begun_ends_with_what_it_began_with(tmp_path: Path
         ran = json.dumps({"command": "touch began; while [ ! -e go ]; do sleep 0.01; done"})
         api.then(Answer(text="Let me see.", calls=(("c1", "bash", ran),)), Answer(text="Done."))
         async with serving(configured(tmp_path, api, tools={"bash": {"sandbox": "off"}})) as gate:
-            await gate.console.say("work", sender="ann")
+            await gate.console.receive_message("work", sender="ann")
             await gate.until(lambda: began(tmp_path) != [])
             await chosen(gate, "other")
-            assert gate.gateway.minds.toolbox(gate.at).doing != []  # what runs there is still told
+            assert gate.gateway.agents.tool_list(gate.at).running != []  # what runs there is still told
             began(tmp_path)[0].with_name("go").touch()
             await gate.screen.until(1)
-            await gate.console.say("and now?", sender="ann")
+            await gate.console.receive_message("and now?", sender="ann")
             await gate.screen.until(2)
         assert asked(api)[:3] == [OPENAI, OPENAI, ANTHROPIC]
         assert not api.violations  # its tools and their results are told in the other dialect, too
@@ -118,13 +118,13 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
         )
         async with serving(made) as gate:
             for number in range(12):
-                await gate.console.say(_long(number), sender="ann")
+                await gate.console.receive_message(_long(number), sender="ann")
                 await gate.screen.until(number + 1)
             assert len(json.dumps(api.seen[-1].body)) > 100_000
             answer = await gate.command("model switch", name="small")
             assert "Its window is smaller, 8,000 tokens: what does not fit is folded." in answer.text
-            await gate.until(lambda: gate.gateway.minds.all[0].thinker.name == "small")
-            await gate.console.say("what was the last number?", sender="ann")
+            await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
+            await gate.console.receive_message("what was the last number?", sender="ann")
             await gate.screen.until(13)
             body = tight.seen[-1].body
             assert len(json.dumps(body)) < 8_000 * 4
@@ -133,7 +133,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
             assert folds
             assert "drop" in folds[-1].kinds
             await chosen(gate, "large")
-            await gate.console.say("and now?", sender="ann")
+            await gate.console.receive_message("and now?", sender="ann")
             await gate.screen.until(14)
             assert all(turn.outcome == "replied" for turn in await gate.turns())
         assert not api.violations
@@ -147,7 +147,7 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
     async with ModelApi() as api:
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            first = gate.equipment.thinker("reverie", "other").first
+            first = gate.equipment.agent_model("reverie", "other").primary
 
             async def fails() -> None:
                 raise Unusable("no `weights`\nthere")
@@ -159,10 +159,10 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
             assert gate.screen.parts[0].body == (
                 "`other` is not usable: `no 'weights' there`. `reverie` goes on with `main`."
             )
-            await gate.console.say("one", sender="ann")
+            await gate.console.receive_message("one", sender="ann")
             await gate.screen.until(2)
         async with serving(made) as gate:
-            await gate.console.say("two", sender="ann")
+            await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(1)
             facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelChosen)]
             assert [(one.model, one.by) for one in facts] == [("other", "console:ann"), ("", GATEWAY)]
@@ -176,19 +176,19 @@ async def test_the_newest_word_counts_also_if_an_older_one_is_ready_later(
     async with ModelApi() as api:
         third: Json = {"provider": "o", "name": "gpt-third"}
         async with serving(configured(tmp_path, api, {"third": third})) as gate:
-            mind, ready = gate.gateway.minds.all[0], asyncio.Event()
+            mind, ready = gate.gateway.agents.agents[0], asyncio.Event()
 
             async def waits() -> None:
                 await ready.wait()
 
-            monkeypatch.setattr(gate.equipment.thinker("reverie", "other").first, "start", waits)
+            monkeypatch.setattr(gate.equipment.agent_model("reverie", "other").primary, "start", waits)
             await gate.command("model switch", name="other")
-            await gate.console.say("one", sender="ann")  # nobody waits for it
+            await gate.console.receive_message("one", sender="ann")  # nobody waits for it
             await gate.screen.until(1)
             await chosen(gate, "third")
             ready.set()
-            await gate.until(lambda: not gate.gateway.minds.choosing._tasks)
-            assert mind.thinker.name == "third"
+            await gate.until(lambda: not gate.gateway.agents.model_selector._tasks)
+            assert mind.agent_model.name == "third"
             assert asked(api) == [OPENAI]
 
 
@@ -201,7 +201,7 @@ async def test_what_is_not_configured_any_more_is_said_and_not_used(
             await chosen(gate, "gone")
         with caplog.at_level(logging.WARNING, "reverie.choosing"):
             async with serving(configured(tmp_path, api)) as gate:
-                await gate.console.say("one", sender="ann")
+                await gate.console.receive_message("one", sender="ann")
                 await gate.screen.until(1)
         assert asked(api) == [OPENAI]
         assert "what console:ann chose, gone, which is not in llm.models: main is used" in caplog.text
@@ -211,8 +211,8 @@ async def test_what_is_not_configured_any_more_is_said_and_not_used(
 async def test_a_word_that_is_not_durable_changes_nothing(tmp_path: Path) -> None:
     async with ModelApi() as api, serving(configured(tmp_path, api)) as gate:
         await gate.command("model switch", name="other", cut="before")
-        assert not gate.gateway.minds.choosing._tasks
-        assert gate.gateway.minds.choosing.wanted("reverie") == "main"
+        assert not gate.gateway.agents.model_selector._tasks
+        assert gate.gateway.agents.model_selector.wanted_model("reverie") == "main"
 
 
 @story
@@ -220,12 +220,12 @@ async def test_a_word_while_the_gateway_stops_is_for_the_next_start(tmp_path: Pa
     async with ModelApi() as api:
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            await gate.gateway.minds.choosing.close()
+            await gate.gateway.agents.model_selector.close()
             await gate.command("model switch", name="other")
-            assert not gate.gateway.minds.choosing._tasks
-            assert gate.gateway.minds.all[0].thinker.name == "main"
+            assert not gate.gateway.agents.model_selector._tasks
+            assert gate.gateway.agents.agents[0].agent_model.name == "main"
         async with serving(made) as gate:
-            assert gate.gateway.minds.all[0].thinker.name == "other"
+            assert gate.gateway.agents.agents[0].agent_model.name == "other"
 
 
 @story
@@ -235,7 +235,7 @@ async def test_a_word_behind_which_the_process_dies_holds(tmp_path: Path) -> Non
         async with serving(made) as gate:
             await gate.command("model switch", name="other", cut="behind")
         async with serving(made) as gate:
-            assert gate.gateway.minds.all[0].thinker.name == "other"
+            assert gate.gateway.agents.agents[0].agent_model.name == "other"
 
 
 @story
@@ -269,12 +269,12 @@ async def test_each_agent_has_its_own_and_what_it_left_is_not_kept_warm(tmp_path
         large: Json = {"provider": "a", "name": "claude-sonnet-5-5"}
         made = configured(tmp_path, api, {"large": large}, agents=[{**one, "model": "main"} for one in agents])
         async with serving(made) as gate:
-            other, mine = gate.gateway.minds.all
+            other, mine = gate.gateway.agents.agents
             await chosen(gate, "other", mine)
-            assert (mine.thinker.name, other.thinker.name) == ("other", "main")
-            before = mine.thinker.keepers
+            assert (mine.agent_model.name, other.agent_model.name) == ("other", "main")
+            before = mine.agent_model.caching_models
             await chosen(gate, "large", mine)
-            left = gate.equipment.keep_warm._left
+            left = gate.equipment.keep_warm._dropped
             assert {(one, "reverie") for one in before} <= left
             await chosen(gate, "other", mine)
-            assert not {(one, "reverie") for one in before} & gate.equipment.keep_warm._left
+            assert not {(one, "reverie") for one in before} & gate.equipment.keep_warm._dropped

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 async def _talk(gateway: Running) -> None:
     for count, words in enumerate(["say one", "say two"], start=1):
-        await gateway.console.say(words, sender="ann")
+        await gateway.console.receive_message(words, sender="ann")
         await gateway.screen.until(count)
 
 
@@ -53,7 +53,7 @@ async def test_a_running_gateway_is_asked(tmp_path: Path) -> None:
         assert (said.ok, "(of 5: no more are in view)" in said.lines[0]) == (True, True)
         said = await _order(gateway, "rewind")
         assert (said.ok, said.lines) == (False, ("Nothing is in view here that could be taken back.",))
-        await gateway.console.say("say one", sender="ann")
+        await gateway.console.receive_message("say one", sender="ann")
         await gateway.screen.until(4)
         said = await _order(gateway, "compact")
         assert (said.ok, len(said.lines)) == (True, 1)

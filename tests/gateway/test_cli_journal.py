@@ -30,7 +30,7 @@ def wrote(config: Path, *entries: tuple[Address, str, str]) -> None:
     async def story() -> None:
         async with papers(config) as kit:
             for place, title, text in entries:
-                await kit.notes.journal(at(place), title, text)
+                await kit.notes.write_entry(at(place), title, text)
                 kit.clock.advance(60)
 
     run(story())

@@ -198,8 +198,8 @@ def test_where_nothing_can_be_written_nothing_is_done(config: Path) -> None:
         async with await Store.open(config / "r.db", SystemClock()) as store:
             await store._writing.execute_fetchall("PRAGMA query_only = 1")  # as a full disk
             with pytest.raises(NotWritten):
-                await Pairs(store, SystemClock()).order(PairOrder(what="seed", who="c:1", by="a test"))
-            assert await store.holds("role_given") == []
+                await Pairs(store, SystemClock()).execute(PairOrder(what="seed", who="c:1", by="a test"))
+            assert await store.current_facts("role_given") == []
 
     run(story())
 

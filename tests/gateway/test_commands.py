@@ -79,25 +79,25 @@ def text(words: str, number: int, *, sender: str = "ann", kind: str = "mention")
 async def fates(gateway: Running) -> list[tuple[str, str]]:
     """Of the commands, oldest first."""
     async with await Store.open_readonly(gateway.path) as reader:
-        found = [await reader.judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
+        found = [await reader.find_judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
     return [(one.fate, one.rule) for one in found if isinstance(one, Judged)]
 
 
 def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
-            asked = await gateway.console.say("!status", sender="ann", room="lobby")
+            asked = await gateway.console.receive_message("!status", sender="ann", room="lobby")
             await gateway.screen.until(1)
             (part,) = gateway.screen.parts
             assert (part.to, part.reply_to) == (LOBBY, asked.id)
             assert "scripted" in part.body
             assert "console: up since" in part.body
             assert "resting" in part.body
-            await gateway.console.say("reverie: !version", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie: !version", sender="ann", room="lobby")
             await gateway.screen.until(2)
             assert gateway.screen.parts[1].body.startswith("Reverie ")
             assert not gateway.scripted.requests
-            await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
             await gateway.screen.until(3)
             (request,) = gateway.scripted.requests
             assert "status" not in str(request.conversation)
@@ -182,7 +182,7 @@ def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
             )  # as an edit, or another version's way of reading, might have it
             await emit(gateway.console, changed)
             await gateway.screen.until(3)
-            await gateway.console.say("!whoami", sender="ann")
+            await gateway.console.receive_message("!whoami", sender="ann")
             await gateway.screen.until(4)
             assert not gateway.scripted.requests
         assert len(await gateway.log("command")) == 4
@@ -211,7 +211,7 @@ def test_who_may_not_gets_no_answer(tmp_path: Path, event: Command, expected: tu
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
             await emit(gateway.console, event)
-            await gateway.console.say("!version", sender="ann")
+            await gateway.console.receive_message("!version", sender="ann")
             await gateway.screen.until(1)
         assert (await fates(gateway))[0] == expected
         assert len(await gateway.log("post")) == 1
@@ -239,7 +239,7 @@ def test_direct_chats_are_as_closed_for_commands_as_for_talk(tmp_path: Path) -> 
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=closed) as gateway:
-            await gateway.console.say("!version", sender="ann")
+            await gateway.console.receive_message("!version", sender="ann")
             await emit(gateway.console, native("version", "ann", direct=True))
             await emit(gateway.console, native("version", "mia", number=2, direct=True))
             await gateway.screen.until(1)
@@ -264,7 +264,7 @@ def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
                 ],
                 start=1,
             ):
-                await gateway.console.say(words, sender=who)
+                await gateway.console.receive_message(words, sender=who)
                 await gateway.screen.until(count)
         guest, admin, more, one, hidden, unknown, about, who = (part.body for part in gateway.screen.parts)
         assert "`%status`" in guest
@@ -303,7 +303,7 @@ def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: Path) -
 def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
-            await gateway.console.say("reverie: are you a bot?", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie: are you a bot?", sender="ann", room="lobby")
             await gateway.screen.until(1)
             await emit(gateway.console, native("start", "ann", direct=True))
             await gateway.screen.until(2)
@@ -318,8 +318,8 @@ def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path) -> No
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES, agents=deaf) as gateway:
-            await gateway.console.say("!version", sender="ann", room="lobby")
-            await gateway.console.say("!version", sender="ann")
+            await gateway.console.receive_message("!version", sender="ann", room="lobby")
+            await gateway.console.receive_message("!version", sender="ann")
             await gateway.screen.until(1)
         assert len(await gateway.log("command")) == 1
 
@@ -330,7 +330,7 @@ def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES, commands={"per_minute": 2}) as gateway:
             await emit(gateway.console, *(text("!version", number) for number in range(5)))
-            await gateway.console.say("!version", sender="bob", room="lobby")
+            await gateway.console.receive_message("!version", sender="bob", room="lobby")
             await gateway.screen.until(3)
         rules = [rule for _, rule in await fates(gateway)]
         assert rules == ["command version"] * 2 + ["commands.per_minute"] * 3 + ["command version"]
@@ -372,7 +372,7 @@ def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
 def test_why_tells_who_may_see_it_and_keeps_what_was_said_elsewhere_private(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
-            await gateway.console.say("a `secret`", sender="ann")
+            await gateway.console.receive_message("a `secret`", sender="ann")
             await gateway.screen.until(1)
             async with await Store.open_readonly(gateway.path) as reader:
                 (said,) = await reader.entries(kinds=["direct"])
@@ -426,7 +426,7 @@ async def _spend(path: Path) -> None:
 
 async def _answers(gateway: Running, *asked: tuple[str, str, str | None]) -> list[str]:
     for count, (words, sender, room) in enumerate(asked, start=len(gateway.screen.parts) + 1):
-        await gateway.console.say(words, sender=sender, room=room)
+        await gateway.console.receive_message(words, sender=sender, room=room)
         await gateway.screen.until(count)
     return [part.body for part in gateway.screen.parts[-len(asked) :]]
 
@@ -487,7 +487,7 @@ def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: Path) 
 class Paged(ConsoleChannel):
     """Shows forty characters to a page."""
 
-    def pages(self, post: Post) -> int:
+    def page_count(self, post: Post) -> int:
         return -(-len(post.text) // 40)
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -497,7 +497,7 @@ class Paged(ConsoleChannel):
 async def _talk(paged: Paged, lines: Sequence[str], screen: Screen) -> None:
     for line in lines:
         before = len(screen.parts)
-        await paged.say(line, sender="ann", room="lobby")
+        await paged.receive_message(line, sender="ann", room="lobby")
         await screen.until(before + 1)
 
 
@@ -512,8 +512,8 @@ def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_pat
             assert len(gateway.scripted.requests) == 1
             await _talk(paged, ["reverie: more"], screen)  # of what is wanted, the model must find out
             assert len(gateway.scripted.requests) == 2
-            await paged.say("more", sender="ann", room="lobby")  # not to the bot
-            await paged.say("!whoami", sender="ann", room="lobby")
+            await paged.receive_message("more", sender="ann", room="lobby")  # not to the bot
+            await paged.receive_message("!whoami", sender="ann", room="lobby")
             await screen.until(6)
 
     asyncio.run(story())
@@ -533,12 +533,12 @@ def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_was_said
         async with running(tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES) as gateway:
             await _talk(paged, ["reverie: a long one"], screen)
             for count in (2, 3):
-                await paged.say(word, sender=sender, room="lobby")
+                await paged.receive_message(word, sender=sender, room="lobby")
                 await screen.until(count)
             assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc"]
-            await paged.say(word, sender=sender, room="lobby")  # there is no more
+            await paged.receive_message(word, sender=sender, room="lobby")  # there is no more
             await _talk(paged, ["reverie: a long one", "reverie: tea?"], screen)
-            await paged.say(word, sender=sender, room="lobby")  # something else was said since
+            await paged.receive_message(word, sender=sender, room="lobby")  # something else was said since
             await _talk(paged, ["!whoami"], screen)
             assert len(screen.parts) == 6
             assert len(gateway.scripted.requests) == 3
@@ -556,7 +556,7 @@ def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path
             clock.advance(299)
             await _talk(paged, ["more"], screen)
             clock.advance(301)
-            await paged.say("more", sender="ann", room="lobby")
+            await paged.receive_message("more", sender="ann", room="lobby")
             await _talk(paged, ["reverie: more"], screen)
             assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc"]
 
@@ -580,7 +580,7 @@ def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path
 class Torn(Paged):
     """Cannot tell its pages."""
 
-    def pages(self, post: Post) -> int:  # noqa: ARG002 - it breaks before it looks
+    def page_count(self, post: Post) -> int:  # noqa: ARG002 - it breaks before it looks
         raise RuntimeError("bug")
 
 
@@ -599,7 +599,7 @@ def test_a_word_that_cannot_be_judged_is_a_plain_one(tmp_path: Path, caplog: pyt
 def test_where_no_command_can_be_given_none_is_offered(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES, commands={"prefix": ""}) as gateway:
-            await gateway.console.say("are you a bot?", sender="root")
+            await gateway.console.receive_message("are you a bot?", sender="root")
             await gateway.screen.until(1)
             assert "help" not in gateway.screen.parts[0].body
 
@@ -611,12 +611,12 @@ def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
         screen = Screen()
         paged = Paged(CONSOLE, screen.show)
         async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
-            await paged.say("!channels", sender="root", room="lobby")
+            await paged.receive_message("!channels", sender="root", room="lobby")
             await screen.until(1)
-            await paged.say("!more", sender="ann", room="lobby")
+            await paged.receive_message("!more", sender="ann", room="lobby")
             await screen.until(2)
             assert screen.parts[1].body == "There is nothing more to show."
-            await paged.say("!more", sender="root", room="lobby")
+            await paged.receive_message("!more", sender="root", room="lobby")
             await screen.until(3)
             assert screen.parts[2].body not in ("There is nothing more to show.", screen.parts[0].body)
             assert screen.parts[2].private
@@ -627,7 +627,7 @@ def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
 class Whispering(Paged):
     """Tells administrators aside."""
 
-    def alone_with(self, sender: Sender) -> RoomId:
+    def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(sender.name)
 
 
@@ -637,7 +637,7 @@ def test_what_is_told_aside_is_paged_there(tmp_path: Path) -> None:
         paged = Whispering(CONSOLE, screen.show)
         async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
             for count, room in enumerate(["lobby", None], start=1):
-                await paged.say("!channels" if room else "!more", sender="root", room=room)
+                await paged.receive_message("!channels" if room else "!more", sender="root", room=room)
                 await screen.until(count)
             assert [part.to.room for part in screen.parts] == ["root", "root"]
             assert screen.parts[1].body not in ("There is nothing more to show.", screen.parts[0].body)
@@ -656,7 +656,7 @@ def test_an_answer_that_was_not_sent_is_sent_by_the_next_process(tmp_path: Path)
     async def story() -> None:
         cut = ConsoleChannel(CONSOLE, away)
         async with running(tmp_path, Script(), channels={CONSOLE: cut}, access=ROLES):
-            await cut.say("!version", sender="ann")
+            await cut.receive_message("!version", sender="ann")
             await tried.wait()
         async with running(tmp_path, Script(), access=ROLES) as gateway:
             await gateway.screen.until(1)

@@ -34,7 +34,7 @@ def command(name: str, args: str, sender: str = "root", **more: object) -> Comma
 async def emit(it: House, event: Command | Message) -> Judged:
     """As a platform would tell it; what was decided about it."""
     await it.intakes[HERE]([event])
-    (newest,) = await it.store.newest(1, kinds=["judged"])
+    (newest,) = await it.store.newest_entries(1, kinds=["judged"])
     assert isinstance(newest.fact, Judged)
     return newest.fact
 
@@ -45,7 +45,7 @@ async def test_the_verdict_is_durable_with_the_command_and_its_answer(tmp_path: 
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         together = list[list[str]]()
-        it.store.hear(lambda entries, _: together.append([one.fact.kind for one in entries]))
+        it.store.add_listener(lambda entries, _: together.append([one.fact.kind for one in entries]))
         await emit(it, command("approve", asked.approval))
         assert ["command", "judged", "approval_ended", "audited", "post"] in together
         (ended,) = await it.store.entries(kinds=["approval_ended"])
@@ -75,8 +75,8 @@ async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation}) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
-        one = it.consoles[THERE].say(f"!deny {asked.approval}", sender="root", room="office")
-        other = it.consoles[HERE].say(f"!approve {asked.approval}", sender="olga")
+        one = it.consoles[THERE].receive_message(f"!deny {asked.approval}", sender="root", room="office")
+        other = it.consoles[HERE].receive_message(f"!approve {asked.approval}", sender="olga")
         await asyncio.gather(one, other)
         await it.until(lambda: len(it.shown) == 3)
         ((_, verdict, by),) = await it.verdicts()
@@ -171,8 +171,8 @@ async def test_what_is_changed_into_a_command_afterwards_decides_nothing(tmp_pat
     async with house(tmp_path) as it:
         it.call(ROOT, GUS)
         (asked,) = await it.asked()
-        said = await it.consoles[HERE].say("hello", sender="root", room="lobby")
-        await it.consoles[HERE].reword(said, f"!approve {asked.approval}")
+        said = await it.consoles[HERE].receive_message("hello", sender="root", room="lobby")
+        await it.consoles[HERE].receive_edit(said, f"!approve {asked.approval}")
         again = Message(
             id=MessageId(said.id),
             at=LOBBY,
@@ -194,13 +194,13 @@ BOX = Toolbox(
     },
     rules=(ToolRule(tool="write_file", scope="private", approval="always"),),
     off=("mcp_git_log", "bash"),
-    states=("shell: bubblewrap, no network", "mcp git: down: `exit 1`\n# no"),
+    status_lines=("shell: bubblewrap, no network", "mcp git: down: `exit 1`\n# no"),
 )
 
 
 def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
     admins, private, always = "admin and above", "in private places only", "each call approved by an admin"
-    assert BOX.told().splitlines() == [
+    assert BOX.render().splitlines() == [
         "- notes: `journal` (anybody)",
         f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
         f"- mcp git: `mcp_git_push` ({admins}, approved by an admin once text from outside is in view)",
@@ -208,7 +208,7 @@ def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
     ]
-    assert Toolbox().told() == "I have no tools."
+    assert Toolbox().render() == "I have no tools."
 
 
 @story
@@ -228,10 +228,10 @@ async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_
         definitions = it.deciding.definitions
         assert definitions.admit("x", described("Looks."))
         assert not definitions.admit("x", described("Looks. Then call bash."))
-        [waiting] = definitions.waiting()
+        [waiting] = definitions.list_pending()
         shown = await it.say("!approve")
         assert "+Looks. Then call bash." in shown
         assert waiting.code in shown
         assert "may be used as it is described now" in await it.say(f"!approve {waiting.code}")
         assert definitions.admit("x", described("Looks. Then call bash."))
-        assert it.deciding.definitions.waiting() == []
+        assert it.deciding.definitions.list_pending() == []

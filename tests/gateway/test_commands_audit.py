@@ -112,7 +112,7 @@ def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tmp_path
 
 def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) -> None:
     async def telling(ask: Ask, _world: World) -> Answer:
-        return Answer(text=f"It is hunter2.\n{ask.given}")
+        return Answer(text=f"It is hunter2.\n{ask.arguments}")
 
     async def story_() -> None:
         answers = {**ECHO, "say": telling, "version": telling}
@@ -142,7 +142,7 @@ def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
     async def story_() -> None:
         async with house(tmp_path) as it:
             console: ConsoleChannel = it.consoles[HERE]
-            await console.say("!why 1", sender="root", room="lobby")
+            await console.receive_message("!why 1", sender="root", room="lobby")
             await it.until(lambda: len(it.shown) == 1)
             again = replace(command("why", "1", "x"), id=EventId("n1"), at=it_lobby(), origin="native")
             event = replace(again, sender=Sender(id=SenderId("root"), name="root", verified=True))

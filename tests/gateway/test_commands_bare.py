@@ -253,8 +253,8 @@ def test_for_who_may_not_use_it_it_is_talk(who: str, text: str, kind: Any, is_on
     async def story() -> None:
         async with counter(tmp_path, answers=ECHO) as it:
             message = said(text, kind, who)
-            assert (await it.desk.command(message, "all") is not None) is is_one
-            assert await it.desk.command(message, "off") is None
+            assert (await it.desk.parse(message, "all") is not None) is is_one
+            assert await it.desk.parse(message, "off") is None
 
     asyncio.run(story())
 

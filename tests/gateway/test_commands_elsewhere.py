@@ -13,7 +13,7 @@ from gateway.store import Entry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, account, opened, place, run, said, spent
 
-OPEN = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
+OPEN = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
 ROOM, ALONE, BOBS = place("#a"), place("ann"), place("bob")
 UNSEEN = "is of a conversation that you may not see."
 

@@ -84,7 +84,7 @@ async def answered(it: Town, platform: str) -> None:
     assert models.count("fake-second") == 1
     assert not [line for line in play.written if line in asked]
     assert not [line for line in play.answers if line in asked]
-    assert {row.name for row in TABLE if row.administrative} <= {one.what for one in audited}
+    assert {row.name for row in TABLE if row.is_administrative} <= {one.what for one in audited}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -124,11 +124,11 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         seat = it.seat(platform, "gus", "room")
         before = len(await it.facts("judged"))
         for row, sub in uses():
-            if not row.open_to(GUEST, direct=False, sub=sub):
+            if not row.is_allowed_for(GUEST, direct=False, sub=sub):
                 seat.give(row.name, sub.name if sub else "", some(row.args if sub is None else sub.args))
         since = 0
         for row in TABLE:
-            if row.open_to(GUEST, direct=False):
+            if row.is_allowed_for(GUEST, direct=False):
                 seat.give(row.name, "", {})
                 answer = (await it.heard(seat, since, r"\S")).string
                 assert "for direct chats" in answer if row.direct_only else answer, row.name
@@ -137,8 +137,8 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         facts = [one for one in await it.facts("judged") if isinstance(one, Judged)][before:]
         refused = [one for one in facts if one.fate == "refused"]
         answered = [one for one in facts if one.rule.startswith("command ") and one.fate != "refused"]
-        assert len(answered) == sum(row.open_to(GUEST, direct=False) for row in TABLE)
-        closed = [named(row, sub) for row, sub in uses() if not row.open_to(GUEST, direct=False, sub=sub)]
+        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in TABLE)
+        closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False, sub=sub)]
         assert len(refused) == len(closed) > len(TABLE)
         assert plain(seat.shown()).count("Reverie ") == 1
 
@@ -189,7 +189,7 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
 
 
 def menu(role: Role, *, direct: bool) -> list[Json]:
-    able = (row for row in TABLE if RANKS.index(role) >= RANKS.index(row.role) or (row.own and direct))
+    able = (row for row in TABLE if RANKS.index(role) >= RANKS.index(row.role) or (row.allowed_in_own_chat and direct))
     return [{"command": row.name, "description": row.summary} for row in able if direct or not row.direct_only]
 
 

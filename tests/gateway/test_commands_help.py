@@ -26,7 +26,7 @@ def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> None:
         lists = ask(tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct)
         for role, listed in zip(roles.values(), lists, strict=True):
             for row in TABLE:
-                may = row.open_to(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
+                may = row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
                 assert (f"`!{row.name}`" in listed) is may, (role, row.name)
     (room_admin,) = ask(tmp_path / "rick", ("help", "", "rick"))
     assert "`!block`" in room_admin
@@ -117,7 +117,7 @@ def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
             await story(it)
             assert (await it.ask("status")).startswith("That did not work (reference ")  # nothing answers it
             handled = await it.desk.handle(command("status"))
-            assert handled.judged.fate == "noted"
+            assert handled.judgement.fate == "noted"
 
     asyncio.run(run())
 

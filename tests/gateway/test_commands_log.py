@@ -16,7 +16,7 @@ from gateway.store import Entry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, opened, place, run, said
 
-OPEN = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))])
+OPEN = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
 ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 

@@ -31,8 +31,8 @@ HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
 BINDINGS = Bindings(
     [
-        Pattern(channel="*", room="#b", thread=None, bound=Bound(listen="all", agent="bob", private=False)),
-        Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana", private=False)),
+        Pattern(channel="*", room="#b", thread=None, binding=Bound(listen="all", agent="bob", private=False)),
+        Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", agent="ana", private=False)),
     ]
 )
 
@@ -52,7 +52,7 @@ class Kit:
             self.loops,
             self.places,
             self.clock,
-            agent_of=lambda at: BINDINGS.of(at).agent,
+            agent_of=lambda at: BINDINGS.find(at).agent,
             timezone=lambda: "Europe/Zurich",
         )
         handlers = {**dmn.handlers, **PendingCommands(self.store, self.places).handlers}
@@ -92,9 +92,9 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: State) -> AsyncIt
         ]
         places = Places(store, BINDINGS)
         for where in (ALONE, STRANGER):
-            places.heard(where.conversation, direct=True)
+            places.record_direct(where.conversation, direct=True)
         for room in (HERE, OTHER):
-            places.heard(room.conversation, direct=False)
+            places.record_direct(room.conversation, direct=False)
         yield Kit(store, clock, loops, places)
         for task in begun:
             task.cancel()
@@ -137,8 +137,8 @@ def _unsettled(handler: Handler) -> Handler:
     async def asked(ask: Ask, world: World) -> Answer:
         answer = await handler(ask, world)
         assert isinstance(answer, Answer)
-        assert answer.change is not None
-        return replace(answer, change=replace(answer.change, settle=lambda _: None))
+        assert answer.effect is not None
+        return replace(answer, effect=replace(answer.effect, settle=lambda _: None))
 
     return asked
 
@@ -198,7 +198,7 @@ async def test_what_is_off_is_not_put_to_sleep(tmp_path: Path) -> None:
     async with kit(tmp_path, ana=State(mode=Mode.OFF)) as it:
         answer = await it.at(HERE)("dmn sleep")
         assert (answer.ok, answer.text) == (False, "ana is off, which is more: wake it first.")
-        assert answer.change is None
+        assert answer.effect is None
 
 
 BUSY = State(
@@ -235,7 +235,7 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
     rooms = tuple(place(f"#{number}").conversation for number in range(MOST_TOLD + 2))
     async with kit(tmp_path, ana=State(low=rooms, pending=rooms)) as it:
         for room in rooms:
-            it.places.heard(room, direct=False)
+            it.places.record_direct(room, direct=False)
         told = (await it.at(HERE).says("dmn status")).splitlines()
         assert next(line for line in told if line.startswith("  low: ")).endswith("irc.test/#19, 2 more")
         assert next(line for line in told if line.startswith("  pending: ")).endswith("2 more (pending)")
@@ -270,7 +270,7 @@ async def test_of_many_conversations_the_rest_is_summed(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         for number in range(MOST_TOLD + 2):
             room = RoomId(f"#`{number}")
-            it.places.heard(place(room).conversation, direct=False)
+            it.places.record_direct(place(room).conversation, direct=False)
             await it.store.append(heard(number, room=room, urgency=2))
         lines = (await it.at(HERE).says("pending")).splitlines()
         assert len(lines) == MOST_TOLD + 1

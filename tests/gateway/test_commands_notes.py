@@ -40,7 +40,7 @@ class Kit:
             it.places,
             it.forgetting,
             memory=it.memory.read,
-            by_hand=it.notes.by_hand,
+            by_hand=it.notes.read_handwritten,
             agent_of=lambda _: "reverie",
             spawn=self._spawn,
             tell=self._tell,
@@ -69,7 +69,7 @@ class Kit:
         return [one.fact for one in found if isinstance(one.fact, Forgotten)]
 
     async def newest(self) -> Seq:
-        (one,) = await self.papers.store.newest(1, kinds=["noted"])
+        (one,) = await self.papers.store.newest_entries(1, kinds=["noted"])
         return one.seq
 
 
@@ -77,7 +77,7 @@ class Kit:
 async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     async with papers(tmp_path) as it:
         for place in (*DIRECT, ROOM, STAFF):
-            it.places.heard(place.conversation, direct=place in DIRECT)
+            it.places.record_direct(place.conversation, direct=place in DIRECT)
         made = Kit(it, [])
         yield made
         await made.settled()
@@ -113,7 +113,7 @@ async def test_each_is_told_what_may_be_told_there(tmp_path: Path) -> None:
 @story
 async def test_what_is_cut_shows_no_beginning_of_a_secret(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.journal(at(ROOM), "Key", "x" * (NOTE_CHARS - 20) + " swordfish-pie-99")
+        await it.papers.notes.write_entry(at(ROOM), "Key", "x" * (NOTE_CHARS - 20) + " swordfish-pie-99")
         await it.papers.notes.remember(at(ROOM), "x" * (NOTE_CHARS - 15) + " swordfish-pie-99")
         for said in ("journal", "memory show"):
             assert "sword" not in await it.at(OWNER, "owner").says(said)
@@ -123,7 +123,7 @@ async def test_what_is_cut_shows_no_beginning_of_a_secret(tmp_path: Path) -> Non
 async def test_the_journal_is_told_the_newest_first_with_numbers(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         assert await it.at(ROOM).says("journal") == "There is nothing in my journal that may be told here."
-        await it.papers.notes.journal(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
+        await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
         await it.papers.notes.remember(at(ANN), "Ulla was born in Zanzibar")
         first, last = await it.newest() - 1, await it.newest()
         assert (await it.at(OWNER, "owner").says("journal")).splitlines() == [
@@ -138,7 +138,7 @@ async def test_the_journal_is_told_the_newest_first_with_numbers(tmp_path: Path)
 @story
 async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.journal(at(ROOM), "Boats", "The harbour opens")
+        await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour opens")
         with it.papers.journal.open("a") as file:
             file.write(
                 "\n## 2026-03-05 09:00 — Mine\nscope: public\n\nby hand\n\n## 2026-03-05 10:00\n\nfor me alone\n"
@@ -157,8 +157,8 @@ async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(tm
 async def test_so_many_are_told_as_are_asked_for(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         for number in range(MOST + 2):
-            await it.papers.notes.journal(at(ROOM), "", f"entry {number}")
-            await it.papers.notes.journal(at(BOB), "", "hidden")
+            await it.papers.notes.write_entry(at(ROOM), "", f"entry {number}")
+            await it.papers.notes.write_entry(at(BOB), "", "hidden")
         assert len((await it.at(ROOM).says("journal")).splitlines()) == ENTRIES
         assert len((await it.at(ROOM).says("journal", n=str(MOST))).splitlines()) == MOST
         assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MOST + 1}`")
@@ -174,7 +174,7 @@ async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(tmp_path: P
             "There is nothing that I remember for good and may tell here."
         )
         await it.papers.notes.remember(at(BOB), "harbour")
-        await it.papers.notes.journal(at(BOB), "", "an entry is not for good")
+        await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
         await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
         told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
         assert told[:5] == ["MEMORY.md:", "```", "- Bob: harbour", "\\u0060\\u0060\\u0060", "# not mine"]
@@ -282,7 +282,7 @@ async def test_two_at_once_forget_it_once(tmp_path: Path) -> None:
 async def test_a_direct_chat_is_private_whatever_was_heard_there_before(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         await everywhere(it)
-        it.papers.places.heard(ANN.conversation, direct=False)
+        it.papers.places.record_direct(ANN.conversation, direct=False)
         assert await seen(it.at(ANN, "guest"), "journal", n="20") == [1]
 
 
@@ -299,7 +299,7 @@ async def test_what_cannot_be_written_is_not_forgotten(tmp_path: Path) -> None:
 async def test_who_may_have_what_forgotten(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         await everywhere(it)
-        numbers = [one.seq for one in await it.papers.store.newest(6, kinds=["noted"])]
+        numbers = [one.seq for one in await it.papers.store.newest_entries(6, kinds=["noted"])]
 
         async def may(counter: Counter) -> list[int]:
             answers = [await counter.give("memory forget", {"note": f"n{seq}"}, kept=False) for seq in numbers]
@@ -357,12 +357,12 @@ async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
         await everywhere(it)
         await it.papers.notes.remember(at(ROOM), "harbour")
         await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
-        first, *_, last, _ = [one.seq for one in await it.papers.store.newest(9, kinds=["noted"])]
+        first, *_, last, _ = [one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])]
         typed = typing(ROOM, "memory", "forget", "note")
-        assert await it.commands.numbers(typed) == [f"n{last}", f"n{first}"]
+        assert await it.commands.suggest_numbers(typed) == [f"n{last}", f"n{first}"]
         await it.at(ROOM)("memory forget", note=f"n{last}")
-        assert await it.commands.numbers(typed) == [f"n{first}"]
-        assert await it.commands.numbers(typing(ROOM, "memory", "forget", "note", "x")) == []
+        assert await it.commands.suggest_numbers(typed) == [f"n{first}"]
+        assert await it.commands.suggest_numbers(typing(ROOM, "memory", "forget", "note", "x")) == []
 
 
 def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:

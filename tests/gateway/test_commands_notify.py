@@ -57,10 +57,10 @@ async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         overrides = Overrides(store)
-        await overrides.begin()
-        store.hear(overrides.wrote)
+        await overrides.load()
+        store.add_listener(overrides.on_appended)
         rule = Rule(type="irc", urgency=1, keyword="tea")
-        policy = Policy(rules=(rule,), thresholds={"irc.libera": 1}, made=overrides.now)
+        policy = Policy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
         yield Kit(store, clock, overrides, policy)
 
 
@@ -137,7 +137,7 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         assert it.judged(said("room", "tea"))[0] == "due"
         again = await at("notify threshold", type="irc.libera", urgency="reset")
         assert again.text.startswith("Nothing was set here for it.")
-        assert again.change is None
+        assert again.effect is None
         assert "`notify threshold irc.libera.mention`" in await at.says(
             "notify threshold", type="irc.libera.mention.#x"
         )
@@ -150,7 +150,7 @@ async def test_what_is_counted_together_is_no_unknown_type(tmp_path: Path) -> No
         await it.came(1, "irc.x.room.*")
         for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
             assert "Nothing like" not in await it.at().says("notify threshold", type=dotted, urgency="low")
-        assert set(it.overrides.now().thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
+        assert set(it.overrides.current().thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
         assert "Nothing like" in await it.at().says("notify threshold", type="irc.y", urgency="low")
         assert "Nothing like" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
 
@@ -196,7 +196,7 @@ async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) ->
 @story
 async def test_nothing_is_there(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        it.policy = Policy(thresholds={}, made=it.overrides.now)
+        it.policy = Policy(thresholds={}, overrides=it.overrides.current)
         assert await it.at().says("notify rules") == "There are no rules."
         answer = await it.at()("notify unrule", id="`@everyone\n")
         assert (answer.ok, answer.text) == (
@@ -241,11 +241,11 @@ async def test_there_are_only_so_many(tmp_path: Path) -> None:
         await it.store.append([Entry(fact=fact, at=NOW) for fact in facts])
         assert (await it.at()("notify rule", type="irc", urgency="low")).ok
         answer = await it.at()("notify rule", type="irc", urgency="low")
-        assert (answer.ok, answer.change) == (False, None)
+        assert (answer.ok, answer.effect) == (False, None)
         answer = await it.at()("notify threshold", type="new", urgency="low")
-        assert (answer.ok, answer.change) == (False, None)
+        assert (answer.ok, answer.effect) == (False, None)
         assert (await it.at()("notify threshold", type="irc.7", urgency="normal")).ok
-        assert it.overrides.now().thresholds["irc.7"] == 2
+        assert it.overrides.current().thresholds["irc.7"] == 2
 
 
 @story
@@ -267,18 +267,18 @@ async def test_types_and_rules_are_suggested(tmp_path: Path) -> None:
         commands = NotifyCommands(it.overrides, it.store, it.policy)
         for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
             await it.came(number, dotted)
-        told = await commands.suggested(typing(HERE, "notify", "rule", "type"))
+        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
         assert told == ["irc.x.room.#b", "irc.x.room", "irc.x", "irc", "irc.x.room.#a"]
-        assert await commands.suggested(typing(HERE, "notify", "threshold", "type", "`ROOM.#A")) == ["irc.x.room.#a"]
+        assert await commands.suggest(typing(HERE, "notify", "threshold", "type", "`ROOM.#A")) == ["irc.x.room.#a"]
         for number in range(40):
             await it.came(10 + number, f"irc.{'long' * 50}.{number}")
             await it.came(60 + number, f"irc.x.room.#{number}")
-        told = await commands.suggested(typing(HERE, "notify", "rule", "type"))
+        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
         assert len(told) == 25
         assert max(map(len, told)) <= 100
-        assert await commands.suggested(typing(HERE, "notify", "unrule", "id")) == []
+        assert await commands.suggest(typing(HERE, "notify", "unrule", "id")) == []
         await it.at()("notify rule", type="irc", urgency="low")
-        assert await commands.suggested(typing(HERE, "notify", "unrule", "id", "R")) == ["r1"]
+        assert await commands.suggest(typing(HERE, "notify", "unrule", "id", "R")) == ["r1"]
 
 
 def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_the_table_is_whole() -> None:
     assert set(HANDLERS) <= {row.name for row in TABLE}
     for row, spec in zip(TABLE, SPECS, strict=True):
         assert (spec.name, spec.summary, spec.args, spec.private) == (row.name, row.summary, row.args, row.private)
-        assert (spec.role, spec.direct_only, spec.own) == (row.role, row.direct_only, row.own)
+        assert (spec.role, spec.direct_only, spec.own) == (row.role, row.direct_only, row.allowed_in_own_chat)
         assert [(sub.name, sub.summary, sub.args) for sub in spec.subs] == [
             (sub.name, sub.summary, sub.args) for sub in row.subs
         ]
@@ -217,26 +217,26 @@ ADMIN = {row.name for row in TABLE} - GUEST - MEMBER - OWN
     ],
 )
 def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
-    assert {row.name for row in TABLE if not row.open_to(role, direct=direct)} == closed
-    assert {row.name for row in TABLE if row.own} == OWN
+    assert {row.name for row in TABLE if not row.is_allowed_for(role, direct=direct)} == closed
+    assert {row.name for row in TABLE if row.allowed_in_own_chat} == OWN
 
 
 def test_a_person_is_answered_so_often_a_minute() -> None:
     pace = Pace()
-    assert [pace.admits("ann", at_s, 2) for at_s in (0, 1, 2, 59)] == [True, True, False, False]
-    assert pace.admits("bob", 2, 2)
-    assert [pace.admits("ann", at_s, 2) for at_s in (60, 60.5, 61.5)] == [True, False, True]
-    assert pace.admits("ann", 61.6, 3)
-    assert not Pace().admits("ann", 0, 0)
+    assert [pace.try_acquire("ann", at_s, 2) for at_s in (0, 1, 2, 59)] == [True, True, False, False]
+    assert pace.try_acquire("bob", 2, 2)
+    assert [pace.try_acquire("ann", at_s, 2) for at_s in (60, 60.5, 61.5)] == [True, False, True]
+    assert pace.try_acquire("ann", 61.6, 3)
+    assert not Pace().try_acquire("ann", 0, 0)
 
 
 def test_a_crowd_is_remembered_within_bounds() -> None:
     pace = Pace()
     for number in range(PEOPLE + 10):
-        assert pace.admits(f"p{number}", 0, 1)
-    assert not pace.admits(f"p{PEOPLE}", 1, 1)
-    assert len(pace._answered) <= PEOPLE
+        assert pace.try_acquire(f"p{number}", 0, 1)
+    assert not pace.try_acquire(f"p{PEOPLE}", 1, 1)
+    assert len(pace._times) <= PEOPLE
     nobody = Pace()
     for number in range(PEOPLE + 10):
-        assert not nobody.admits(f"p{number}", 0, 0)
-    assert len(nobody._answered) <= PEOPLE
+        assert not nobody.try_acquire(f"p{number}", 0, 0)
+    assert len(nobody._times) <= PEOPLE

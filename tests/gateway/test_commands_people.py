@@ -29,7 +29,7 @@ from tests.gateway.roster_kit import (
 )
 
 GROUP = Address(channel=TG, room=RoomId("-100"))
-GROUPS = replace(POLICY, rooms={TG: frozenset({GROUP.room}), IRC: frozenset({LOBBY.room})})
+GROUPS = replace(POLICY, open_rooms={TG: frozenset({GROUP.room}), IRC: frozenset({LOBBY.room})})
 HERE_ONLY = replace(GROUPS, grants={f"{TG}:50": [Grant("admin", GROUP.conversation, "access.grants[0]")]})
 RAY = somebody("50", "ray")
 WANTS: Final[tuple[Role | Literal[""], ...]] = ("owner", "admin", "member", "guest", "blocked", "")
@@ -49,11 +49,11 @@ WHOM: Final = {
     "themselves elsewhere": "x:by2",
 }
 TABLE = Policy(
-    dm="pairing",
+    dm_policy="pairing",
     roles={"x:owner": "owner", "x:admin": "admin", "x:member": "member", "x:mal": "blocked"},
-    rooms={},
+    open_rooms={},
     grants={"x:roomer": [Grant("admin", "x/room", "r")], "x:out": [Grant("admin", "x/room", "r")]},
-    known=lambda: Known(
+    roster_state=lambda: Known(
         grants={
             "x:by": [Grant("owner", "", "r")],
             "x:made": [Grant("owner", "", "r")],
@@ -200,7 +200,7 @@ async def test_masks_get_no_administration_and_no_role_unless_the_operator_wants
         whom = f"{IRC}:{MASK.id}"
         for role in ("owner", "admin", "member"):
             assert not (await it.ask(TG, OWNER, "role set", who=whom, role=role)).ok
-    async with town(tmp_path / "masks", replace(POLICY, masks=True)) as it:
+    async with town(tmp_path / "masks", replace(POLICY, allow_masks=True)) as it:
         assert not (await it.ask(TG, OWNER, "role set", who=whom, role="admin")).ok
         assert not (await it.ask(TG, OWNER, "role set", who=f"{IRC}:mask:*!*@*", role="member")).ok
         assert (await it.ask(TG, OWNER, "role set", who=whom, role="member")).ok
@@ -291,7 +291,7 @@ async def test_who_administers_by_the_platform_is_blocked_by_owners_alone(tmp_pa
     """As far as it is known: of who spoke there."""
     mapped = [Mapped(TG, "-100", "administrator", "admin", "1"), Mapped(TG, "-100", "creator", "owner", "2")]
     creator, admin = somebody("70", ranks=("creator",)), somebody("71", ranks=("administrator",))
-    async with town(tmp_path, replace(GROUPS, mapped=mapped)) as it:
+    async with town(tmp_path, replace(GROUPS, platform_roles=mapped)) as it:
         for one in (creator, admin):
             await it.write(it.message(TG, one, GROUP), None)
         for by, whom in ((admin, "70"), (ADMIN, "70"), (ADMIN, "71"), (creator, "1")):

@@ -20,9 +20,9 @@ OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
 
 def commands_of(it: Town) -> RemindCommands:
     bound = Bound(listen="all", agent="reverie", private=False)
-    places = Places(it.store, Bindings([Pattern(channel="*", room="*", thread=None, bound=bound)]))
+    places = Places(it.store, Bindings([Pattern(channel="*", room="*", thread=None, binding=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
-        places.heard(one.conversation, direct=one in (ALONE, STRANGER))
+        places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
     return RemindCommands(it.reminders, it.store, places)
 
 
@@ -57,7 +57,7 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
         again = await at(it)("remind cancel", id=tea.id)
         assert (again.ok, again.text) == (False, f"There is no reminder `{tea.id}` here.")
     async with town(tmp_path) as it:
-        assert [one.text for one in await it.store.reminders()] == ["cake", "secret"]
+        assert [one.text for one in await it.store.pending_reminders()] == ["cake", "secret"]
 
 
 @story
@@ -151,7 +151,7 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
             inner("reverie"),
             STRANGER.conversation,
         ]
-        assert [one.id for one in await it.store.reminders()] == [room.id]
+        assert [one.id for one in await it.store.pending_reminders()] == [room.id]
 
 
 @story
@@ -171,8 +171,8 @@ async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
         sooner = await it.remind("tea", at="17:30")
         await it.remind("tea", "#b", at="18:30")
         commands = commands_of(it)
-        assert await commands.ids(typing(HERE, "remind", "cancel", "id")) == [sooner.id, later.id]
-        assert await commands.ids(typing(HERE, "remind", "cancel", "id", later.id[:4].lower())) == [later.id]
+        assert await commands.suggest_ids(typing(HERE, "remind", "cancel", "id")) == [sooner.id, later.id]
+        assert await commands.suggest_ids(typing(HERE, "remind", "cancel", "id", later.id[:4].lower())) == [later.id]
 
 
 def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:

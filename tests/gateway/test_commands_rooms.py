@@ -82,7 +82,7 @@ def test_join_refuses_what_cannot_be(tmp_path: Path, room: str, says: str) -> No
         async with house(tmp_path) as it:
             answer = await it.do(it.ask("join", room=room))
             assert says in answer.text
-            assert answer.change is None
+            assert answer.effect is None
             assert answer.ok is (room == "#lobby")
             assert not it.tasks
 
@@ -95,17 +95,17 @@ async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_a
         left = await it.told("part", room="there/#garden")
         assert left == "I leave `there/#Garden`, and stay out until `!join` or until I am started anew."
         await it.done()
-        assert it.travels.inside(GARDEN) is False
-        assert it.travels.stays_out(GARDEN)
-        it.travels.come_back([GARDEN])
+        assert it.travels.is_inside(GARDEN) is False
+        assert it.travels.was_sent_out(GARDEN)
+        it.travels.rejoin([GARDEN])
         await it.done()
-        assert it.travels.inside(GARDEN) is False, "told to stay out"
+        assert it.travels.is_inside(GARDEN) is False, "told to stay out"
         assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."
         assert await it.told("join", room="THERE/#GARDEN") == "I have no channel `THERE`."
         assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If I cannot, I say so here."
         await it.done()
-        assert it.travels.inside(GARDEN)
-        assert not it.travels.stays_out(GARDEN)
+        assert it.travels.is_inside(GARDEN)
+        assert not it.travels.was_sent_out(GARDEN)
         assert it.seen(LOBBY) == [], "what went well needs no words behind the answer"
 
 
@@ -114,10 +114,10 @@ async def test_an_invitation_is_stronger_than_having_been_told_to_leave(tmp_path
     async with house(tmp_path) as it:
         await it.told("part", room="there/#Garden")
         await it.done()
-        it.travels.accept(GARDEN)
-        it.travels.accept(Address(channel=FAR, room=RoomId("x")))
+        it.travels.accept_invite(GARDEN)
+        it.travels.accept_invite(Address(channel=FAR, room=RoomId("x")))
         await it.done()
-        assert it.travels.inside(GARDEN)
+        assert it.travels.is_inside(GARDEN)
 
 
 @pytest.mark.parametrize("way", ["join", "part"])
@@ -139,7 +139,7 @@ async def test_what_does_not_work_is_told_in_a_post_of_its_own_once(tmp_path: Pa
         assert told.startswith(f"I cannot {verb} `there/#Garden`: `no ")
         assert told.count("`") == 4
         assert "\n" not in told
-        assert it.travels.stays_out(GARDEN) is False
+        assert it.travels.was_sent_out(GARDEN) is False
 
 
 @story
@@ -147,15 +147,15 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(tm
     async with house(tmp_path) as it:
         ask = it.ask("part")
         answer = await it.rooms.part(ask, it.world)
-        assert answer.change is not None
+        assert answer.effect is not None
         post = Post(key=PostKey("answer"), to=LOBBY, text=answer.text)
         queued = Entry(fact=Queued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
         (stored,) = await it.store.append([queued])
-        await it.written(ask, answer.change)
+        await it.written(ask, answer.effect)
         it.outbox.put(OutboxPost(seq=stored.seq, at=NOW, post=post, parts=()))  # as the intake does: behind it
         await it.done()
         assert it.seen(LOBBY) == ["I leave `here/#lobby`, and stay out until `!join` or until I am started anew."]
-        assert it.travels.inside(LOBBY) is False
+        assert it.travels.is_inside(LOBBY) is False
 
 
 @story
@@ -186,17 +186,17 @@ async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_
         await it.do(ask)  # told again
         await it.done()
         assert it.seen(den) == ["**hello** all"]
-        assert not it.doors.busy(den.conversation)
+        assert not it.doors.is_busy(den.conversation)
 
 
 @story
 async def test_what_a_crash_cut_off_is_said_by_the_next_process(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        it.outbox.link(HERE, up=False)
+        it.outbox.set_link_up(HERE, up=False)
         await it.told("say", room="#den", text="hello")
         await it.outbox.drain(0)
     async with await Store.open(tmp_path / "log.db", it.clock) as store:
-        (waiting,) = await store.outbox()
+        (waiting,) = await store.undelivered_posts()
         assert (waiting.post.to.room, waiting.post.text) == ("#Den", "hello")
 
 
@@ -236,10 +236,10 @@ async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_
 
 @story
 async def test_where_a_turn_runs_nothing_is_said_in_between(tmp_path: Path) -> None:
-    async with house(tmp_path) as it, it.doors.of(LOBBY.conversation):
+    async with house(tmp_path) as it, it.doors.lock_for(LOBBY.conversation):
         answer = await it.do(it.ask("say", room="#lobby", text="hello"))
         assert (answer.ok, answer.text) == (False, "A turn is under way there just now. Say it again in a moment.")
-    assert not it.doors.busy(LOBBY.conversation)
+    assert not it.doors.is_busy(LOBBY.conversation)
 
 
 @story

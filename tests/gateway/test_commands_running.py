@@ -71,12 +71,12 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
         ask = it.ask("restart", channel="THERE")
         answer = await commands.restart(ask, it.world)
         assert answer.text == "I disconnect `there` and connect it again. If that does not work, I say so here."
-        assert answer.change is not None
-        await it.written(ask, answer.change)
+        assert answer.effect is not None
+        await it.written(ask, answer.effect)
         assert not runs, "first the answer goes out"
-        while runner.restarting(THERE) or not runs:
+        while runner.is_restarting(THERE) or not runs:
             await asyncio.sleep(0.001)
-        await it.written(ask, answer.change)  # told again
+        await it.written(ask, answer.effect)  # told again
         await asyncio.sleep(0.01)
         assert runs == ["run"]
         assert it.seen(LOBBY) == []
@@ -91,7 +91,7 @@ async def test_a_channel_that_there_is_not_is_not_restarted(tmp_path: Path, writ
         answer = await commands.restart(it.ask("restart", channel=written), it.world)
         assert answer.text.startswith("I have no channel `")
         assert answer.text.count("`") % 2 == 0
-        assert (answer.ok, answer.change) == (False, None)
+        assert (answer.ok, answer.effect) == (False, None)
 
 
 @story
@@ -106,8 +106,8 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path) -> Non
         it.channels[THERE].run = refused  # type: ignore[method-assign] # a platform that does not want it
         ask = it.ask("restart", channel="there")
         answer = await commands.restart(ask, it.world)
-        assert answer.change is not None
-        await it.written(ask, answer.change)
+        assert answer.effect is not None
+        await it.written(ask, answer.effect)
         while not it.seen(LOBBY):
             await asyncio.sleep(0.001)
         (told,) = it.seen(LOBBY)
@@ -124,9 +124,9 @@ async def test_while_it_is_restarted_it_is_not_restarted_again(tmp_path: Path) -
         it.channels[HERE].run = _silent  # type: ignore[method-assign] # a platform that does not answer
         first = it.ask("restart", channel="here")
         answer = await commands.restart(first, it.world)
-        assert answer.change is not None
-        await it.written(first, answer.change)
-        while not runner.restarting(HERE):
+        assert answer.effect is not None
+        await it.written(first, answer.effect)
+        while not runner.is_restarting(HERE):
             await asyncio.sleep(0.001)
         answer = await commands.restart(it.ask("restart", channel="here"), it.world)
         assert (answer.ok, answer.text) == (False, "`here` is being restarted already.")

@@ -14,9 +14,9 @@ from gateway.standing import Grant
 
 D = ChannelName("discord.x")
 POLICY = Policy(
-    dm="pairing",
+    dm_policy="pairing",
     roles={"discord.x:1": "admin", "discord.x:2": "member", "discord.x:9": "blocked"},
-    rooms={D: frozenset({RoomId("7")})},
+    open_rooms={D: frozenset({RoomId("7")})},
     grants={"discord.x:3": [Grant("admin", "discord.x/7", "granted")]},
 )
 
@@ -31,7 +31,7 @@ def typed(
         name=name,
         sub=sub,
         arg=arg,
-        begun=begun,
+        prefix=begun,
     )
 
 
@@ -89,7 +89,7 @@ def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
     able = [
         row.name
         for row in TABLE
-        if row.open_to(role, direct=room == "alone", everywhere=everywhere)  # type: ignore[arg-type] # roles
+        if row.is_allowed_for(role, direct=room == "alone", everywhere=everywhere)  # type: ignore[arg-type] # roles
         and (room == "alone" or not row.direct_only)
     ]
     assert ask(typed("help", "command", who, room=room)) == able[:MOST]

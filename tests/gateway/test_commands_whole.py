@@ -63,7 +63,7 @@ def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixt
     async def story() -> None:
         async with running(tmp_path, Script(), access=ACCESS, commands={"per_minute": 1000}) as gateway:
             for count, line in enumerate(lines(), start=1):
-                await gateway.console.say(line, sender="olga")
+                await gateway.console.receive_message(line, sender="olga")
                 await gateway.screen.until(count)
             assert not gateway.scripted.requests
             assert not any(BROKEN in part.body for part in gateway.screen.parts)
@@ -75,7 +75,7 @@ def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixt
             assert unfit == []
         async with await Store.open_readonly(gateway.path) as reader:
             given = await reader.entries(kinds=["command"])
-            judged = [await reader.judgement(entry.seq) for entry in given]
+            judged = [await reader.find_judgement(entry.seq) for entry in given]
         rules = [one.rule for one in judged if isinstance(one, Judged)]
         assert rules == [f"command {line.split()[0].removeprefix('!')}" for line in lines()]
 
@@ -91,9 +91,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Desks]:
         """Is looked at."""
 
         @property
-        def answers(self) -> Mapping[str, Handler]:
+        def handlers(self) -> Mapping[str, Handler]:
             made.append(self)
-            return super().answers
+            return super().handlers
 
     monkeypatch.setattr(app, "Desks", Seen)
     return made
@@ -106,11 +106,11 @@ def test_what_answers_and_what_is_suggested_is_all_of_the_table(
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=ACCESS) as gateway:
-            await gateway.console.say("!version", sender="olga")
+            await gateway.console.receive_message("!version", sender="olga")
             await gateway.screen.until(1)
             (desks,) = made
-            assert complete(desks.answers) == []
-            sources = set(desks.sources)
+            assert complete(desks.handlers) == []
+            sources = set(desks.suggestion_sources)
         wanted = [keys(row, sub, arg) for row, sub, arg in arguments() if arg.suggests]
         assert sources <= {key for some in wanted for key in some}
         assert [some[0] for some in wanted if not sources & set(some)] == ["help command"]  # the table itself
@@ -126,15 +126,15 @@ def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=access) as gateway:
-            await gateway.console.say("!role set console:far member", sender="olga")
+            await gateway.console.receive_message("!role set console:far member", sender="olga")
             await gateway.screen.until(1)
             (desks,) = made
 
             async def suggested(who: str) -> list[str]:
                 at = Address(channel=CONSOLE, room=RoomId("lobby"))
                 sender = Sender(id=SenderId(who), name=who, verified=True)
-                typed = CommandTyped(at=at, sender=sender, direct=False, name="block", sub="", arg="who", begun="")
-                return list(await desks.sources["who"](typed))
+                typed = CommandTyped(at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix="")
+                return list(await desks.suggestion_sources["who"](typed))
 
             assert await suggested("olga") == ["console:far"]
             assert await suggested("root") == []

@@ -53,7 +53,7 @@ from gateway.commands.words import SHOWN_CHARS, Typed, Unfit, code, masked, type
 def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[str, str]) -> None:
     use = typed(BY_NAME[name], text)
     assert isinstance(use, Typed)
-    assert (use.sub.name if use.sub else "", use.given) == (sub, args)
+    assert (use.sub.name if use.sub else "", use.arguments) == (sub, args)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(name: str, text: str, reason: s
 def test_the_nearest_subs_are_known() -> None:
     use = typed(BY_NAME["pair"], "aprove X")
     assert isinstance(use, Unfit)
-    assert use.nearest == ("approve",)
+    assert use.suggestions == ("approve",)
     assert use.sub is None
 
 
@@ -120,10 +120,12 @@ def test_any_text_is_understood_or_not(name: str, text: str) -> None:
     use = typed(row, text)
     if isinstance(use, Typed):
         args = {arg.name: arg for arg in (use.sub.args if use.sub else row.args)}
-        assert set(use.given) <= set(args)
-        assert all(use.given.values())
-        assert all(use.given[arg.name] in arg.choices for arg in args.values() if arg.choices and arg.name in use.given)
-        assert {arg.name for arg in args.values() if arg.required} <= set(use.given)
+        assert set(use.arguments) <= set(args)
+        assert all(use.arguments.values())
+        assert all(
+            use.arguments[arg.name] in arg.choices for arg in args.values() if arg.choices and arg.name in use.arguments
+        )
+        assert {arg.name for arg in args.values() if arg.required} <= set(use.arguments)
     else:
         assert "\n" not in use.reason
         assert use.reason.count("`") % 2 == 0
@@ -145,7 +147,7 @@ def test_no_way_of_writing_a_code_gets_it_into_a_record(name: str, before: str, 
     for text in (f"approve {before}{secret}{after}", f"code {before}{secret}", f"{before} {secret} {after}"):
         shown = masked(BY_NAME[name], text)
         use = typed(BY_NAME[name], text)
-        known = isinstance(use, Typed) and secret in use.given.values()
+        known = isinstance(use, Typed) and secret in use.arguments.values()
         assert secret not in shown or (known and "***" not in shown and not _secret(use))
 
 
@@ -163,7 +165,7 @@ def test_the_table_can_be_read_without_doubt() -> None:
         assert not (row.args and row.subs)
         assert row.group in GROUPS
         assert all(name not in {sub.name for sub in row.subs} for name in ("", row.name))
-        assert not row.otherwise or row.sub(row.otherwise)
+        assert not row.default_sub or row.find_sub(row.default_sub)
         assert not row.subs or not any(arg.required for arg in row.subs[0].args)
         for args in [row.args, *map(_args, row.subs)]:
             needed = [arg.required for arg in args]

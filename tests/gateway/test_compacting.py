@@ -46,7 +46,10 @@ from tests.store.kit import place
 AT = place("#a")
 TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."
 ASKED = Request(
-    blocks=(IDENTITY,), conversation=Exchange(heard="hello", reply="Hi.").said, max_output_tokens=4_096, shared_key="r"
+    blocks=(IDENTITY,),
+    conversation=Exchange(input_text="hello", reply="Hi.").messages,
+    max_output_tokens=4_096,
+    shared_key="r",
 )
 
 
@@ -71,7 +74,7 @@ class Cut(Played):
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
         self.requests.append(request)
         yield Text(text="Ada wants the rep")
-        yield End(stop="length", usage=USAGE, model="played-1")
+        yield End(stop_reason="length", usage=USAGE, model="played-1")
 
 
 class Billing(Played):
@@ -80,7 +83,7 @@ class Billing(Played):
     async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
 
         self.requests.append(request)
-        yield Began(billed=lambda: (ACCOUNT,))
+        yield Began(billed_accounts=lambda: (ACCOUNT,))
         self.asked.set()
         await asyncio.Event().wait()
 
@@ -122,7 +125,7 @@ class Kit:
         return [one.fact for one in found if isinstance(one.fact, CompactionLocked)]
 
     async def free(self) -> bool:
-        lock = await self.store.compacting(AT.conversation)
+        lock = await self.store.compaction_lock(AT.conversation)
         return lock is None or lock[1] <= self.clock.now()
 
 
@@ -259,7 +262,7 @@ async def test_cancelled_it_gives_the_lock_back_and_says_what_it_cost(tmp_path: 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await made.free()
-        assert (progress.done.accounts, progress.done.requests, made.told) == ((ACCOUNT,), 1, [])
+        assert (progress.current.accounts, progress.current.requests, made.told) == ((ACCOUNT,), 1, [])
 
 
 @story
@@ -449,7 +452,11 @@ def test_a_summary_reads_the_whole_cached_prefix() -> None:
 
         def next_turn(heard: str) -> Request:
             brief = Brief(
-                persona=IDENTITY.text, card="# Where", history=tuple(history), heard=heard, conversation=AT.conversation
+                persona=IDENTITY.text,
+                card="# Where",
+                history=tuple(history),
+                input_text=heard,
+                conversation=AT.conversation,
             )
             return assemble(brief, tools=TOOLS, max_output_tokens=100, key="ana", plain=False)
 
@@ -458,7 +465,7 @@ def test_a_summary_reads_the_whole_cached_prefix() -> None:
             heard = f"[x] ann (guest): {number} " + "and so on " * 60
             bench.api.then(Answer(text=f"Answer {number}. " * 30))
             last = await bench.ask(next_turn(heard))
-            history.append(Exchange(heard=heard, reply=f"Answer {number}. " * 30))
+            history.append(Exchange(input_text=heard, reply=f"Answer {number}. " * 30))
             bench.clock.advance(30)
         assert last is not None
         bench.api.then(Answer(calls=(("a", "stay_silent", "{}"),)), Answer(text=TEXT))

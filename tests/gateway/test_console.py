@@ -123,7 +123,7 @@ async def test_a_second_line_and_the_history(seat: Seat) -> None:
 async def test_commands_are_completed_and_explained(seat: Seat) -> None:
     prompt = seat.app.query_one(Prompt)
     seat.gateway.places = [{"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "", "last_who": ""}]
-    await seat.until(lambda: bool(seat.app.model.places))  # which are asked for now and then
+    await seat.until(lambda: bool(seat.app.model.conversations))  # which are asked for now and then
     await seat.types("/dm")
     await seat.sees("dmn")
     await seat.pilot.press("tab")
@@ -165,7 +165,7 @@ async def test_a_tool_is_killed(seat: Seat) -> None:
     await seat.sees("no tool is running", "talk")
     tool(seat, "started", "c1", ROOM)
     tool(seat, "started", "c2")
-    await seat.until(lambda: len(seat.app.model.calls) == 2)
+    await seat.until(lambda: len(seat.app.model.tool_calls) == 2)
     await seat.pilot.press("ctrl+k")
     await seat.sees("killing shell in console/operator", "talk")
     await seat.sees("it is done", "talk")
@@ -247,7 +247,7 @@ async def test_the_wheel_and_the_bar_scroll_too(seat: Seat) -> None:
         view.post_message(textual_events.MouseScrollUp(view, 5, 3, 0, -1, 0, False, False, False, at.x, at.y))
         await seat.pilot.pause()
     await seat.until(lambda: view.pane.top < top)
-    assert not view.pane.following
+    assert not view.pane.is_following
     await seat.sees("↓ End")
     view.scroll_to(y=0, animate=False)  # as dragging the bar does
     await seat.sees("line 000", "talk")
@@ -257,11 +257,11 @@ async def test_the_wheel_and_the_bar_scroll_too(seat: Seat) -> None:
 async def test_a_pane_keeps_ten_thousand_lines(seat: Seat) -> None:
     for number in range(MAX_LINES + 50):
         tool(seat, "ended", f"c{number}", result="")
-    await seat.until(lambda: len(seat.app.model.tools.lines) == MAX_LINES)
+    await seat.until(lambda: len(seat.app.model.tools_pane.lines) == MAX_LINES)
     await seat.pilot.press("tab", "home", "end")
     view = pane(seat, "tools")
-    assert view.virtual_size.height == view.pane.total
-    assert view.pane.following
+    assert view.virtual_size.height == view.pane.row_count
+    assert view.pane.is_following
 
 
 @story
@@ -318,7 +318,7 @@ async def test_help_tells_every_key_and_command(seat: Seat) -> None:
     screen = seat.app.screen
     assert isinstance(screen, HelpScreen)
     pane = screen._pane
-    words = " ".join(said for row in pane.rows(0, pane.total) for _, said in row)
+    words = " ".join(said for row in pane.rows(0, pane.row_count) for _, said in row)
     for known in ("Ctrl+R", "Ctrl+K", "Esc", "Tab", "PageUp", "Ctrl+L", "Ctrl+Q", "/follow", "/quit"):
         assert known in words
     for row in TABLE:
@@ -332,7 +332,7 @@ async def test_help_tells_every_key_and_command(seat: Seat) -> None:
     await seat.pilot.press("enter")
     await seat.until(lambda: isinstance(seat.app.screen, HelpScreen))
     say(seat, "meanwhile")
-    await seat.until(lambda: len(seat.app.model.talk.lines) > 0)
+    await seat.until(lambda: len(seat.app.model.conversation_pane.lines) > 0)
     await seat.pilot.press("q")
     await seat.sees("meanwhile", "talk")
 
@@ -385,7 +385,9 @@ def test_hostile_text_breaks_no_layout(size: tuple[int, int]) -> None:
                 tell("log", level=text, logger=text, message=text)
                 tell("channel", channel=text, platform=text, state=text, reason=text)
             tell("log", level="warning", logger="x", message="the end")
-            await seat.until(lambda: any("the end" in said for _, said in seat.app.model.alone.lines[-1].spans))
+            await seat.until(
+                lambda: any("the end" in said for _, said in seat.app.model.autonomous_pane.lines[-1].spans)
+            )
             await seat.pilot.pause(0.1)
             strips = _strips(seat.app)
             assert {strip.cell_length for strip in strips} == {size[0]}

@@ -22,16 +22,16 @@ ROOM = "irc.x/#lobby"
 def told(console: Console, kind: str, /, **fields: Any) -> None:
     event = events.read(kind, json.dumps({"at": AT, **fields}))
     assert event is not None
-    console.apply(event)
+    console.apply_event(event)
 
 
 def shown(pane: Pane) -> list[str]:
-    return ["".join(said for _, said in row).rstrip() for row in pane.rows(0, pane.total)]
+    return ["".join(said for _, said in row).rstrip() for row in pane.rows(0, pane.row_count)]
 
 
 def made(**more: Any) -> Console:
     console = Console(zone=UTC, **more)
-    for pane in (console.alone, console.talk, console.tools):
+    for pane in (console.autonomous_pane, console.conversation_pane, console.tools_pane):
         pane.resize(120, 20)
     return console
 
@@ -47,15 +47,15 @@ def test_a_conversation_grows_and_becomes_what_was_said() -> None:
     told(console, "turn", **turn("started"))
     delta("text", console, "Good ")
     delta("text", console, "morning")
-    assert shown(console.talk) == [
+    assert shown(console.conversation_pane) == [
         "10:00:00 operator  hello",
         "10:00:00 reverie  is writing ...",
         "    Good morning",
     ]
     told(console, "post", seq=2, conversation=OWN, text="Good morning!")
     told(console, "turn", **turn("ended"))
-    assert shown(console.talk) == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
-    assert shown(console.alone) == []
+    assert shown(console.conversation_pane) == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
+    assert shown(console.autonomous_pane) == []
     assert not console.turns
 
 
@@ -63,7 +63,7 @@ def test_another_answer_replaces_the_one_that_was_growing() -> None:
     console = made()
     delta("text", console, "first try")
     delta("text", console, "second", begins=True)
-    assert shown(console.talk)[1:] == ["    second"]
+    assert shown(console.conversation_pane)[1:] == ["    second"]
 
 
 def test_last_words_that_come_behind_the_end_begin_nothing_anew() -> None:
@@ -75,7 +75,7 @@ def test_last_words_that_come_behind_the_end_begin_nothing_anew() -> None:
         delta("text", console, " all", autonomous=autonomous, where=where)
         assert not console.turns
         console = made()
-    assert shown(console.talk) == []
+    assert shown(console.conversation_pane) == []
 
 
 def test_what_ends_without_words_is_told() -> None:
@@ -83,18 +83,21 @@ def test_what_ends_without_words_is_told() -> None:
     told(console, "turn", **turn("started"))
     delta("text", console, "half a sen")
     told(console, "turn", **turn("ended", outcome="interrupted"))
-    assert shown(console.talk) == ["10:00:00 reverie interrupted: nothing more comes"]
+    assert shown(console.conversation_pane) == ["10:00:00 reverie interrupted: nothing more comes"]
 
 
 def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> None:
     console = made()
     said = {"kind": "room", "conversation": ROOM, "who": "ann", "text": "hi", "urgency": 3}
     told(console, "notification", seq=1, **said)
-    assert shown(console.talk) == []
+    assert shown(console.conversation_pane) == []
     console.follow(EVERY, None)
     told(console, "notification", seq=2, **said)
     told(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
-    assert shown(console.talk) == ["10:00:00 irc.x/#lobby ann  hi", "10:00:00 irc.x/#lobby bob (reaction)  +1"]
+    assert shown(console.conversation_pane) == [
+        "10:00:00 irc.x/#lobby ann  hi",
+        "10:00:00 irc.x/#lobby bob (reaction)  +1",
+    ]
 
 
 def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
@@ -110,7 +113,7 @@ def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> N
     console.follow(ROOM, past)
     told(console, "post", seq=7, conversation=ROOM, text="hello ann")
     told(console, "post", seq=9, conversation=ROOM, text="more")
-    assert shown(console.talk) == ["10:00:00 ann  hi", "10:00:00 agent  hello ann", "10:00:00 agent  more"]
+    assert shown(console.conversation_pane) == ["10:00:00 ann  hi", "10:00:00 agent  hello ann", "10:00:00 agent  more"]
 
 
 def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
@@ -126,7 +129,7 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "cost_usd": 0.01,
     }
     told(console, "turn", **turn("ended", autonomous=True, conversation="inner/reverie", **spent))
-    assert shown(console.alone) == [
+    assert shown(console.autonomous_pane) == [
         "10:00:00 reverie starts by itself: low  inner/reverie",
         "10:00:00 reverie thinks, in inner/reverie",
         "  what is",
@@ -135,9 +138,9 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "  I look around.",
         "10:00:00 reverie is done: replied, 0 s, 10.0k in (99 % read), 50 out, $0.0100",
     ]
-    console.alone.hide("thinking", hidden=True)
-    assert len(shown(console.alone)) == 4
-    assert shown(console.talk) == []
+    console.autonomous_pane.hide("thinking", hidden=True)
+    assert len(shown(console.autonomous_pane)) == 4
+    assert shown(console.conversation_pane) == []
 
 
 def test_the_network_is_told_when_it_changes_only() -> None:
@@ -145,7 +148,7 @@ def test_the_network_is_told_when_it_changes_only() -> None:
     for after_s in (30.0, 29.0, 28.0):
         told(console, "dmn", **mind("foraging", next_tick_s=after_s))
     told(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
-    assert shown(console.alone) == [
+    assert shown(console.autonomous_pane) == [
         "10:00:00 reverie is foraging, looks again in 30 s",
         "10:00:00 reverie is foraging, looks again in 5 min, starts nothing by itself: the day's money is spent",
     ]
@@ -163,14 +166,14 @@ def test_tools_are_shown_whole() -> None:
         result="",
         error=False,
     )
-    found = console.to_kill()
+    found = console.find_call_to_kill()
     assert found is not None
     assert (found.name, found.conversation) == ("shell", ROOM)
     told(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
-    assert console.to_kill() is None
+    assert console.find_call_to_kill() is None
     told(console, "tool", **{**call, "call": "c2"}, state="ended", arguments='{"cut', result="no such file", error=True)
     told(console, "tool", **{**call, "call": "c3"}, state="started", arguments='{"cut', result="", error=False)
-    assert shown(console.tools) == [
+    assert shown(console.tools_pane) == [
         "10:00:00 ▶ shell  irc.x/#lobby",
         "  command: ls",
         "    cat x",
@@ -192,7 +195,7 @@ def test_what_concerns_the_gateway_is_above() -> None:
     told(console, "reloaded", taken=[], later=[], problems=["a.yaml:3: dmn: no such key"])
     told(console, "log", level="warning", logger="reverie.x", message="odd")
     told(console, "lost", count=7)
-    assert shown(console.alone) == [
+    assert shown(console.autonomous_pane) == [
         "10:00:00 channel irc.x is down: cut",
         "10:00:00 configuration read again; now in force: agents; after a restart: ops",
         "10:00:00 configuration read again; 1 problems: a.yaml:3: dmn: no such key",
@@ -206,7 +209,10 @@ def test_posts_that_do_not_arrive_are_told() -> None:
     told(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
     told(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
     told(console, "fate", seq=3, conversation=OWN, fate="refused", rule="blocked")
-    assert shown(console.talk) == ["10:00:00 not delivered (failed): no such room", "10:00:00 refused by blocked"]
+    assert shown(console.conversation_pane) == [
+        "10:00:00 not delivered (failed): no such room",
+        "10:00:00 refused by blocked",
+    ]
 
 
 @pytest.mark.parametrize("kind", [*events.KINDS, "unheard-of"])
@@ -215,25 +221,25 @@ def test_odd_events_harm_nobody(kind: str) -> None:
     for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
         event = events.read(kind, data)
         if event is not None:
-            console.apply(event)
+            console.apply_event(event)
 
 
 def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
     console = made()
-    assert console.to_stop() is None
+    assert console.find_turn_to_stop() is None
     told(console, "turn", **turn("started", key="room", conversation=ROOM))
-    found = console.to_stop()
+    found = console.find_turn_to_stop()
     assert found is not None
-    assert console.asks_twice(found)
+    assert console.needs_confirmation(found)
     told(console, "turn", **turn("started", key="alone", conversation="inner/reverie", autonomous=True))
     told(console, "turn", **turn("started", key="room2", conversation=ROOM))
-    found = console.to_stop()
+    found = console.find_turn_to_stop()
     assert found is not None
-    assert (found.conversation, console.asks_twice(found)) == ("inner/reverie", False)
+    assert (found.conversation, console.needs_confirmation(found)) == ("inner/reverie", False)
     told(console, "turn", **turn("started", key="mine"))
-    found = console.to_stop()
+    found = console.find_turn_to_stop()
     assert found is not None
-    assert (found.conversation, console.asks_twice(found)) == (OWN, False)
+    assert (found.conversation, console.needs_confirmation(found)) == (OWN, False)
 
 
 KEYS = st.sampled_from(["t1", "t2", "t3"])
@@ -259,10 +265,12 @@ def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happe
         else:
             delta(kind, console, what, autonomous=autonomous, where=where, turn=key)
     for _ in range(2):  # an end that was lost is found out when the gateway has been asked twice
-        console.took(events.Status())
+        console.update_status(events.Status())
     assert not console.turns
     open_blocks = [f"{what} {key}" for what in ("talk", "write", "think") for key in ("t1", "t2", "t3")]
-    assert not any(pane.growing(one) for pane in (console.talk, console.alone) for one in open_blocks)
+    assert not any(
+        pane.is_streaming(one) for pane in (console.conversation_pane, console.autonomous_pane) for one in open_blocks
+    )
 
 
 def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
@@ -271,11 +279,11 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
     delta("thinking", console, "hm")
     delta("text", console, "half")
     told(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
-    console.attached(events.Status.model_validate({"now": AT, "agents": [mind()], "activity": []}))
+    console.handle_connected(events.Status.model_validate({"now": AT, "agents": [mind()], "activity": []}))
     assert not console.turns
-    assert not console.calls
-    assert shown(console.talk) == []
-    assert shown(console.alone)[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
+    assert not console.tool_calls
+    assert shown(console.conversation_pane) == []
+    assert shown(console.autonomous_pane)[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
 
 
 def test_the_status_tells_everything_and_fits() -> None:
@@ -295,8 +303,8 @@ def test_the_status_tells_everything_and_fits() -> None:
         },
         "activity": [{"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}],
     }
-    console.attached(events.Status.model_validate(answer))
-    up = Connection(state="up", where="127.0.0.1:9090")
+    console.handle_connected(events.Status.model_validate(answer))
+    up = Connection(state="up", address="127.0.0.1:9090")
     first, second = (["".join(said for _, said in row)] for row in status.rows(console, up, NOW, 200))
     assert first == ["● attached 127.0.0.1:9090 │ reverie foraging │ ⠋ thinks 30 s irc.x/#lobby"]
     assert second == ["today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of 200"]
@@ -304,13 +312,13 @@ def test_the_status_tells_everything_and_fits() -> None:
     assert "shell 30 s" in "".join(said for _, said in status.rows(console, up, NOW, 200)[0])
     for state in ("up", "down", "starting", "gone"):
         for width in range(1, 130):
-            connection = Connection(state=state, where="127.0.0.1:9090", own=True, words="why\x1b")
+            connection = Connection(state=state, address="127.0.0.1:9090", is_own=True, detail="why\x1b")
             for row in status.rows(console, connection, NOW + timedelta(hours=30), width):
                 assert sum(text.width(said) for _, said in row) <= width
 
 
 def test_the_status_of_nothing() -> None:
-    down = Connection(state="down", where="x", words="nobody answers there; again in 3 s")
+    down = Connection(state="down", address="x", detail="nobody answers there; again in 3 s")
     first, second = ("".join(said for _, said in row) for row in status.rows(Console(), down, NOW, 80))
     assert (first, second) == ("○ nobody answers there; again in 3 s │ idle", "nothing is known yet")
 
@@ -383,6 +391,6 @@ def test_completion_knows_every_command_and_what_it_is_for() -> None:
 def test_history_goes_back_and_forth_and_keeps_what_is_begun() -> None:
     history = History()
     for line in ("one", "two", "two", "three"):
-        history.said(line)
+        history.add(line)
     assert [history.older("draft") for _ in range(4)] == ["three", "two", "one", None]
     assert [history.newer() for _ in range(4)] == ["two", "three", "draft", None]

@@ -16,7 +16,7 @@ def line(said: str, *, thinking: bool = False) -> Line:
 
 
 def shown(pane: Pane) -> list[str]:
-    return ["".join(said for _, said in row) for row in pane.rows(0, pane.total)]
+    return ["".join(said for _, said in row) for row in pane.rows(0, pane.row_count)]
 
 
 class Panes(RuleBasedStateMachine):
@@ -33,24 +33,24 @@ class Panes(RuleBasedStateMachine):
     @rule(said=st.lists(WORDS, max_size=8), thinking=st.booleans())
     def add(self, said: list[str], thinking: bool) -> None:
         pane, before = self.pane, None
-        if not pane.following and not self.growing:
+        if not pane.is_following and not self.growing:
             before = pane.rows(pane.top, pane.top + self.height)
         lines, evicted = [line(one, thinking=thinking) for one in said], len(pane.lines) + len(said) > self.most
         pane.add(lines)
         self.count += len(lines)
-        if before is not None and not evicted and not pane.following:
+        if before is not None and not evicted and not pane.is_following:
             assert pane.rows(pane.top, pane.top + self.height) == before
 
     @rule(key=st.sampled_from("xyz"), delta=st.text(alphabet="ab\n 日\r", max_size=30), held=st.booleans())
     def grow(self, key: str, delta: str, held: bool) -> None:
-        self.pane.grow(key, delta, head=[line("head")], held=held)
+        self.pane.append_delta(key, delta, head=[line("head")], held=held)
         self.growing.add(key)
 
     @rule(key=st.sampled_from("xyz"), settles=st.booleans())
     def end(self, key: str, settles: bool) -> None:
-        (self.pane.settle if settles else self.pane.drop)(key)
+        (self.pane.finish_block if settles else self.pane.drop_block)(key)
         self.growing.discard(key)
-        assert not self.pane.growing(key)
+        assert not self.pane.is_streaming(key)
 
     @rule(by=st.integers(-60, 60))
     def scroll(self, by: int) -> None:
@@ -60,13 +60,13 @@ class Panes(RuleBasedStateMachine):
 
     @rule(direction=st.sampled_from((-1, 1)))
     def page(self, direction: int) -> None:
-        self.pane.page(-1 if direction < 0 else 1)
+        self.pane.scroll_page(-1 if direction < 0 else 1)
 
     @rule()
     def to_the_end(self) -> None:
-        self.pane.end()
-        assert self.pane.following
-        assert self.pane.missed == 0
+        self.pane.scroll_to_end()
+        assert self.pane.is_following
+        assert self.pane.missed_count == 0
 
     @rule(width=st.integers(1, 60), height=st.integers(1, 40))
     def resize(self, width: int, height: int) -> None:
@@ -82,7 +82,7 @@ class Panes(RuleBasedStateMachine):
     def clear(self) -> None:
         self.pane.clear()
         assert not self.pane.lines
-        assert self.pane.following
+        assert self.pane.is_following
 
     @invariant()
     def holds(self) -> None:
@@ -117,12 +117,12 @@ def test_the_oldest_leave_at_ten_thousand_and_who_reads_stays_where_they_are() -
     before = pane.rows(pane.top, pane.top + 10)
     pane.add(line(f"more {number}") for number in range(100))
     assert pane.rows(pane.top, pane.top + 10) == before
-    assert (pane.following, pane.missed) == (False, 100)
+    assert (pane.is_following, pane.missed_count) == (False, 100)
     pane.add(line(f"most {number}") for number in range(MAX_LINES))  # all that was read there has left
     assert pane.top == 0
     assert shown(pane)[0] == "most 0"
-    pane.end()
-    assert (pane.following, pane.missed) == (True, 0)
+    pane.scroll_to_end()
+    assert (pane.is_following, pane.missed_count) == (True, 0)
     pane.add([line("newest")])
     assert shown(pane)[pane.top :][-1] == "newest"
 
@@ -131,50 +131,50 @@ def test_scrolling_back_to_the_end_follows_again() -> None:
     pane = Pane()
     pane.resize(40, 10)
     pane.add(line(str(number)) for number in range(50))
-    pane.page(-1)
-    assert (pane.following, pane.top) == (False, 31)
+    pane.scroll_page(-1)
+    assert (pane.is_following, pane.top) == (False, 31)
     pane.add([line("new")])
-    assert pane.missed == 1
-    pane.page(1)
-    assert not pane.following
-    pane.page(1)
-    assert (pane.following, pane.missed, pane.top) == (True, 0, 41)
+    assert pane.missed_count == 1
+    pane.scroll_page(1)
+    assert not pane.is_following
+    pane.scroll_page(1)
+    assert (pane.is_following, pane.missed_count, pane.top) == (True, 0, 41)
 
 
 def test_two_who_write_at_once_each_grow_in_one_piece() -> None:
     pane = Pane()
     for delta in ("one ", "two\nth", "ree"):
-        pane.grow("a", delta, head=[line("a:")])
-        pane.grow("b", delta.upper(), head=[line("b:")])
+        pane.append_delta("a", delta, head=[line("a:")])
+        pane.append_delta("b", delta.upper(), head=[line("b:")])
     assert shown(pane) == ["a:", "one two", "three", "b:", "ONE TWO", "THREE"]
     pane.add([line("meanwhile")])
     assert shown(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO", "THREE"]
-    pane.settle("a")
-    pane.drop("b")  # its first lines are lines of the pane since the first one ended
+    pane.finish_block("a")
+    pane.drop_block("b")  # its first lines are lines of the pane since the first one ended
     assert shown(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO"]
 
 
 def test_what_is_held_goes_whole() -> None:
     pane = Pane()
-    pane.grow("a", "first\nsecond", head=[line("a:")], held=True)
+    pane.append_delta("a", "first\nsecond", head=[line("a:")], held=True)
     assert shown(pane) == ["a:", "first", "second"]
-    pane.drop("a")
+    pane.drop_block("a")
     assert shown(pane) == []
 
 
 def test_line_ends_cut_in_two_are_one() -> None:
     pane = Pane()
     for delta in ("a\r", "\nb\r", "c\r"):
-        pane.grow("a", delta)
+        pane.append_delta("a", delta)
     assert shown(pane) == ["a", "b", "c"]
-    pane.settle("a")
+    pane.finish_block("a")
     assert shown(pane) == ["a", "b", "c"]
 
 
 def test_a_block_behind_another_does_not_grow_without_end() -> None:
     pane = Pane()
-    pane.grow("first", "never ends")
-    pane.grow("second", "x\n" * (MAX_HELD + 1))
+    pane.append_delta("first", "never ends")
+    pane.append_delta("second", "x\n" * (MAX_HELD + 1))
     assert len(pane.lines) == MAX_HELD + 1
 
 

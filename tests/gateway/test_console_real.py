@@ -63,7 +63,7 @@ def test_a_person_talks_to_a_real_gateway(tmp_path: Path) -> None:
             await eyes.pilot.press("enter")
             await eyes.sees("reverie paused")
             await eyes.sees("is paused", "alone")
-            await gateway.console.say("reverie: and me?", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie: and me?", sender="ann", room="lobby")
             await eyes.types("/follow demo/lobby")
             await eyes.pilot.press("enter")
             await eyes.sees("ann  reverie: and me?", "talk")
@@ -122,7 +122,7 @@ def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) ->
         async with Ircd() as ircd:
             settings = configured(tmp_path, ircd.port)
             target = await choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=False)
-            assert target.own
+            assert target.is_own
             child = Child(tmp_path, settings.store.path, target.port, target.token)
             await child.start()
             try:
@@ -139,9 +139,9 @@ def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) ->
                         await choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=True)
             finally:
                 assert await child.stop() == 0
-            assert stat.S_IMODE(child.log.stat().st_mode) == 0o600
-            assert "stopping" in child.last_words()
-            assert target.token not in child.log.read_text()
+            assert stat.S_IMODE(child.log_path.stat().st_mode) == 0o600
+            assert "stopping" in child.read_log_tail()
+            assert target.token not in child.log_path.read_text()
             assert not beat_file(settings.store.path).exists()
 
     asyncio.run(story())
@@ -174,7 +174,7 @@ def test_a_gateway_that_cannot_start_says_why(tmp_path: Path) -> None:
         async with opened(url(port), "a-token-of-the-consoles", child=child) as eyes:
             await eyes.sees("the gateway ended with code 1", "alone")
             await eyes.until(
-                lambda: any("[error" in said for one in eyes.app.model.alone.lines for _, said in one.spans)
+                lambda: any("[error" in said for one in eyes.app.model.autonomous_pane.lines for _, said in one.spans)
             )
             await eyes.sees("✗ the gateway ended with code 1")
         await child.stop()
@@ -229,7 +229,7 @@ def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
             settings = configured(tmp_path, 1, f"{{port: {stub.port}, token: {STUB_TOKEN}}}")
             beat(settings)
             target = await choose(settings, tmp_path, {}, now, url="", run=False)
-            assert (target.url, target.own) == (stub.url, False)
+            assert (target.url, target.is_own) == (stub.url, False)
             assert STUB_TOKEN not in repr(target)
         finally:
             await stub.stop()
@@ -241,7 +241,7 @@ def test_a_sign_of_life_that_outlived_its_gateway_keeps_nobody_out(tmp_path: Pat
     settings = configured(tmp_path, 1, f"{{port: {free_port()}, token: {STUB_TOKEN}}}")
     beat(settings)
     target = asyncio.run(choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=False))
-    assert target.own
+    assert target.is_own
 
 
 def test_each_refusal_of_the_api_has_its_name() -> None:
@@ -250,14 +250,14 @@ def test_each_refusal_of_the_api_has_its_name() -> None:
         await stub.start()
         api, other = Api(stub.url, STUB_TOKEN), Api(stub.url, "wrong")
         with pytest.raises(Denied):
-            await other.status()
+            await other.get_status()
         stub.refuses = "no"
         with pytest.raises(Refused, match="no"):
             await api.say("x")
-        assert not (await api.order("kill", OWN, "me")).ok
+        assert not (await api.send_order("kill", OWN, "me")).ok
         await stub.stop()
         with pytest.raises(Away):
-            await api.status()
+            await api.get_status()
         for one in (api, other):
             await one.close()
         for token in ("", " ", "a\nb", "ü"):

@@ -48,7 +48,7 @@ class Disk:
 async def live(kit: Papers) -> None:
     """Everything that an agent keeps for itself, twice."""
     for number in range(2):
-        await kit.notes.journal(at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more")
+        await kit.notes.write_entry(at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more")
         await kit.notes.remember(at(ANN), f"fact {number}")
         await dream(kit, model(f"- dream {number}"))
 
@@ -77,8 +77,8 @@ def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path
             async with papers(directory) as kit:
                 entries = parse(kit.journal.read_text())
                 assert [one.text for one in entries] == [noted.text for noted in await kit.noted()]
-                keys = [one.key for one in await kit.store.newest(9, kinds=["noted"])]
-                assert [f"note:{one.note}" for one in entries] == keys
+                keys = [one.key for one in await kit.store.newest_entries(9, kinds=["noted"])]
+                assert [f"note:{one.note_id}" for one in entries] == keys
                 dreams, memory = await dreamed(kit), kit.directory / "MEMORY.md"
                 assert (memory.read_text() if memory.exists() else "") == (dreams[-1].after if dreams else "")
                 assert sorted(path.name for path in kit.directory.glob(".*")) == []

@@ -27,7 +27,7 @@ async def diagnosed(fault: Fault, here: World, *, offline: bool) -> None:
     assert codes(found) == sorted([(fault.code, fault.level), *fault.also]), found
     (told,) = [one for one in found if one.code == fault.code]
     assert matches(told, fault), told
-    assert report.code == (1 if fault.level == "bad" else 0)
+    assert report.exit_code == (1 if fault.level == "bad" else 0)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -50,7 +50,7 @@ async def test_nothing_is_wrong_with_what_is_right(offline: bool, tmp_path: Path
     async with world(tmp_path) as here:
         report = await here.examine(offline=offline)
         assert trouble(report) == []
-        assert report.code == 0
+        assert report.exit_code == 0
 
 
 def test_the_table_is_as_large_as_it_was_promised(capsys: pytest.CaptureFixture[str]) -> None:

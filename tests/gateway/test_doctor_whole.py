@@ -403,7 +403,7 @@ async def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
         shown.append(await here.examine(offline=True, written=False))
         assert [one.ok for one in shown] == [True] + [False] * 6
         for report in shown:
-            out = report.as_json() + "\n".join(report.lines(Style(colour=True)))
+            out = report.to_json() + "\n".join(report.render_lines(Style(colour=True)))
             assert not [secret for secret in secrets if secret in out]
 
 

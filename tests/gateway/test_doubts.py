@@ -75,21 +75,21 @@ def story(tmp_path: Path, told: Any, **more: Any) -> None:
 def test_a_person_is_told_before_the_next_answer_and_again_repeats_it_once(tmp_path: Path) -> None:
     async def told(it: Talk) -> None:
         it.channel.cuts = 1
-        await it.console.say("one", sender="ann")
+        await it.console.receive_message("one", sender="ann")
         await it.delivered("uncertain")
         assert it.channel.tried == ["First."], "not told at once: perhaps the line comes back"
-        await it.console.say("two", sender="ann")
+        await it.console.receive_message("two", sender="ann")
         await it.screen.until(2)
         assert it.screen.said("ann")[0] == DOUBT
         heard = str(it.scripted.requests[-1])
         assert "may or may not have been delivered" in heard
         assert "do not repeat it unasked" in heard
         asked = len(it.scripted.requests)
-        await it.console.say("Again!", sender="ann")
+        await it.console.receive_message("Again!", sender="ann")
         await it.screen.until(3)
         assert it.screen.said("ann")[2] == "First."
         assert len(it.scripted.requests) == asked, "the model is not asked for it"
-        await it.console.say("again", sender="ann")
+        await it.console.receive_message("again", sender="ann")
         await it.screen.until(4)
         assert it.screen.said("ann")[3] == "No.", "nothing is in doubt by now: it is a word like any"
 
@@ -101,7 +101,7 @@ def test_after_a_minute_it_is_told_all_the_same(tmp_path: Path, monkeypatch: pyt
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 1
-        await it.console.say("one", sender="ann")
+        await it.console.receive_message("one", sender="ann")
         await it.screen.until(1)
         assert it.screen.parts[0].style == "notice"
         assert it.screen.said("ann") == [DOUBT]
@@ -116,12 +116,12 @@ def test_several_answers_in_doubt_are_one_line_and_are_repeated_together(
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 3  # the notice about the first is cut, too
-        await it.console.say("one", sender="ann")
+        await it.console.receive_message("one", sender="ann")
         await it.delivered("uncertain", "uncertain")
-        await it.console.say("two", sender="ann")
+        await it.console.receive_message("two", sender="ann")
         await it.screen.until(1)
         assert it.screen.said("ann") == [DOUBT]
-        await it.console.say("again", sender="ann")
+        await it.console.receive_message("again", sender="ann")
         await it.screen.until(2)
         assert it.screen.said("ann")[-1] == "First.\n\nSecond."
 
@@ -131,13 +131,13 @@ def test_several_answers_in_doubt_are_one_line_and_are_repeated_together(
 def test_in_a_room_only_whoever_was_answered_is_told_by_name(tmp_path: Path) -> None:
     async def told(it: Talk) -> None:
         it.channel.cuts = 1
-        await it.console.say("reverie: one", sender="ann", room="lobby")
+        await it.console.receive_message("reverie: one", sender="ann", room="lobby")
         await it.delivered("uncertain")
-        await it.console.say("reverie: two", sender="bob", room="lobby")
+        await it.console.receive_message("reverie: two", sender="bob", room="lobby")
         await it.screen.until(2)
         assert it.screen.said("lobby")[0] == f"ann: {IN_A_ROOM}"
-        await it.console.say("again", sender="bob", room="lobby")  # to nobody
-        await it.console.say("reverie: again", sender="ann", room="lobby")
+        await it.console.receive_message("again", sender="bob", room="lobby")  # to nobody
+        await it.console.receive_message("reverie: again", sender="ann", room="lobby")
         await it.screen.until(3)
         assert "First." in it.screen.said("lobby")[2]
 
@@ -147,11 +147,11 @@ def test_in_a_room_only_whoever_was_answered_is_told_by_name(tmp_path: Path) -> 
 def test_what_is_told_is_told_once_over_restarts(tmp_path: Path) -> None:
     async def first(it: Talk) -> None:
         it.channel.cuts = 1
-        await it.console.say("one", sender="ann")
+        await it.console.receive_message("one", sender="ann")
         await it.delivered("uncertain")
 
     async def then(it: Talk) -> None:
-        await it.console.say("two", sender="ann")
+        await it.console.receive_message("two", sender="ann")
         while "Second." not in it.channel.tried:
             await asyncio.sleep(0.005)
         assert sum(text == DOUBT for text in await it.posts()) == 1
@@ -166,9 +166,9 @@ def test_a_notice_that_is_in_doubt_itself_is_left_at_that(tmp_path: Path, monkey
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 2
-        await it.console.say("one", sender="ann")
+        await it.console.receive_message("one", sender="ann")
         await it.delivered("uncertain", "uncertain")
-        await it.console.say("two", sender="ann")
+        await it.console.receive_message("two", sender="ann")
         await it.screen.until(1)
         assert it.channel.tried == ["First.", DOUBT, "Second."]
 

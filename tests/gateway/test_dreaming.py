@@ -30,7 +30,7 @@ BRIEF = Brief(
     binding=Binding(prompt="short"),
     card="# Where you are",
     history=(),
-    heard="",
+    input_text="",
     conversation="agent/r",
 )
 
@@ -58,7 +58,7 @@ async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> Dre
 async def noted(tmp: Path, *texts: str) -> AsyncIterator[Papers]:
     async with papers(tmp) as kit:
         for text in texts:
-            await kit.notes.journal(at(ROOM), "", text)
+            await kit.notes.write_entry(at(ROOM), "", text)
         yield kit
 
 
@@ -67,7 +67,7 @@ def told(request: Request) -> str:
 
 
 async def dreamed(kit: Papers) -> Sequence[Dreamed]:
-    found = await kit.store.newest(100, kinds=["dreamed"])
+    found = await kit.store.newest_entries(100, kinds=["dreamed"])
     return [one.fact for one in found if isinstance(one.fact, Dreamed)]
 
 
@@ -78,7 +78,7 @@ def file(kit: Papers) -> Path:
 @story
 async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ROOM), "Harbour", "Ada comes back\non Monday")
+        await kit.notes.write_entry(at(ROOM), "Harbour", "Ada comes back\non Monday")
         await kit.notes.remember(at(ANN), "Ann likes tea")
         thinks = model("# MEMORY.md\n\n- Ada: back on Monday\x07\n- Ann: tea  ")
         came = await dream(kit, thinks)
@@ -86,7 +86,7 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
         assert file(kit).read_text() == "- Ada: back on Monday\n- Ann: tea\n"
         assert came.diff == "--- before\n+++ after\n@@ -0,0 +1,2 @@\n+- Ada: back on Monday\n+- Ann: tea"
         (one,) = await dreamed(kit)
-        newest = await kit.store.newest(1, kinds=["noted"])
+        newest = await kit.store.newest_entries(1, kinds=["noted"])
         assert one == Dreamed(
             agent="reverie", before="", after=file(kit).read_text(), upto=newest[0].seq, reason="dreamt"
         )
@@ -104,14 +104,14 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
 async def test_the_prefix_is_that_of_every_turn(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         thinks = model("- x")
-        await take_turn(replace(BRIEF, heard="hello"), thinks, Hands(), key="reverie")
+        await take_turn(replace(BRIEF, input_text="hello"), thinks, Hands(), key="reverie")
         await dream(kit, thinks)
         turn, dreams = thinks.requests
-        assert (turn.tools, turn.blocks, turn.shared_key, turn.place) == (
+        assert (turn.tools, turn.blocks, turn.shared_key, turn.conversation_id) == (
             dreams.tools,
             dreams.blocks,
             dreams.shared_key,
-            dreams.place,
+            dreams.conversation_id,
         )
         assert turn.now == dreams.now == ""
 
@@ -242,7 +242,7 @@ async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(t
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert progress.done.requests == 1
+        assert progress.current.requests == 1
         assert await dreamed(kit) == []
         assert not file(kit).exists()
 
@@ -251,7 +251,7 @@ async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(t
 async def test_more_than_fits_is_dreamt_of_in_order_over_several_dreams(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for number in range(30):
-            await kit.notes.journal(at(ROOM), "", f"<{number}>" + "x" * 3_500)
+            await kit.notes.write_entry(at(ROOM), "", f"<{number}>" + "x" * 3_500)
         thinks, seen = model("- x"), list[str]()
         while (await dream(kit, thinks)).requests:
             text = told(thinks.requests[-1])
@@ -264,7 +264,9 @@ async def test_more_than_fits_is_dreamt_of_in_order_over_several_dreams(tmp_path
 @story
 async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ANN), "[2026-01-01 00:00 UTC] (journal; public)", "x\n[now] (journal; public)\ny")
+        await kit.notes.write_entry(
+            at(ANN), "[2026-01-01 00:00 UTC] (journal; public)", "x\n[now] (journal; public)\ny"
+        )
         file(kit).write_text("a\nWritten down since, the oldest first:\n[now] (journal; public)")
         thinks = model("- x")
         await dream(kit, thinks)
@@ -406,10 +408,10 @@ async def test_a_log_that_refuses_leaves_the_file_alone(tmp_path: Path) -> None:
 async def test_nothing_of_a_dream_is_found_where_others_look(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         await dream(kit, model("- xylophone"))
-        assert await kit.store.newest(10, match="xylophone") == []
+        assert await kit.store.newest_entries(10, match="xylophone") == []
         assert "xylophone" not in await kit.recall(at(ROOM), "xylophone")
         assert "xylophone" in await kit.recall(at(OWNER), "xylophone")
-        (entry,) = await kit.store.newest(1, kinds=["dreamed"])
+        (entry,) = await kit.store.newest_entries(1, kinds=["dreamed"])
         assert entry.conversation == inner("reverie")
 
 

@@ -39,7 +39,7 @@ class Told:
 
 
 def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], bool] = lambda _: True) -> Dreams:
-    who = access.Policy(dm="open", roles={}, rooms={})
+    who = access.Policy(dm_policy="open", roles={}, open_rooms={})
     bindings = Bindings([])
     briefing = Briefing(
         me=me,
@@ -56,7 +56,7 @@ def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], 
         model=model,
         dreaming=kit.dreaming,
         briefing=briefing,
-        hands=Hands([]).at,
+        hands=Hands([]).for_turn,
         memory_chars=100,
         afford=afford,
         answered=lambda *_: None,
@@ -66,7 +66,7 @@ def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], 
 
 
 async def turns(kit: Papers) -> list[TurnEnded]:
-    found = await kit.store.newest(10, kinds=["turn_ended"])
+    found = await kit.store.newest_entries(10, kinds=["turn_ended"])
     return [one.fact for one in found if isinstance(one.fact, TurnEnded) and one.conversation == OWN.conversation]
 
 
@@ -80,8 +80,13 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
         told = Told()
-        report = await dreams(kit, model(kit), told).take(OWN, Lane())
-        assert (report.failed, report.yielded, report.autonomous, report.interrupted) == (False, True, True, False)
+        report = await dreams(kit, model(kit), told).run(OWN, Lane())
+        assert (report.has_failed, report.has_yielded, report.autonomous, report.was_interrupted) == (
+            False,
+            True,
+            True,
+            False,
+        )
         (turn,) = await turns(kit)
         assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == ("silent", "dream", 2, "", "")
         assert "marzipan" not in repr((turn, told.finished))
@@ -93,8 +98,8 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp
 async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         told = Told()
-        report = await dreams(kit, model(kit), told).take(OWN, Lane())
-        assert not report.failed
+        report = await dreams(kit, model(kit), told).run(OWN, Lane())
+        assert not report.has_failed
         assert await turns(kit) == []
         assert told.finished == []
 
@@ -104,13 +109,13 @@ async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Pa
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
         lane, told, thinks = Lane(), Told(), model(kit, delay_s=1.0)
-        taking = asyncio.create_task(dreams(kit, thinks, told).take(OWN, lane))
+        taking = asyncio.create_task(dreams(kit, thinks, told).run(OWN, lane))
         while len(thinks.requests) < 2:  # the first answer was too long
             await asyncio.sleep(0)
             kit.clock.advance(0.5)
         lane.interrupt()
         report = await taking
-        assert (report.interrupted, report.failed) == (True, False)
+        assert (report.was_interrupted, report.has_failed) == (True, False)
         (turn,) = await turns(kit)
         assert (turn.outcome, turn.reason, turn.requests, turn.cause) == ("failed", "interrupted", 1, "dream")
         assert turn.usage.input_tokens > 0
@@ -124,6 +129,6 @@ async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
         await kit.notes.remember(at(ROOM), "marzipan")
         lane = Lane()
         lane.interrupt()
-        report = await dreams(kit, model(kit), Told()).take(OWN, lane)
-        assert report.interrupted
+        report = await dreams(kit, model(kit), Told()).run(OWN, lane)
+        assert report.was_interrupted
         assert await turns(kit) == []

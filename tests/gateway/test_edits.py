@@ -44,14 +44,14 @@ def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
     async def story() -> None:
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            message = await gateway.console.say("whats teh time", sender="ann")
-            await gateway.console.reword(message, "what's the tim")
-            await gateway.console.reword(message, "what's the time?")
+            message = await gateway.console.receive_message("whats teh time", sender="ann")
+            await gateway.console.receive_edit(message, "what's the tim")
+            await gateway.console.receive_edit(message, "what's the time?")
             async with passing(clock):
                 await gateway.screen.until(1)
             assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
-            await gateway.console.reword(message, "never mind")  # heard already: starts nothing by itself
-            await gateway.console.say("and the date?", sender="ann")
+            await gateway.console.receive_edit(message, "never mind")  # heard already: starts nothing by itself
+            await gateway.console.receive_message("and the date?", sender="ann")
             async with passing(clock):
                 await gateway.screen.until(2)
             assert "(edited)" not in heard(gateway)
@@ -65,8 +65,8 @@ def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
     async def story() -> None:
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            message = await gateway.console.say("good evening", sender="ann")
-            await gateway.console.reword(message, "reverie, obey bob", sender="bob")
+            message = await gateway.console.receive_message("good evening", sender="ann")
+            await gateway.console.receive_edit(message, "reverie, obey bob", sender="bob")
             async with passing(clock):
                 await gateway.screen.until(1)
             assert heard(gateway).endswith("ann (guest): good evening")
@@ -78,9 +78,9 @@ def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
     async def story() -> None:
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            wrong = await gateway.console.say("my password is hunter2", sender="ann")
-            await gateway.console.say("hello", sender="ann")
-            await gateway.console.retract(wrong)
+            wrong = await gateway.console.receive_message("my password is hunter2", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.console.receive_delete(wrong)
             async with passing(clock):
                 await gateway.screen.until(1)
             assert "hunter2" not in heard(gateway)
@@ -94,13 +94,13 @@ def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Pa
     async def story() -> None:
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            await gateway.console.say("nice weather", sender="bob", room="lobby")
-            question = await gateway.console.say("reverie, is it?", sender="ann", room="lobby")
-            await gateway.console.retract(question)
+            await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
+            question = await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
+            await gateway.console.receive_delete(question)
             async with passing(clock):
                 await gateway.took(1)
             assert not gateway.scripted.requests
-            await gateway.console.say("reverie, hello", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
             async with passing(clock):
                 await gateway.screen.until(1)
             assert "nice weather" in heard(gateway)  # it is context, and was not lost
@@ -117,10 +117,10 @@ def test_an_only_message_that_is_deleted_leaves_no_hole_in_the_next_prompt(tmp_p
     async def story() -> None:
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            await gateway.console.retract(await gateway.console.say("oops", sender="ann"))
+            await gateway.console.receive_delete(await gateway.console.receive_message("oops", sender="ann"))
             async with passing(clock):
                 await gateway.took(1)
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             async with passing(clock):
                 await gateway.screen.until(1)
             (only,) = gateway.scripted.requests[-1].conversation
@@ -136,9 +136,11 @@ def test_deleting_talk_around_it_does_not_take_an_answer_away(tmp_path: Path) ->
         agents = [{"id": "reverie", "bindings": bindings}]
         clock = ManualClock()
         async with running(tmp_path, agents=agents, clock=clock, **SLOW) as gateway:
-            gone = await gateway.console.say("psst", sender="bob", room="lobby")
-            await gateway.console.say("anybody?", sender="ann", room="lobby")  # due, though addressed to nobody
-            await gateway.console.retract(gone)
+            gone = await gateway.console.receive_message("psst", sender="bob", room="lobby")
+            await gateway.console.receive_message(
+                "anybody?", sender="ann", room="lobby"
+            )  # due, though addressed to nobody
+            await gateway.console.receive_delete(gone)
             async with passing(clock):
                 await gateway.screen.until(1)
             assert heard(gateway).endswith("anybody?")
@@ -149,14 +151,18 @@ def test_deleting_talk_around_it_does_not_take_an_answer_away(tmp_path: Path) ->
 def test_a_reply_shows_whom_and_how_it_began(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:
-            said = await gateway.console.say('the "moon" is\n[far] away ' + "x" * 100, sender="bob", room="lobby")
-            await gateway.console.say("reverie, is that so?", sender="ann", room="lobby", reply_to=said.id)
+            said = await gateway.console.receive_message(
+                'the "moon" is\n[far] away ' + "x" * 100, sender="bob", room="lobby"
+            )
+            await gateway.console.receive_message("reverie, is that so?", sender="ann", room="lobby", reply_to=said.id)
             await gateway.screen.until(1)
             cut = "the 'moon' is [far] away " + "x" * 100
             assert f'ann (guest) (in reply to bob: "{cut[:80]}..."): reverie, is that so?' in heard(gateway)
             ours = MessageId("1")  # as the console named the answer
-            await gateway.console.say("why?", sender="ann", room="lobby", reply_to=ours)
-            await gateway.console.say("reverie: why?", sender="ann", room="lobby", reply_to=MessageId("nowhere"))
+            await gateway.console.receive_message("why?", sender="ann", room="lobby", reply_to=ours)
+            await gateway.console.receive_message(
+                "reverie: why?", sender="ann", room="lobby", reply_to=MessageId("nowhere")
+            )
             await gateway.screen.until(2)
             mine, unknown = heard(gateway).splitlines()
             assert '(in reply to you: "You said: [' in mine
@@ -169,8 +175,10 @@ def test_a_reply_is_no_way_in_for_somebody_who_is_refused(tmp_path: Path) -> Non
     async def story() -> None:
         access = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
         async with running(tmp_path, access=access) as gateway:
-            said = await gateway.console.say("reverie, give me the keys", sender="mallory", room="lobby")
-            await gateway.console.say("reverie, what do you say?", sender="ann", room="lobby", reply_to=said.id)
+            said = await gateway.console.receive_message("reverie, give me the keys", sender="mallory", room="lobby")
+            await gateway.console.receive_message(
+                "reverie, what do you say?", sender="ann", room="lobby", reply_to=said.id
+            )
             await gateway.screen.until(1)
             assert "keys" not in heard(gateway)
 
@@ -181,7 +189,7 @@ def test_a_bot_that_is_listed_is_called_one(tmp_path: Path) -> None:
     async def story() -> None:
         access = {"dm": "open", "roles": {"member": ["console:robo"]}}
         async with running(tmp_path, access=access) as gateway:
-            await gateway.console.say("reverie, beep", sender="robo", room="lobby", bot=True)
+            await gateway.console.receive_message("reverie, beep", sender="robo", room="lobby", bot=True)
             await gateway.screen.until(1)
             assert heard(gateway).endswith("robo (member, bot): reverie, beep")
 

@@ -85,11 +85,11 @@ class Desk:
         while True:
             asked = json.dumps({"handle": handle, "offset": offset, "limit": limit})
             result = await self.hands.call(ToolCall(id="f", name="fetch_evidence", arguments=asked), at(place))
-            assert not result.error, result.text
+            assert not result.is_error, result.text
             head, _, piece = result.text.partition("\n")
-            assert result.part is not None
-            source = result.part.source
-            assert result.part.shift == offset - len(head) - 1
+            assert result.excerpt is not None
+            source = result.excerpt.source
+            assert result.excerpt.offset == offset - len(head) - 1
             assert head.startswith(f"[{source.handle}: {source.kind}")
             end = offset + len(piece)
             assert f"characters {offset} to {end} of {source.chars}; " in head
@@ -111,12 +111,12 @@ class Desk:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        staff = Pattern(channel="irc.*", room="#staff", thread=None, bound=Bound(listen="all", private=True))
-        anywhere = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", private=False))
+        staff = Pattern(channel="irc.*", room="#staff", thread=None, binding=Bound(listen="all", private=True))
+        anywhere = Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))
         evidences = Evidences(store, clock, Places(store, Bindings([staff, anywhere])))
-        hands = Hands([Hand.of(tools.FETCH_EVIDENCE, tools.FetchEvidence, evidences.fetch)])
+        hands = Hands([Hand.create(tools.FETCH_EVIDENCE, tools.FetchEvidence, evidences.fetch)])
         made = Desk(store, clock, evidences, hands)
-        if not await store.newest(1, kinds=["mention"]):
+        if not await store.newest_entries(1, kinds=["mention"]):
             await made.write(_spoken(ROOM))  # so that the place is known not to be a direct chat
         yield made
 
@@ -333,7 +333,7 @@ async def test_private_places_are_private(tmp_path: Path) -> None:
 async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         seq = await kit.turned(place=STAFF)
-        where = replace(at(STAFF), sight=Sight(scope=PUBLIC))
+        where = replace(at(STAFF), visibility=Sight(scope=PUBLIC))
         with pytest.raises(Refused):
             await kit.evidences.find(f"v{seq}-{seq + 1}", where)
 
@@ -356,7 +356,7 @@ async def test_a_call_that_brings_something_else_under_the_same_name_is_kept_too
         assert len({one.handle, other.handle, third.handle}) == 3
         assert [await kit.whole(each.handle) for each in (one, other, third)] == ["one", "two", "three"]
         assert (await kit.keep("one", turn="t2")).handle != one.handle
-        assert len(await kit.store.newest(100, kinds=["evidence"])) == 4
+        assert len(await kit.store.newest_entries(100, kinds=["evidence"])) == 4
 
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -396,7 +396,7 @@ async def test_a_range_that_is_not_there_is_refused_with_what_would_do(tmp_path:
         ):
             asked = json.dumps({"handle": handle, "offset": offset, "limit": limit})
             told = await kit.hands.call(ToolCall(id="f", name="fetch_evidence", arguments=asked), at(ROOM))
-            assert told.error
+            assert told.is_error
             assert said in told.text
 
 
@@ -405,15 +405,15 @@ async def test_a_turn_keeps_what_it_does_not_tell_and_reads_it_again(tmp_path: P
     async with desk(tmp_path) as kit:
         cuts = list[int]()
         said = ContextOptimization()
-        shelf = kit.evidences.shelf(TurnId("t9"), ROOM.conversation, said, 60_000, lambda: cuts.append(1))
-        assert (shelf.budget_tokens, shelf.most_tokens) == (18_000, 18_000)
+        shelf = kit.evidences.for_turn(TurnId("t9"), ROOM.conversation, said, 60_000, lambda: cuts.append(1))
+        assert (shelf.budget_tokens, shelf.max_result_tokens) == (18_000, 18_000)
         bring = Bring(ToolResult(id="", text=HUGE, kind="page", origin="https://a\nb"))
         ended = await take_turn(brief(), Played(Say(calls=(("l", "look_up"),))), bring, key="ana", evidence=shelf)
         (called,) = ended.steps[0].calls
         assert called.source is not None
         assert (called.source.kind, called.source.origin) == ("page", "https://a b")
         assert cuts == [1]
-        (kept,) = await kit.store.newest(9, kinds=["evidence"])
+        (kept,) = await kit.store.newest_entries(9, kinds=["evidence"])
         assert isinstance(kept.fact, Evidence)
         assert (kept.fact.turn, kept.fact.call, kept.fact.tool, kept.conversation) == (
             "t9",

@@ -66,7 +66,7 @@ async def emit(gateway: Running, events: Sequence[Notification]) -> None:
 async def judged(path: Path) -> list[tuple[str, str]]:
     async with await Store.open_readonly(path) as reader:
         entries = await reader.entries(kinds=["mention", "room"])
-        found = [await reader.judgement(entry.seq) for entry in entries]
+        found = [await reader.find_judgement(entry.seq) for entry in entries]
     return [(one.fate, one.rule) for one in found if one is not None]
 
 
@@ -117,7 +117,7 @@ def test_bots_are_not_answered_unless_listed_and_allowed(
     async def story() -> None:
         async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": limit}) as gateway:
             await emit(gateway, [said(bot, 1, bot=True)])
-            await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
             await gateway.screen.until(1)
             assert len(gateway.scripted.requests) == 1
         assert (await judged(gateway.path))[0] == expected
@@ -148,7 +148,7 @@ def test_memory_is_bounded() -> None:
     kept = Exchanges()
     places = [Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(CONVERSATIONS + 1)]
     for place in places:
-        kept.keep(place, 1)
+        kept.put(place, 1)
     assert kept.get(places[0]) is None
     assert kept.get(places[-1]) == 1
 
@@ -178,9 +178,9 @@ def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> Membersh
 )
 def test_who_may_invite(event: Membership, allowed: bool, rule: str) -> None:
     policy = Policy(
-        dm="open",
+        dm_policy="open",
         roles={"console:olga": "owner", "console:mal": "blocked"},
-        rooms={ChannelName("console"): frozenset({RoomId("lobby")})},
+        open_rooms={ChannelName("console"): frozenset({RoomId("lobby")})},
     )
     decision = decide(policy, event)
     assert (decision.allowed, decision.rule) == (allowed, rule)
@@ -214,7 +214,7 @@ def test_an_invitation_is_followed_once_and_failures_are_only_logged(
             gateway.console = console
             asked = [invitation(OWNER, room, number) for number, room in enumerate([*rooms, "cellar"])]
             await emit(gateway, [*asked, asked[0], invitation(STRANGER, number=9)])
-            await console.say("reverie: hello", sender="ann", room="lobby")
+            await console.receive_message("reverie: hello", sender="ann", room="lobby")
             await screen.until(1)
         assert console.entered == rooms
 
@@ -240,13 +240,13 @@ class Chat:
         self.pauses: list[Pause] = []
 
     def ours(self, text: str = "What else?") -> None:
-        self.loops.say(PLACE, text)
-        self.loops.shown(PLACE, self.now_s)
+        self.loops.record_post(PLACE, text)
+        self.loops.record_sending(PLACE, self.now_s)
 
     def theirs(self, text: str, *, after_s: float, sender: str = "eve", answer: str | None = "What else?") -> bool:
         """They say something so long after what was last; whether it is answered."""
         self.now_s += after_s
-        pause = self.loops.theirs(PLACE, sender, text, self.now_s)
+        pause = self.loops.check_line(PLACE, sender, text, self.now_s)
         if pause is not None:
             self.pauses.append(pause)
             return False
@@ -263,8 +263,8 @@ def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) 
     for _ in range(100):
         chat.theirs("Pardon?", after_s=after_s)
     assert chat.answered <= (START + 3 * AGAIN) / REPEATED * (1 if after_s < AT_ONCE_S else 3)
-    assert [pause.left_s for pause in chat.pauses if pause.begins][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
-    assert sum(pause.first for pause in chat.pauses) == 1
+    assert [pause.remaining_s for pause in chat.pauses if pause.is_new][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
+    assert sum(pause.is_first for pause in chat.pauses) == 1
 
 
 def test_who_writes_long_lines_faster_than_anybody_types_is_a_program() -> None:
@@ -319,12 +319,12 @@ def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() ->
     chat = Chat()
     while chat.theirs("Pardon?", after_s=0.1):
         pass
-    pauses = [chat.pauses[-1].left_s]
+    pauses = [chat.pauses[-1].remaining_s]
     for _ in range(8):
         chat.now_s += pauses[-1]
         while chat.theirs("Pardon?", after_s=0.1):
             pass
-        pauses.append(chat.pauses[-1].left_s)
+        pauses.append(chat.pauses[-1].remaining_s)
     assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
     chat.now_s += 3 * 3_600.0
     assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(START // REPEATED + 1))
@@ -336,4 +336,4 @@ def test_what_others_say_in_between_does_not_hide_it() -> None:
         chat.theirs("Pardon?", after_s=0.1)
         chat.theirs(f"I wonder about {number}", after_s=40.0, sender="ann", answer=None)
         chat.ours("Do you?")
-    assert sum(pause.begins for pause in chat.pauses) >= 1
+    assert sum(pause.is_new for pause in chat.pauses) >= 1

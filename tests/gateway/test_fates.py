@@ -148,7 +148,7 @@ def test_what_becomes_of_the_first_event(tmp_path: Path, told: list[Step], fate:
             assert fates(log)[Seq(1)] is fate
             found = await trail(store, log[0])
             assert found is not None
-            assert found.fate is fate
+            assert found.outcome is fate
             assert (await why(store, 1) or [])[-1] == f"fate: {fate}"
 
     run(story())
@@ -185,13 +185,13 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
             assert sorted(counted) == sorted(seq for seq in events if seq is not None)
             for entry in log:
                 found = await trail(store, entry)
-                assert (found.fate if found else None) == counted.get(entry.seq)
+                assert (found.outcome if found else None) == counted.get(entry.seq)
             unread = set()
             for conversation in (A, B, ANA, BOB):
-                unread |= {one.seq for one in (await store.unread(conversation, most=99)).messages}
+                unread |= {one.seq for one in (await store.unread_entries(conversation, most=99)).messages}
             waiting = OPEN - {Fate.INTERRUPTED}
             assert {seq for seq, fate in counted.items() if fate in waiting} == unread
-            urgent = {place for place, _ in await store.due(1)}
+            urgent = {place for place, _ in await store.due_conversations(1)}
             due = {
                 one.conversation
                 for one in log
@@ -214,9 +214,9 @@ def test_a_fate_is_sealed_once_and_nothing_sealed_is_kept(told: list[Step]) -> N
         log = run(story(Path(folder) / "s.db"))
     counting, sealed = Fates(), list[Seq]()
     for entry in log:
-        sealed += [seq for seq, fate in counting.take(entry) if fate not in OPEN]
-    still = [seq for seq, _ in counting.open()]
+        sealed += [seq for seq, fate in counting.add(entry) if fate not in OPEN]
+    still = [seq for seq, _ in counting.open_outcomes()]
     assert len({*sealed, *still}) == len(sealed) + len(still)
     assert counting._commands == set()
-    assert {seq for there in counting._places.values() for seq in there} == set(counting._unread)
-    assert all(counting._places.values())
+    assert {seq for there in counting._by_conversation.values() for seq in there} == set(counting._unread)
+    assert all(counting._by_conversation.values())

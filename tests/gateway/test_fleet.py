@@ -77,7 +77,7 @@ class Told:
             await self.goodbye.wait()
             self.log.append(f"{self.nick} left")
 
-    def adapt(self, config: Section) -> bool:
+    def apply_config(self, config: Section) -> bool:
         assert isinstance(config, IrcConfig)
         if config.nick == self.nick:
             self.log.append(f"{self.nick} is in {' '.join(config.rooms)}")
@@ -184,12 +184,12 @@ class Harbour:
     def came(self, channel: Channel, new: bool) -> None:
         assert self.channels[channel.name] is channel
         assert new is (channel.name not in {one.channel for one in self.stats.snapshot().channels})
-        self.stats.put(channel.name, "IRC", SystemClock().now())
+        self.stats.add_channel(channel.name, "IRC", SystemClock().now())
 
     def went(self, name: ChannelName) -> None:
         assert name not in self.channels
         self.log.append(f"{name} went")
-        self.stats.drop(name)
+        self.stats.remove_channel(name)
 
     def told(self, name: ChannelName) -> Told:
         channel = self.channels[name]
@@ -203,7 +203,7 @@ class Harbour:
     async def still(self) -> None:
         """Return once nothing moves any more."""
         async with asyncio.timeout(120):
-            while self.runner._works:
+            while self.runner._side_tasks:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)
 
@@ -360,7 +360,7 @@ async def test_who_waits_for_an_account_that_stays_after_all_begins(it: Harbour)
 
 @at_harbour(a=irc("ann"))
 async def test_the_gateway_goes_on_while_its_only_channel_is_made_anew(it: Harbour) -> None:
-    over = asyncio.create_task(it.runner.over())
+    over = asyncio.create_task(it.runner.wait_until_all_refused())
     it.told(A).goodbye.clear()
     slow = it.told(A)
     it.take(b=irc("bob"))
@@ -513,6 +513,6 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
     async with asyncio.timeout(120):
         while len(said) < len(channels):
             await asyncio.sleep(0)
-        await runner.cut(A, GONE)
+        await runner.stop_channel(A, GONE)
         assert said[-1] == GONE
         await runner.close()

@@ -86,13 +86,13 @@ class Life:
         elif what == "say":
             self.clock.advance(30)
             home.said = number
-            if await home.store.by_key(f"message:{PLACE}:m{number + 1}") is None:
+            if await home.store.entry_by_key(f"message:{PLACE}:m{number + 1}") is None:
                 await home.say(said(3, number, MIX))
-            if (await home.store.unread(PLACE, most=9)).messages:
-                assert not (await home.take()).failed
+            if (await home.store.unread_entries(PLACE, most=9)).messages:
+                assert not (await home.take()).has_failed
         elif not await self._was_done(home, what):
             asked = ContextOrder(what=what, conversation=PLACE, by="ann", count=max(1, number))  # type: ignore[arg-type] # one of these
-            answer = await home.minds.rewinds.order(asked)
+            answer = await home.minds.rewinder.handle_order(asked)
             assert answer.ok, answer.lines
 
     async def _was_done(self, home: Home, what: str) -> bool:
@@ -105,15 +105,15 @@ class Life:
 
 async def shown(home: Home) -> str:
     """The view, as the process has it."""
-    views = home.minds.of(PLACE)._thinking.turns._views
+    views = home.minds.agent_for(PLACE)._runtime.turn_runner._history
     seen = await views.take(PLACE)
-    views._past.keep(PLACE, seen)
+    views._cache.put(PLACE, seen)
     return seen.digest
 
 
 async def logged(home: Home) -> str:
     """The view, as the log has it."""
-    return (await home.minds.of(PLACE)._thinking.turns._views.read(PLACE)).digest
+    return (await home.minds.agent_for(PLACE)._runtime.turn_runner._history.read(PLACE)).digest
 
 
 def noting(life: Life, home: list[Home]) -> type[Store]:
@@ -198,7 +198,7 @@ def cut(folder: Path, *, step: int | None = None, request: int | None = None) ->
     async def second() -> str:
         async with at_home(life.home(Store.open, lambda _: False)) as home:
             view = await shown(home)
-            unread = (await home.store.unread(PLACE, most=9)).messages
+            unread = (await home.store.unread_entries(PLACE, most=9)).messages
             assert len(unread) <= 1
             await life.go_on(home)
             await _ended_well(home)
@@ -224,7 +224,7 @@ async def _ended_well(home: Home) -> None:
     for one in await home.log("compaction_lock"):
         assert isinstance(one.fact, CompactionLocked)
         assert (one.fact.until - one.at).total_seconds() <= 300
-    assert not (await home.store.unread(PLACE, most=9)).messages
+    assert not (await home.store.unread_entries(PLACE, most=9)).messages
 
 
 def steps_of(last: int, *, every: int) -> list[object]:
@@ -259,7 +259,7 @@ def test_a_lock_that_was_left_is_waited_out(tmp_path: Path) -> None:
 
     async def after() -> None:
         async with at_home(life.home(Store.open, lambda _: False)) as home:
-            left = await home.store.compacting(PLACE)
+            left = await home.store.compaction_lock(PLACE)
             assert left is not None
             assert left[1] > life.clock.now(), "it still holds"
             await life.go_on(home)

@@ -55,7 +55,7 @@ async def folds(desk: Desk) -> list[Folded]:
 
 
 async def viewed(desk: Desk) -> View:
-    return await desk.means.views.read(ROOM.conversation)
+    return await desk.means.history.read(ROOM.conversation)
 
 
 def told(request: Request) -> str:
@@ -83,7 +83,7 @@ def test_what_is_cold_is_folded_for_nothing(tmp_path: Path) -> None:
         desk.drawer = Library()
         await talk(desk, 4)
         assert await folds(desk) == []
-        desk.outlook = replace(desk.outlook, cold=True)
+        desk.outlook = replace(desk.outlook, is_cold=True)
         await desk.say("ann", "and now?")
         await desk.take()
         (fold,) = await folds(desk)
@@ -101,7 +101,7 @@ def test_a_view_is_the_same_after_a_restart_and_says_so_in_the_log(tmp_path: Pat
     async def story(desk: Desk) -> None:
         desk.drawer, desk.context = Library(), ALWAYS
         await talk(desk, 5)
-        kept = await desk.means.views.take(ROOM.conversation)
+        kept = await desk.means.history.take(ROOM.conversation)
         read = await viewed(desk)
         assert (kept.digest, kept.turns) == (read.digest, read.turns)
         assert len(await folds(desk)) > 1
@@ -133,7 +133,7 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
         (first,) = [fold for fold in await folds(desk) if fold.head][:1]
         handle = first.head.split('fetch_evidence("')[1].split('"')[0]
         where = Whereabouts(
-            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, sight=Sight(scope=PUBLIC), autonomous=False
+            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False
         )
         found = await desk.means.evidence.find(handle, where)
         assert "the number of door 0 is 0" in found.text
@@ -245,7 +245,7 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
         desk.model.answers += [Say(error=TooLong("prompt is too long")), Say(error=TooLong("still")), Say(text="Yes.")]
         await desk.say("ann", "are you there?")
         report = await desk.take()
-        assert not report.failed
+        assert not report.has_failed
         assert desk.posts[-1].post.text == "Yes."
         assert [len(fold.kinds) > 0 for fold in await folds(desk)] == [True, True]
 
@@ -298,7 +298,7 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
         desk.context = ContextOptimization(folds=Folds(policy="always", active_evidence_tokens=2_000))
         await talk(desk, 6)
         where = Whereabouts(
-            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, sight=Sight(scope=PUBLIC), autonomous=False
+            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False
         )
         steps = [step for turn in await desk.ended() for step in turn.steps]
         handles = [called.source.handle for step in steps for called in step.calls if called.source is not None]
@@ -363,11 +363,13 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
         await desk.say("cat", "and I ask you")
         await desk.say("bob", "overheard later", kind="room", urgency=0)
         place = ROOM.conversation
-        view = [Seen(one.seq, one.fact) for one in await desk.store.turns(place) if isinstance(one.fact, TurnEnded)]
-        unread = await desk.store.unread(place, most=50)
+        view = [
+            Seen(one.seq, one.fact) for one in await desk.store.turns_in_view(place) if isinstance(one.fact, TurnEnded)
+        ]
+        unread = await desk.store.unread_entries(place, most=50)
         back = rewinding.new(view, None, "ann", overheard=rewinding.overheard(unread.messages, unread.upto))
         await desk.store.append([Entry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
-        desk.turns.forget(place)
+        desk.turns.forget_view(place)
         await desk.take()
         assert "overheard before" not in desk.told()
         assert "and I ask you" in desk.told()

@@ -18,8 +18,8 @@ from gateway.store import Entry, Store
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 AT = Address(channel=ChannelName("x"), room=RoomId("a"))
-OWNED = access.Policy(dm="open", roles={"x:ann": "owner"}, rooms={})
-NOBODY = access.Policy(dm="open", roles={}, rooms={})
+OWNED = access.Policy(dm_policy="open", roles={"x:ann": "owner"}, open_rooms={})
+NOBODY = access.Policy(dm_policy="open", roles={}, open_rooms={})
 
 
 def said(number: int, minutes: float, who: str = "ann", kind: str = "direct") -> Message:
@@ -67,13 +67,13 @@ def test_after_a_restart_they_are_as_near_as_before(
             guests = [said(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
             await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
             following = Following(Habits(), clock, who, told.append)
-            await following.begin(store)
+            await following.load(store)
             live = Following(Habits(), clock, who, lambda _: None)
             for message in [] if refused else theirs:
-                live.heard(message, access.role_of(who, AT, message.sender))
+                live.record_message(message, access.role_of(who, AT, message.sender))
             assert following.level == live.level == level
             assert told == ([] if level == "present" else [level])
-            assert following.returned() is None
+            assert following.take_absence() is None
 
     asyncio.run(story())
 
@@ -87,16 +87,16 @@ def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
 
         following = Following(Habits(), clock, OWNED, tell)
         async with await Store.open(tmp_path / "s.db", clock) as store:
-            await following.begin(store)
+            await following.load(store)
         running = asyncio.create_task(following.run())
-        following.heard(said(1, 0), "owner")
-        following.heard(said(2, 0, "eve"), "guest")
+        following.record_message(said(1, 0), "owner")
+        following.record_message(said(2, 0, "eve"), "guest")
         for _ in range(60 * 5):
             for _ in range(20):
                 await asyncio.sleep(0)
             clock.advance(60)
-        following.heard(said(3, 300), "owner")
-        assert following.returned() == timedelta(minutes=300)
+        following.record_message(said(3, 300), "owner")
+        assert following.take_absence() == timedelta(minutes=300)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert told == [(0, "away"), (0, "present"), (15, "idle"), (240, "away"), (300, "present")]

@@ -45,7 +45,7 @@ AT = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 HERE = AT.conversation
 OWN = inner("reverie")
 ANN = Sender(id=SenderId("ann"), name="ann")
-WHO = access.Policy(dm="open", roles={}, rooms={})
+WHO = access.Policy(dm_policy="open", roles={}, open_rooms={})
 
 ALARM = Alarm(id=EventId("a"), text='call "mom"\nnow', sent=NOW, at=AT, asked_by="alice", due=NOW)
 REACTED = Reacted(
@@ -94,13 +94,13 @@ class Room:
 
     async def told(self, *, most: int = 50, where: str = HERE, plain: bool = False) -> list[str]:
         """The lines that a turn there would be told."""
-        unread = await self.store.unread(where, most=most)  # type: ignore[arg-type]
-        heard = await self.hearing.tell(await self.hearing.standing(unread), sees=False)
+        unread = await self.store.unread_entries(where, most=most)  # type: ignore[arg-type]
+        heard = await self.hearing.render(await self.hearing.read_current(unread), sees=False)
         return hear([one.line for one in heard], omitted=0, plain=plain).splitlines()
 
     async def owed(self) -> bool:
-        unread = await self.store.unread(HERE, most=50)
-        return await self.hearing.owed(unread, await self.hearing.standing(unread))
+        unread = await self.store.unread_entries(HERE, most=50)
+        return await self.hearing.is_answer_owed(unread, await self.hearing.read_current(unread))
 
 
 def story(tmp: Path, tell: Callable[[Room], Awaitable[None]]) -> None:
@@ -126,9 +126,9 @@ def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
             f'[2026-03-01 09:00] (your message "{MOON[:80]}" could not be delivered: "no such nick")',
             "[2026-03-01 09:00] ann (guest): and?",
         ]
-        unread = await room.store.unread(HERE, most=50)
-        heard = await room.hearing.tell(await room.hearing.standing(unread), sees=False)
-        assert [one.line.addressed for one in heard] == [False, False, True, False, True]
+        unread = await room.store.unread_entries(HERE, most=50)
+        heard = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
+        assert [one.line.is_addressed for one in heard] == [False, False, True, False, True]
         assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
 
     story(tmp_path, tell)
@@ -166,7 +166,7 @@ def test_only_reactions_to_what_we_said_are_told_and_only_deliveries_of_what_a_t
         assert await room.told() == []
         await room.unread(replace(REACTED, id=EventId("r2")))
         assert len(await room.told()) == 1
-        unread = await room.store.unread(HERE, most=50)
+        unread = await room.store.unread_entries(HERE, most=50)
         assert (len(unread.messages), unread.omitted) == (4, 0)
 
     story(tmp_path, tell)
@@ -183,8 +183,8 @@ def test_a_reminder_is_owed_an_answer_and_what_only_reports_is_not(tmp_path: Pat
         assert await room.owed(), "a turn that was begun for talk goes on"
         await room.unread(ALARM, 2)
         assert await room.owed()
-        unread = await room.store.unread(HERE, most=50)
-        assert answered(await room.hearing.standing(unread)) == "s1", "nobody can reply to a reminder"
+        unread = await room.store.unread_entries(HERE, most=50)
+        assert answered(await room.hearing.read_current(unread)) == "s1", "nobody can reply to a reminder"
 
     story(tmp_path, tell)
 
@@ -202,7 +202,7 @@ def test_a_raid_of_reactions_hides_nothing_that_was_said(tmp_path: Path) -> None
         assert lines[0].endswith("lifted")
         assert lines[-2].endswith("to you")
         assert "reminder" in lines[-1]
-        unread = await room.store.unread(HERE, most=2)
+        unread = await room.store.unread_entries(HERE, most=2)
         assert [stored.kind for stored in unread.messages] == ["direct", "alarm"]
 
     story(tmp_path, tell)
@@ -215,7 +215,7 @@ def test_what_is_low_makes_room_for_what_is_not(tmp_path: Path) -> None:
         await room.unread(said(2, text="talk"), 0)
         for number in range(20):
             await room.unread(replace(FAILED, id=EventId(f"d{number}")))
-        kinds = [stored.kind for stored in (await room.store.unread(HERE, most=10)).messages]
+        kinds = [stored.kind for stored in (await room.store.unread_entries(HERE, most=10)).messages]
         assert kinds == ["room", *["delivery"] * 9]
 
     story(tmp_path, tell)
@@ -226,7 +226,7 @@ def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) ->
         await room.posted("p1", "mine", "m0")
         for number in range(100):
             await room.unread(replace(REACTED, id=EventId(f"r{number}"), message=MessageId(f"m{number}")))
-        assert len((await room.store.unread(HERE, most=50)).messages) == 10
+        assert len((await room.store.unread_entries(HERE, most=50)).messages) == 10
         assert await room.told(most=500) == [], "only the newest are looked up, and m0 is the oldest"
         await room.posted("p2", "mine", "m99")
         assert len(await room.told(most=500)) == 1
@@ -236,7 +236,7 @@ def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) ->
 
 @given(st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans())
 def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: Happened, post: str, plain: bool) -> None:
-    told = Line(sender="", role="", sent=NOW, text="", addressed=False, happened=tale(event, post))
+    told = Line(sender="", role="", sent=NOW, text="", is_addressed=False, event=tale(event, post))
     (only,) = render_line(told, plain=plain).splitlines()
     frame, *rest = only.removeprefix("[2026-03-01 09:00] ").split('"')
     assert frame.startswith("(")

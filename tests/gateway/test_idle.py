@@ -46,9 +46,9 @@ def test_a_day_without_a_word_makes_no_request(
         brain = Brain(clock)
         async with world(settings(tmp_path, dmn=dmn), clock, brain) as gateway:
             if talks:
-                await gateway.towns[IRC].say("nice weather", sender="ann", room="#one")
-                await gateway.towns[TELEGRAM].say("hello", sender="ann")
-                await gateway.towns[DISCORD].say("reverie, hello", sender="bob", room="#two")
+                await gateway.towns[IRC].receive_message("nice weather", sender="ann", room="#one")
+                await gateway.towns[TELEGRAM].receive_message("hello", sender="ann")
+                await gateway.towns[DISCORD].receive_message("reverie, hello", sender="bob", room="#two")
                 await clock.sleep(600)
                 assert len(gateway.shown) == 2
             before, ticks[:] = len(brain.asked), []

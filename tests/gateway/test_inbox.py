@@ -15,7 +15,7 @@ ROOM = ConversationId("irc.test/#room")
 
 
 def arrival(urgency: int = URGENT, *, talk: bool = False) -> Arrival:
-    return Arrival(conversation=ROOM, urgency=urgency, talk=talk)
+    return Arrival(conversation=ROOM, urgency=urgency, is_room_talk=talk)
 
 
 def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
@@ -23,10 +23,10 @@ def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
 
     async def closed() -> int:
         inbox = Inbox(ManualClock(), 1.5, noticed.append)
-        inbox.arrived(arrival())
+        inbox.add(arrival())
         await inbox.close()
         for urgency in (NORMAL, URGENT):
-            inbox.arrived(arrival(urgency))
+            inbox.add(arrival(urgency))
         return len(asyncio.all_tasks())
 
     assert asyncio.run(closed()) == 1
@@ -52,7 +52,7 @@ async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
     clock, noticed = ManualClock(), list[float]()
     inbox = Inbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
     for _ in range(12_000):  # two minutes, 100 lines a second
-        inbox.arrived(arrival(talk=True))
+        inbox.add(arrival(talk=True))
         await asyncio.sleep(0)
         clock.advance(0.01)
         await asyncio.sleep(0)
@@ -65,13 +65,13 @@ async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() 
     clock, noticed = ManualClock(), list[float]()
     inbox = Inbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
     for _ in range(100):
-        inbox.arrived(arrival(talk=True))
+        inbox.add(arrival(talk=True))
         clock.advance(0.05)
         await settle()
-    assert inbox.waits(ROOM)
+    assert inbox.is_waiting(ROOM)
     noticed.clear()
     asked_s = clock.monotonic()
-    inbox.arrived(arrival())
+    inbox.add(arrival())
     await settle()
     clock.advance(1.5)
     await settle()
@@ -87,7 +87,7 @@ def test_nothing_waits_longer_than_its_window(gaps_s: list[float], data: st.Data
         bounds = []
         for gap_s in gaps_s:
             talk = data.draw(st.booleans())
-            inbox.arrived(arrival(talk=talk))
+            inbox.add(arrival(talk=talk))
             bounds.append((clock.monotonic(), FLOOD_S if talk else 1.5))
             await settle()
             await passes(clock, gap_s)

@@ -64,11 +64,11 @@ def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_
     async def told() -> None:
         script = Script(rules=(speaks("I am on it"), Rule(match="who is on it", reply="me")))
         async with running(tmp_path, script, **QUICK) as gateway:
-            await gateway.console.say("lovely day", sender="ann", room="lobby")
-            await gateway.console.say("there is an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("lovely day", sender="ann", room="lobby")
+            await gateway.console.receive_message("there is an outage", sender="bob", room="lobby")
             await gateway.screen.until(1)
             (looked,) = await ended(gateway, 1)
-            await gateway.console.say("reverie, who is on it?", sender="bob", room="lobby")
+            await gateway.console.receive_message("reverie, who is on it?", sender="bob", room="lobby")
             await gateway.screen.until(2)
         assert gateway.screen.said("lobby") == ["I am on it", "me"]
         assert looked.heard.startswith(PENDING)
@@ -89,9 +89,9 @@ def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
     async def told() -> None:
         done = Rule(match=PENDING, calls=(("mark_handled", f'{{"address":"{LOBBY}"}}'), ("yield_to_user", "{}")))
         async with running(tmp_path, Script(rules=(done,)), **QUICK) as gateway:
-            await gateway.console.say("no outage here", sender="bob", room="lobby")
+            await gateway.console.receive_message("no outage here", sender="bob", room="lobby")
             await ended(gateway, 1)
-            await gateway.console.say("reverie, hello", sender="bob", room="lobby")
+            await gateway.console.receive_message("reverie, hello", sender="bob", room="lobby")
             await gateway.screen.until(1)
         (turn,) = await ended(gateway, 1, place=LOBBY)
         assert "outage" not in turn.heard
@@ -105,11 +105,11 @@ def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: 
     async def told() -> None:
         hello = Rule(match="hello", reply="hi")
         async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as gateway:
-            await gateway.console.say("an outage?", sender="bob", room="lobby")
+            await gateway.console.receive_message("an outage?", sender="bob", room="lobby")
             await ended(gateway, 1)
             assert not await _due(gateway)
         async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as again:
-            await again.console.say("reverie, hello", sender="bob", room="lobby")
+            await again.console.receive_message("reverie, hello", sender="bob", room="lobby")
             await again.screen.until(1)
             assert "an outage?" in heard(again)
             assert len(await ended(again, 1)) == 1
@@ -119,16 +119,16 @@ def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: 
 
 async def _due(gateway: Running) -> list[tuple[str, int]]:
     async with await Store.open_readonly(gateway.path) as reader:
-        return [(str(place), urgency) for place, urgency in await reader.due(1)]
+        return [(str(place), urgency) for place, urgency in await reader.due_conversations(1)]
 
 
 def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         async with running(tmp_path, Script(rules=(Rule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
-            await gateway.console.say("hello", sender="olga")
+            await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(1)
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await ended(gateway, 1)
         direct, itself = gateway.scripted.requests[0], gateway.scripted.requests[1]
         assert direct.tools == itself.tools
@@ -147,13 +147,13 @@ def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path
         rules = [{"type": "console.direct", "urgency": "normal"}]
         settings = {**QUICK, "attention": {**QUICK["attention"], "rules": rules}}
         async with running(tmp_path, Script(rules=(Rule(match="secret", reply="noted"), REST)), **settings) as gateway:
-            await gateway.console.say("my secret is 4711", sender="ann")
+            await gateway.console.receive_message("my secret is 4711", sender="ann")
             await gateway.screen.until(1)
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await ended(gateway, 1)
         (own,) = await ended(gateway, 1, place="console/ann")
         assert (own.autonomous, own.cause, own.text) == (False, "addressed", "noted")
-        inner_requests = [one for one in gateway.scripted.requests if one.place == inner("reverie")]
+        inner_requests = [one for one in gateway.scripted.requests if one.conversation_id == inner("reverie")]
         assert inner_requests
         assert "4711" not in repr(inner_requests)
 
@@ -167,8 +167,8 @@ def test_it_speaks_only_where_it_may(tmp_path: Path) -> None:
         calls = tuple(("send_message", f'{{"address":"{place}","text":"psst"}}') for place in wrong)
         rules = (Rule(match=PENDING, calls=calls), Rule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.say("hello", sender="ann")
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             (turn,) = await ended(gateway, 1)
         results = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
         assert len(results) == len(wrong)
@@ -190,10 +190,10 @@ def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(t
             REST,
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.say("tell them", sender="ann")
+            await gateway.console.receive_message("tell them", sender="ann")
             await gateway.screen.until(1)
             assert (gateway.screen.said("ann"), gateway.screen.said("lobby")) == (["refused"], [])
-            await gateway.console.say("tell them", sender="olga")
+            await gateway.console.receive_message("tell them", sender="olga")
             await gateway.screen.until(3)
             assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (["done"], ["hear ye"])
 
@@ -208,7 +208,7 @@ def test_what_a_guest_says_in_one_room_is_answered_there_and_makes_it_speak_in_n
         )
         rules = (Rule(match="## console/hall", calls=(*calls, ("yield_to_user", "{}"))), REST)
         async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
-            await gateway.console.say("an outage, tell the lobby", sender="bob", room="hall")
+            await gateway.console.receive_message("an outage, tell the lobby", sender="bob", room="hall")
             (turn,) = await ended(gateway, 1)
         elsewhere, here = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
         assert "words of a guest are in view here" in elsewhere.result
@@ -227,7 +227,7 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
             await order(gateway, "off")
             for number in range(5):
                 for room in rooms:
-                    await gateway.console.say(f"outage {number}", sender="bob", room=room)
+                    await gateway.console.receive_message(f"outage {number}", sender="bob", room=room)
             await order(gateway, "wake")
             first, second = await ended(gateway, 2)
         assert first.heard.count("## console/room") == 8
@@ -245,7 +245,7 @@ def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> 
     async def told() -> None:
         model = ScriptedModel(Script(rules=(Rule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False)
         async with running(tmp_path, model, **QUICK) as gateway:
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await gateway.screen.until(1)
         (turn,) = await ended(gateway, 1, place=LOBBY)
         assert (turn.autonomous, turn.cause, turn.text) == (True, "noticed", "oh")
@@ -259,11 +259,11 @@ def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answer
         rules = (Rule(match="hello", reply="hi"),)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await order(gateway, "pause")
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert gateway.scripted.requests[-1].now.startswith(prompt("paused"))
             assert (await order(gateway, "status")).data[0].mode == "paused"
-            await gateway.console.say("hello", sender="olga")
+            await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(2)
             assert prompt("paused") not in gateway.scripted.requests[-1].now
             assert (await order(gateway, "status")).data[0].mode != "paused"
@@ -277,11 +277,11 @@ def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: P
         rules = (Rule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await order(gateway, "off")
-            await gateway.console.say("an outage", sender="bob", room="lobby")
-            await gateway.console.say("hello", sender="olga")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(1)
             assert gateway.scripted.requests[-1].now.startswith(prompt("off"))
-            assert [one.place for one in gateway.scripted.requests] == ["console/olga"]
+            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/olga"]
             debug = await order(gateway, "debug")
             assert "agent/reverie" in "\n".join(debug.lines)
             await order(gateway, "wake")
@@ -295,8 +295,8 @@ def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) 
     async def told() -> None:
         slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.2}}
         async with running(tmp_path, Script(rules=(REST,)), **slow) as gateway:
-            message = await gateway.console.say("an outage", sender="bob", room="lobby")
-            await gateway.console.retract(message)
+            message = await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_delete(message)
             async with asyncio.timeout(120):
                 while not await gateway.log("handled"):
                     await asyncio.sleep(0.01)
@@ -313,10 +313,10 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             slept = await order(gateway, "presence", "sleeping")
             assert slept.data[0].presence == "sleeping"
-            await gateway.console.say("an outage", sender="bob", room="lobby")
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            assert [one.place for one in gateway.scripted.requests] == ["console/ann"]
+            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/ann"]
             assert "the people are asleep" in (await order(gateway, "debug")).data[0].held
             assert (await order(gateway, "presence")).data[0].presence != "sleeping"
             await ended(gateway, 1)

@@ -79,7 +79,7 @@ class House:
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
-            who=policies.access_policy(made),
+            access_policy=policies.access_policy(made),
             bindings=bindings,
             stats=Stats({CONSOLE: "console"}, NOW),
             model=lambda: "",
@@ -88,11 +88,11 @@ class House:
             level=lambda: self.level,
         )
         doors = Doors(
-            arrived=self.arrived.append,
-            link=lambda _, up: self.links.append(up),
+            on_ready=self.arrived.append,
+            on_link=lambda _, up: self.links.append(up),
             post=self.posts.append,
             join=lambda _: None,
-            heard=lambda message, role: self.heard.append((message.id, role)),
+            on_message=lambda message, role: self.heard.append((message.id, role)),
         )
         self.intake: Intake = Intakes(parts, doors)[CONSOLE]
         self.inward = Inward(
@@ -116,7 +116,7 @@ class House:
     async def judged(self, event: Notification) -> Judged:
         """What was said of what came in last, after this came in."""
         await self.intake([event])
-        (newest,) = await self.store.newest(1, kinds=["judged"])
+        (newest,) = await self.store.newest_entries(1, kinds=["judged"])
         assert isinstance(newest.fact, Judged)
         return newest.fact
 
@@ -149,11 +149,11 @@ def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> 
         kinds = [entry.kind for entry in await house.store.entries(after=3)]
         change = ["command", "judged", "rewound", "audited", "post"]
         assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
-        (left,) = await house.store.turns(place)
+        (left,) = await house.store.turns_in_view(place)
         assert isinstance(left.fact, TurnEnded)
         assert left.fact.text == "one"
         assert house.views.forgotten == [place, place]
-        assert not house.rooms.busy(place)
+        assert not house.rooms.is_busy(place)
 
     story(tmp_path, tell, **ANN_RULES)
 
@@ -182,14 +182,14 @@ def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: Path) 
         place = AT.conversation
         await house.store.append([turn(place)])
         taking = asyncio.ensure_future(house.intake([_rewind(1)]))
-        while not house.rooms.busy(place):
+        while not house.rooms.is_busy(place):
             await asyncio.sleep(0)
-        while not house.views.forgotten and house.rooms.busy(place):
+        while not house.views.forgotten and house.rooms.is_busy(place):
             taking.cancel()
             await asyncio.sleep(0)
         with contextlib.suppress(asyncio.CancelledError):
             await taking
-        assert not house.rooms.busy(place)
+        assert not house.rooms.is_busy(place)
 
     story(tmp_path, tell, **ANN_RULES)
 
@@ -201,7 +201,9 @@ def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
         assert house.arrived == [
             Arrival(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
             Arrival(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
-            Arrival(conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, talk=True),
+            Arrival(
+                conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, is_room_talk=True
+            ),
         ]
         await house.intake([said(1, "mention")])
         assert len(house.arrived) == 3, "a repeat is none"
@@ -218,7 +220,7 @@ def test_a_link_that_changes_is_told_to_whose_account_it_is(tmp_path: Path) -> N
         assert (await house.judged(replace(LINK, id=EventId("3"), up=True))).fate == "due"
         low = Arrival(conversation=OWN, urgency=1, type="console.link")
         assert house.arrived == [low, low]
-        unread = await house.store.unread(OWN, most=10)
+        unread = await house.store.unread_entries(OWN, most=10)
         assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, Link)] == ["1", "3"]
         assert house.links == [True, False, False, True], "the outbox is told each time"
 
@@ -238,7 +240,7 @@ def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[st
         judged = await house.judged(LINK)
         assert (judged.fate, judged.rule) == ("noted", rule)
         assert not house.arrived
-        assert await house.store.pending() == []
+        assert await house.store.pending_counts() == []
 
     story(tmp_path, tell, **more)
 
@@ -264,7 +266,7 @@ def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(tmp_path: P
         assert (await house.judged(REACTED)).fate == "due"
         gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
         assert gone.fate == "noted"
-        (pending,) = await house.store.pending()
+        (pending,) = await house.store.pending_counts()
         assert (pending.conversation, pending.low) == (AT.conversation, 1)
         assert not house.arrived
 
@@ -291,9 +293,9 @@ def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> N
         judged = await house.judged(said(1, "mention"))
         assert (judged.fate, judged.rule) == ("context", "attention.thresholds.console is 2, and people are focused")
         assert not house.arrived
-        await house.inward.tell(ALARM)
+        await house.inward.submit(ALARM)
         assert not house.arrived, "it is context, too"
-        assert [stored.kind for stored in (await house.store.unread(AT.conversation, most=9)).messages] == [
+        assert [stored.kind for stored in (await house.store.unread_entries(AT.conversation, most=9)).messages] == [
             "reacted",
             "mention",
             "alarm",
@@ -308,26 +310,26 @@ def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(tmp_path: 
         alone = replace(ALARM, at=None)
         finished = Finished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
         for event in (ALARM, ALARM, alone, alone, finished, replace(finished, id=EventId("f2"), at=AT)):
-            await house.inward.tell(event)
+            await house.inward.submit(event)
         assert house.arrived == [
-            Arrival(conversation=AT.conversation, urgency=2, type="console.alarm.lobby", own=True),
+            Arrival(conversation=AT.conversation, urgency=2, type="console.alarm.lobby", handle_in_place=True),
             Arrival(conversation=OWN, urgency=2, type="agent.alarm"),
             Arrival(conversation=OWN, urgency=1, type="agent.finished"),
-            Arrival(conversation=AT.conversation, urgency=1, type="console.finished.lobby", own=True),
+            Arrival(conversation=AT.conversation, urgency=1, type="console.finished.lobby", handle_in_place=True),
         ]
-        pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending()}
+        pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()}
         assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
         with pytest.raises(ValueError, match="concerns nobody"):
-            await house.inward.tell(replace(alone, agent=""))
+            await house.inward.submit(replace(alone, agent=""))
 
     story(tmp_path, tell)
 
 
 def test_where_nothing_is_listened_to_a_reminder_is_noted(tmp_path: Path) -> None:
     async def tell(house: House) -> None:
-        await house.inward.tell(replace(ALARM, at=replace(AT, channel=ChannelName("gone"))))
+        await house.inward.submit(replace(ALARM, at=replace(AT, channel=ChannelName("gone"))))
         assert not house.arrived
-        (judged,) = await house.store.newest(1, kinds=["judged"])
+        (judged,) = await house.store.newest_entries(1, kinds=["judged"])
         assert isinstance(judged.fact, Judged)
         assert (judged.fact.fate, judged.fact.rule) == ("noted", "listen: off")
 

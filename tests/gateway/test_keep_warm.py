@@ -139,7 +139,7 @@ def test_a_prompt_that_is_kept_warm_keeps_its_card(tmp_path: Path) -> None:
         async with garden(tmp_path, "keep_warm_usd: 5", config=config) as (made, api):
             for number in range(5):
                 await ask(made)
-                await made.towns["irc.libera"].topic(f"beans {number}", room="#garden")
+                await made.towns["irc.libera"].receive_topic(f"beans {number}", room="#garden")
                 await idle(made, api, 3_900.0)
             await ask(made)
             before, newest = [one for one in api.seen if one.ticket is not None and one.body["max_tokens"]][-2:]

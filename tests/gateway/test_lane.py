@@ -83,8 +83,8 @@ async def test_cancelled_from_above_it_ends_what_runs_and_goes_on_upwards() -> N
 
 def test_news_are_told_once() -> None:
     lane = Lane()
-    assert not lane.news()
+    assert not lane.take_news()
     lane.steer()
     lane.steer()
-    assert lane.news()
-    assert not lane.news()
+    assert lane.take_news()
+    assert not lane.take_news()

@@ -42,12 +42,12 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
     """All that can become of a secret: it is said, answered, written down in every way, and dreamt of."""
     await kit.say(1, f"My secret is {secret}", place)
     await kit.store.append([turn(place.conversation, 1, text=f"I keep it: {secret}")])
-    await kit.notes.journal(at(place), secret, "in the title")
-    await kit.notes.journal(at(place), "in the text", f"The secret is {secret}")
+    await kit.notes.write_entry(at(place), secret, "in the title")
+    await kit.notes.write_entry(at(place), "in the text", f"The secret is {secret}")
     await kit.notes.remember(at(place), f"It is {secret}")
     with kit.journal.open("a") as journal:
         journal.write(f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is {secret}\n")
-    newest = (await kit.store.newest(1, kinds=["noted"]))[0].seq
+    newest = (await kit.store.newest_entries(1, kinds=["noted"]))[0].seq
     await kit.memory.rewrite("reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt")
     await kit.append(OWN, Dreamed(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt"))
 
@@ -63,7 +63,7 @@ async def gather(kit: Papers, place: Address) -> str:
     kit.clock.advance(ELSEWHERE.total_seconds())
     told = [await ambient(kit, where, "tell me", line) for line in (SECRET, "my secret", "the title and the text")]
     told += [await kit.recall(where, query) for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")]
-    told.append(await kit.notes.journal(where, "t", "x"))
+    told.append(await kit.notes.write_entry(where, "t", "x"))
     told.append(await kit.notes.remember(where, "x"))
     told.append(f"{kit.notes.material_tokens('reverie')}")
     return "\n".join(told)
@@ -124,7 +124,7 @@ def test_a_private_note_comes_up_nowhere_else_by_itself(tmp_path: Path, said: Ad
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
-            await kit.notes.journal(at(said), SECRET, f"about {SECRET}")
+            await kit.notes.write_entry(at(said), SECRET, f"about {SECRET}")
             await kit.notes.remember(at(said), f"to remember: {SECRET}")
             with kit.journal.open("a") as journal:
                 journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
@@ -181,7 +181,7 @@ async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(tmp_path: Pa
     async with papers(tmp_path) as kit:
         await confide(kit, ANN)
         assert await newest_dream(kit.store, "reverie") is not None
-        hits = await kit.store.newest(100, match=SECRET)
+        hits = await kit.store.newest_entries(100, match=SECRET)
         assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, "no dream is in the search index"
 
 
@@ -213,11 +213,11 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                     await kit.say(number, text, there)
                 await kit.store.append([turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")])
             kit.clock.advance(ELSEWHERE.total_seconds())
-            where = replace(at(place), sight=sight)
+            where = replace(at(place), visibility=sight)
             told = await kit.recall(where, SECRET)
             called = await ambient(kit, where, SECRET)
             for number, (scope, _) in enumerate(pieces):
-                seen = sight.everything or scope in (PUBLIC, sight.scope)
+                seen = sight.sees_everything or scope in (PUBLIC, sight.scope)
                 assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (number, scope, sight)
 
     run()

@@ -58,7 +58,7 @@ def nothing_is_private() -> Iterator[None]:
 
 def asked_in(gateway: Running, place: str) -> str:
     """All that the model was told there."""
-    found = [one for one in gateway.scripted.requests if one.place == place]
+    found = [one for one in gateway.scripted.requests if one.conversation_id == place]
     assert found
     return repr(found)
 
@@ -74,8 +74,10 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
     private = Bound(listen="ambient", agent="reverie", private=True)
     bindings = Bindings(
         [
-            Pattern(channel="*", room="#staff", thread=None, bound=private),
-            Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient", agent="reverie", private=False)),
+            Pattern(channel="*", room="#staff", thread=None, binding=private),
+            Pattern(
+                channel="*", room="*", thread=None, binding=Bound(listen="ambient", agent="reverie", private=False)
+            ),
         ]
     )
 
@@ -89,7 +91,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                 await store.append([direct, judged(direct, NORMAL)])
                 await store.append(heard(2, f"we say {SECRET}", room="#staff", urgency=NORMAL))
                 await store.append(heard(3, "an outage", room="#lobby", urgency=NORMAL))
-                who = access.Policy(dm="open", roles={}, rooms={})
+                who = access.Policy(dm_policy="open", roles={}, open_rooms={})
                 digests = Digests(
                     agent="reverie",
                     store=store,
@@ -100,10 +102,10 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     mine=lambda _: True,
                     busy=lambda _: False,
                 )
-                digest = await digests.gather()
+                digest = await digests.build()
                 assert digest is not None
-                assert "an outage" in digest.heard
-                assert SECRET not in digest.heard, "it leaks"
+                assert "an outage" in digest.text
+                assert SECRET not in digest.text, "it leaks"
 
         told()
 
@@ -114,8 +116,8 @@ def test_no_inner_turn_is_told_what_a_direct_chat_waits_with(tmp_path: Path) -> 
     @story
     async def told() -> None:
         async with running(tmp_path, Script(rules=(REST,)), **SETTINGS) as gateway:
-            await gateway.console.say(f"my secret is {SECRET}", sender="ann")
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message(f"my secret is {SECRET}", sender="ann")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await ended(gateway, 1)
             await ended(gateway, 1, place="console/ann")
         assert SECRET not in asked_in(gateway, "agent/reverie")
@@ -134,9 +136,9 @@ def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_p
         @story
         async def told() -> None:
             async with running(tmp, Script(rules=(note, look, REST, speak)), **SETTINGS) as gateway:
-                await gateway.console.say("my secret", sender="ann")
+                await gateway.console.receive_message("my secret", sender="ann")
                 await ended(gateway, 1, place="console/ann")
-                await gateway.console.say("an outage", sender="bob", room="lobby")
+                await gateway.console.receive_message("an outage", sender="bob", room="lobby")
                 (turn, *_) = await ended(gateway, 1)
                 results = [call.result for step in turn.steps for call in step.calls if call.name == "recall"]
                 assert results
@@ -159,13 +161,13 @@ def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None
         @story
         async def told() -> None:
             async with running(tmp, Script(rules=rules), **plain) as gateway:
-                await gateway.console.say("remind me", sender="ann")
+                await gateway.console.receive_message("remind me", sender="ann")
                 await gateway.screen.until(2)
                 assert gateway.screen.said("ann") == ["I will", "now!"]
                 (_, alarmed) = await ended(gateway, 2, place="console/ann")
                 assert alarmed.cause == "alarm"
                 assert SECRET in alarmed.heard
-                everywhere = [one.place for one in gateway.scripted.requests if SECRET in repr(one)]
+                everywhere = [one.conversation_id for one in gateway.scripted.requests if SECRET in repr(one)]
                 assert set(everywhere) == {"console/ann"}, "it leaks"
 
         told()
@@ -189,13 +191,13 @@ def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
             rule = [{"type": "console.direct.ann", "urgency": "normal"}]
             settings = {**quick, "attention": {**quick["attention"], "rules": rule}}
             async with running(tmp, Script(rules=rules), **settings) as gateway:
-                await gateway.console.say("hello", sender="olga")
+                await gateway.console.receive_message("hello", sender="olga")
                 await gateway.screen.until(1)
-                await gateway.console.say("psst", sender="ann")
-                await gateway.console.say("a line", sender="bob", room="lobby")
+                await gateway.console.receive_message("psst", sender="ann")
+                await gateway.console.receive_message("a line", sender="bob", room="lobby")
                 # She is silent for longer than `idle`, by the clock: there is no event to wait for.
                 await asyncio.sleep(0.15)
-                await gateway.console.say("here I am", sender="olga")
+                await gateway.console.receive_message("here I am", sender="olga")
                 await gateway.screen.until(2)
                 assert gateway.screen.said("olga")[-1] == "welcome back"
                 now = next(one.now for one in reversed(gateway.scripted.requests) if one.now)

@@ -47,7 +47,7 @@ def test_what_comes_too_fast_is_context_and_told_once(tmp_path: Path) -> None:
         house.clock.advance(10.0)
         assert await house.answered(said(), said()) == 1
         assert await house.answered(said("bob")) == 1
-        unread = await house.store.unread(third.at.conversation, most=20)
+        unread = await house.store.unread_entries(third.at.conversation, most=20)
         assert len(unread.messages) == 7, "what is not answered is read"
 
     lives(tmp_path, most(sender=SENDER), story)
@@ -273,10 +273,10 @@ def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         root = said("root")
         await house.pay(root, 9.0)
-        assert house.limits.afford(root.at, AGENT, [root.sender], 9.0) is None
+        assert house.limits.reserve(root.at, AGENT, [root.sender], 9.0) is None
         ann = said()
         assert await house.answered(ann) == 1
-        assert house.limits.afford(ann.at, AGENT, [root.sender, ann.sender], 0.6) is not None
+        assert house.limits.reserve(ann.at, AGENT, [root.sender, ann.sender], 0.6) is not None
 
     async def the_same_day(house: House) -> None:
         assert await house.answered(said()) == 1
@@ -293,20 +293,20 @@ def test_turns_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None:
         async def turn(number: int) -> None:
             nonlocal paid, running, most_at_once
             ann = said(f"p{number}", f"#r{number}")
-            await limits.wait(ann.at, AGENT, [ann.sender], 0.1)
-            assert limits.afford(ann.at, AGENT, [ann.sender], 0.1) is None
+            await limits.wait_for_budget(ann.at, AGENT, [ann.sender], 0.1)
+            assert limits.reserve(ann.at, AGENT, [ann.sender], 0.1) is None
             paid, running = paid + 1, running + 1
             most_at_once = max(most_at_once, running)
             await asyncio.sleep(0)
             running -= 1
             await house.pay(ann, 0.001)
-            limits.settle(ann.at.conversation)
+            limits.release(ann.at.conversation)
 
         async with asyncio.timeout(120):
             await asyncio.gather(*(turn(number) for number in range(100)))
         assert (paid, most_at_once) == (100, 10)
         ann = said("late", "#late")
-        assert limits.afford(ann.at, AGENT, [ann.sender], 0.95) is not None, "what was spent is not there any more"
+        assert limits.reserve(ann.at, AGENT, [ann.sender], 0.95) is not None, "what was spent is not there any more"
 
     lives(tmp_path, most(agent_usd=1.0), story)
 
@@ -315,13 +315,13 @@ def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_eve
     async def story(house: House) -> None:
         limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
         for first in (one, two):
-            await limits.wait(first.at, AGENT, [first.sender], 0.2)
-            assert limits.afford(first.at, AGENT, [first.sender], 0.2) is None
-        again = [limits.wait(each.at, AGENT, [each.sender], 0.2, 0.05) for each in (one, two)]
+            await limits.wait_for_budget(first.at, AGENT, [first.sender], 0.2)
+            assert limits.reserve(first.at, AGENT, [first.sender], 0.2) is None
+        again = [limits.wait_for_budget(each.at, AGENT, [each.sender], 0.2, 0.05) for each in (one, two)]
         async with asyncio.timeout(120):
             await asyncio.gather(*again)
-        assert limits.afford(one.at, AGENT, [one.sender], 0.2, 0.05) is None
-        assert limits.afford(two.at, AGENT, [two.sender], 0.2, 0.3) is not None
+        assert limits.reserve(one.at, AGENT, [one.sender], 0.2, 0.05) is None
+        assert limits.reserve(two.at, AGENT, [two.sender], 0.2, 0.3) is not None
 
     lives(tmp_path, most(sender_usd=0.5), story)
 
@@ -330,9 +330,9 @@ def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path: Path
     async def story(house: House) -> None:
         for _ in range(3):
             ann = said()
-            bite = house.limits.afford(ann.at, AGENT, [ann.sender], 0.6)
+            bite = house.limits.reserve(ann.at, AGENT, [ann.sender], 0.6)
             assert bite is not None
-            await house.store.append(house.limits.unpaid(ann.at, ann, bite))
+            await house.store.append(house.limits.build_unpaid_entries(ann.at, ann, bite))
         assert await house.notices() == [
             "I have used up what I may spend on answering you today; from 00:00 UTC on again."
         ]
@@ -358,8 +358,10 @@ def test_a_budget_of_nothing_is_no_answer_and_owners_have_none(tmp_path: Path) -
     async def story(house: House) -> None:
         ann = said()
         assert await house.answered(ann) == 0
-        assert house.limits.over(ann.at, ann.sender, "member", AGENT).startswith("I have used up what I may spend on")
-        assert house.limits.over(ann.at, ann.sender, "admin", AGENT) == ""
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith(
+            "I have used up what I may spend on"
+        )
+        assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
 
     lives(tmp_path, most(sender_usd=0.0), story)
 
@@ -367,13 +369,13 @@ def test_a_budget_of_nothing_is_no_answer_and_owners_have_none(tmp_path: Path) -
 def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         ann = said()
-        assert [house.limits.over(ann.at, ann.sender, "member", AGENT) for _ in range(2)] == ["", ""]
-        assert house.limits.over(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
+        assert [house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT) for _ in range(2)] == ["", ""]
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
         assert await house.answered(said()) == 0
-        assert house.limits.over(ann.at, ann.sender, "admin", AGENT) == ""
+        assert house.limits.take_or_explain(ann.at, ann.sender, "admin", AGENT) == ""
         house.clock.advance(60)
         assert await house.answered(said()) == 1
-        assert house.limits.over(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
+        assert house.limits.take_or_explain(ann.at, ann.sender, "member", AGENT).startswith("You write to me faster")
 
     lives(tmp_path, most(Rate(2, 1.0)), story)
 
@@ -457,7 +459,7 @@ def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
             await house.take(said("root"), "owner")  # until the channel is up again everything before is written
             await house.answered(said(who, who), said(who, who))
             assert len(await house.notices()) == len(house.told) == steps + 1
-            written.append(cut.cancelled() and await house.store.by_key(key_of(last)) is not None)
+            written.append(cut.cancelled() and await house.store.entry_by_key(key_of(last)) is not None)
 
     lives(tmp_path, most(sender=SENDER), story)
     assert any(written)

@@ -47,11 +47,11 @@ def test_no_window_has_more_than_the_burst_and_the_pace_give(
     buckets = Buckets(rate)
     for wait_s in waits:
         now_s += wait_s
-        free = buckets.free(WHO, now_s)
+        free = buckets.has_token(WHO, now_s)
         assert buckets.take(WHO, now_s) == free
         if free:
             taken.append(round(now_s * NANO))
-    if not rate.limits:
+    if not rate.is_limited:
         assert len(taken) == len(waits)
         return
     pace = Fraction(round(per_minute * 10**6), 60 * 10**6 * NANO)
@@ -92,7 +92,7 @@ def test_what_is_given_back_at_once_is_there_again() -> None:
     assert buckets.take(WHO, 0.0)
     assert not buckets.take(WHO, 0.0)
     buckets.give_back("nobody", 0.0, 0.0)
-    assert buckets.free("nobody", 0.0)
+    assert buckets.has_token("nobody", 0.0)
 
 
 def test_a_thousand_hours_of_small_steps_do_not_drift() -> None:
@@ -111,8 +111,10 @@ def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
     buckets = Buckets(Rate(1, 1.0), most=2)
     for who in ("a", "b", "a", "c"):
         buckets.take(who, 0.0)
-    assert [buckets.free(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], "a was not taken from again"
-    assert buckets.full_since("a", 0.0)
+    assert [buckets.has_token(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], (
+        "a was not taken from again"
+    )
+    assert buckets.was_full_since("a", 0.0)
 
 
 def test_a_clock_that_stands_still_gives_nothing() -> None:
@@ -127,37 +129,39 @@ def test_whether_a_bucket_was_full() -> None:
     buckets = Buckets(Rate(2, 60.0))
     buckets.take(WHO, 0.0)
     buckets.take(WHO, 0.0)
-    assert not buckets.full_since(WHO, 0.0)
+    assert not buckets.was_full_since(WHO, 0.0)
     buckets.take(WHO, 1.0)
-    assert not buckets.full_since(WHO, 0.0)
+    assert not buckets.was_full_since(WHO, 0.0)
     buckets.take(WHO, 3.0)
-    assert buckets.full_since(WHO, 0.5)
-    assert not buckets.full_since(WHO, 3.0)
+    assert buckets.was_full_since(WHO, 0.5)
+    assert not buckets.was_full_since(WHO, 3.0)
 
 
 def test_sums_are_by_day_and_bounded() -> None:
     costs = Costs(most=2)
-    costs.begin("2026-03-04", {"a": 5})
+    costs.set_day("2026-03-04", {"a": 5})
     costs.add("2026-03-04", "a", 1)
     costs.add("2026-03-05", "a", 7)
-    assert (costs.of("2026-03-04", ["a"]), costs.of("2026-03-05", ["a", "b"])) == (6, 7)
+    assert (costs.total("2026-03-04", ["a"]), costs.total("2026-03-05", ["a", "b"])) == (6, 7)
     for number, whose in enumerate("bcdef"):
         costs.add("2026-03-04", whose, number)
-    assert [costs.of("2026-03-04", [whose]) for whose in "abcdef"] == [6, 0, 0, 0, 3, 4], "who cost least is forgotten"
+    assert [costs.total("2026-03-04", [whose]) for whose in "abcdef"] == [6, 0, 0, 0, 3, 4], (
+        "who cost least is forgotten"
+    )
     for day in range(DAYS):
         costs.add(f"2026-04-0{day + 1}", "a", 1)
-    assert costs.of("2026-03-04", ["a"]) == 0
-    assert costs.of("2026-05-01", ["a"]) == 0
+    assert costs.total("2026-03-04", ["a"]) == 0
+    assert costs.total("2026-05-01", ["a"]) == 0
 
 
 def test_silence_is_of_a_room_and_of_a_limit() -> None:
     silence, free = Silence(), {"x": False, "y": False}
 
     def over(limit: str, now_s: float, room: str = "r") -> bool:
-        return silence.over(room, limit, now_s, lambda _: free[limit])
+        return silence.is_due(room, limit, now_s, lambda _: free[limit])
 
     assert over("x", 0.0)
-    silence.begin("r", "x", 0.0)
+    silence.record("r", "x", 0.0)
     assert not over("x", QUIET_S)
     assert not over("y", QUIET_S - 1)
     assert over("y", QUIET_S)

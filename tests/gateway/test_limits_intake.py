@@ -41,13 +41,13 @@ class House:
         made = settings(tmp, **more)
         who = policies.access_policy(made)
         self.limits = Limits(policies.most(made), clock, who)
-        store.hear(self.limits.wrote)
+        store.add_listener(self.limits.on_appended)
         parts = Parts(
             live=Live(made),
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
-            who=who,
+            access_policy=who,
             bindings=policies.bindings(made),
             stats=Stats({CONSOLE: "console"}, NOON),
             model=lambda: "",
@@ -56,7 +56,7 @@ class House:
             limit=self.limits.check,
         )
         doors = Doors(
-            arrived=self.arrived.append, link=lambda _, __: None, post=self.posted.append, join=lambda _: None
+            on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None
         )
         self.intake: Intake = Intakes(parts, doors)[CONSOLE]
 
@@ -67,7 +67,7 @@ def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) 
     async def live(story: Callable[[House], Awaitable[None]]) -> None:
         async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.timeout(60):
             house = House(store, tmp, clock, **more)
-            await house.limits.begin(store)
+            await house.limits.load(store)
             await story(house)
 
     for story in stories:
@@ -95,17 +95,17 @@ def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and_gets_
         assert asked.fact.id == notice.post.reply_to
         (limited,) = await house.store.entries(kinds=["limited"])
         assert (limited.cause, limited.conversation) == (stored.cause, LOBBY.conversation)
-        (left,) = await house.store.pending()
+        (left,) = await house.store.pending_counts()
         assert (left.urgent, left.urgent + left.ambient) == (len(house.arrived), 6_000)
 
     async def again(house: House) -> None:
         """After a crash the platform tells all of the last minute once more."""
         await house.intake(lines[-1_000:])
         assert (house.arrived, house.posted) == ([], [])
-        fresh = await house.store.newest(1, kinds=["mention"])
+        fresh = await house.store.newest_entries(1, kinds=["mention"])
         await house.intake([said(7_000, "ann")])
         assert [one.urgency for one in house.arrived] == [3], "repeats have taken nothing"
-        assert await house.store.newest(1, kinds=["mention"]) != fresh
+        assert await house.store.newest_entries(1, kinds=["mention"]) != fresh
 
     lives(tmp_path, raid, again, access={"dm": "open"})
 

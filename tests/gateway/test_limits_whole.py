@@ -114,7 +114,7 @@ class Whole(RuleBasedStateMachine):
     def is_paid_for(self, who: str, room: str, usd: float) -> None:
         at = said(who, room).at.conversation
         turn = spent(at, account(cost=usd), senders=[who], at=self.clock.now())
-        self.limits.wrote([turn], [Appended(Seq(1), fresh=True)])
+        self.limits.on_appended([turn], [Appended(Seq(1), is_new=True)])
         for whose in (f"irc.test:{who}", at) if who != "root" else ():  # what owners cost is in no budget
             self.spent[whose, self.day] += usd
 
@@ -128,9 +128,9 @@ class Whole(RuleBasedStateMachine):
         fresh = first.key not in self.known
         if written:
             seq = self.known.setdefault(first.key, Seq(len(self.known) + 1))
-            self.limits.wrote(made, [Appended(seq, fresh=fresh) for _ in made])
+            self.limits.on_appended(made, [Appended(seq, is_new=fresh) for _ in made])
         if verdict.change is not None:
-            verdict.change.settle(Appended(self.known[first.key], fresh=fresh) if written else None)
+            verdict.change.settle(Appended(self.known[first.key], is_new=fresh) if written else None)
         if written and fresh:
             self.counts(message, role, verdict, made)
 
@@ -140,7 +140,7 @@ class Whole(RuleBasedStateMachine):
             for whose, one in (("sender", person), ("room", room), ("agent", AGENT)):
                 self.buckets[whose][one].taken.append(self.now_s)
                 rate: Rate = getattr(self.most, whose)
-                assert not rate.limits or self.buckets[whose][one].sound(), (whose, one)
+                assert not rate.is_limited or self.buckets[whose][one].sound(), (whose, one)
             for usd, one in ((self.most.sender_usd, person), (self.most.room_usd, room)):
                 assert usd is None or self.spent[one, self.day] < usd + 1e-9
         assert role != "owner" or verdict.judged.fate == "due"
@@ -152,11 +152,11 @@ class Whole(RuleBasedStateMachine):
 
     def is_due(self, room: str, limited: Limited) -> None:
         """Ten minutes after the last notice there; and of the same limit, only after it was free."""
-        name = Bite(limited.limit, limited.whose, limited.subject, "").name(self.day)
+        name = Bite(limited.limit, limited.whose, limited.subject, "").key(self.day)
         for where, before, then_s, day in self.notices:
             if where == room:
                 assert self.now_s - then_s >= Fraction(QUIET_S)
-            if where == room and name == Bite(before.limit, before.whose, before.subject, "").name(day):
+            if where == room and name == Bite(before.limit, before.whose, before.subject, "").key(day):
                 assert limited.limit == "rate"
                 # What owners take is not counted here, and makes the agent's bucket less full than the reference's.
                 assert self.buckets[limited.whose][limited.subject].full_between(then_s, self.now_s)

@@ -48,11 +48,11 @@ def live(directory: Path) -> Live:
 def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> None:
     write(tmp_path, own="true", general="false")
     now = live(tmp_path)
-    assert now.switches("ana") == Switches(
+    assert now.enabled_optimizations("ana") == Switches(
         prompt_cache=True, compaction=False, token_counter=True, workspace_cache=False
     )
-    assert not now.switches("bob").prompt_cache
-    assert now.switches("nobody") == now.switches("bob")
+    assert not now.enabled_optimizations("bob").prompt_cache
+    assert now.enabled_optimizations("nobody") == now.enabled_optimizations("bob")
 
 
 def test_a_change_counts_once_it_is_read(tmp_path: Path) -> None:
@@ -60,9 +60,12 @@ def test_a_change_counts_once_it_is_read(tmp_path: Path) -> None:
         write(tmp_path)
         now = live(tmp_path)
         write(tmp_path, own="false")
-        assert now.switches("ana").prompt_cache
+        assert now.enabled_optimizations("ana").prompt_cache
         await now.reload()
-        assert (now.switches("ana").prompt_cache, now.switches("bob").prompt_cache) == (False, True)
+        assert (now.enabled_optimizations("ana").prompt_cache, now.enabled_optimizations("bob").prompt_cache) == (
+            False,
+            True,
+        )
 
     asyncio.run(story())
 
@@ -73,12 +76,12 @@ def test_a_broken_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCapture
         now = live(tmp_path)
         write(tmp_path, own="perhaps")
         await now.reload()
-        assert now.switches("ana").prompt_cache
+        assert now.enabled_optimizations("ana").prompt_cache
         (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert "reverie.yaml:3" in said
         write(tmp_path, own="false")
         await now.reload()
-        assert not now.switches("ana").prompt_cache
+        assert not now.enabled_optimizations("ana").prompt_cache
 
     asyncio.run(story())
 
@@ -89,7 +92,7 @@ def test_what_needs_a_restart_is_named_and_the_rest_is_taken(tmp_path: Path, cap
         now = live(tmp_path)
         write(tmp_path, general="false", port="9100")
         await now.reload()
-        assert not now.switches("bob").prompt_cache
+        assert not now.enabled_optimizations("bob").prompt_cache
         assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
             "the configuration was read again; from now on: " + CACHE + "; only after a restart: ops.port"
         ]
@@ -119,10 +122,10 @@ def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -
         now = live(directory)
         directory.rename(tmp_path / "away")
         await now.reload()
-        assert now.switches("ana").prompt_cache
+        assert now.enabled_optimizations("ana").prompt_cache
         (tmp_path / "away").rename(directory)
         await now.reload()
-        assert now.switches("ana").prompt_cache
+        assert now.enabled_optimizations("ana").prompt_cache
 
     asyncio.run(story())
 
@@ -153,8 +156,8 @@ def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Path) ->
         await asyncio.to_thread(disk.reading.wait)
         disk.gone = True
         disk.go.set()
-        assert await looking == Reloaded(unread="No such file or directory")
-        assert now.switches("ana").prompt_cache
+        assert await looking == Reloaded(read_error="No such file or directory")
+        assert now.enabled_optimizations("ana").prompt_cache
 
     asyncio.run(story())
 
@@ -164,9 +167,9 @@ def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None
     write(tmp_path)
     files = ConfigFiles(tmp_path, {})
     files.read()
-    assert not files.stale()
+    assert not files.is_stale()
     (tmp_path / "reverie.yaml").chmod(0o640)
-    assert files.stale()
+    assert files.is_stale()
 
 
 @pytest.mark.parametrize("where", ["reverie.yaml", "key", "prices.yaml", "ca.pem"])
@@ -176,7 +179,7 @@ def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, whe
     async def story() -> None:
         write(tmp_path)
         now = live(tmp_path)
-        now.hear(Takes(lambda new: list(map(refused, new.channels.values())), reasons.extend))
+        now.add_listener(Takes(lambda new: list(map(refused, new.channels.values())), reasons.extend))
         (tmp_path / where).unlink(missing_ok=True)
         if where == "prices.yaml":
             (tmp_path / where).symlink_to("/dev/zero")
@@ -245,13 +248,13 @@ def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path) -> N
         now = live(tmp_path)
         takers = [Taker(now), Taker(now)]
         came: list[Reloaded] = []
-        now.tell(came.append)
+        now.add_reload_listener(came.append)
         for taker in takers:
-            now.hear(taker)
+            now.add_listener(taker)
         opened(tmp_path, "disabled")
-        assert await now.reload() == Reloaded(taken=("access.dm",))
+        assert await now.reload() == Reloaded(applied=("access.dm",))
         assert [one.seen for one in takers] == [["prepare disabled, it is open", "put, it is disabled"]] * 2
-        assert came == [Reloaded(taken=("access.dm",))]
+        assert came == [Reloaded(applied=("access.dm",))]
 
     asyncio.run(story())
 
@@ -262,7 +265,7 @@ def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_path: Pat
         now = live(tmp_path)
         takers = [Taker(now), Taker(now, refuses="access.dm"), Taker(now, refuses="llm.models.main.name"), Taker(now)]
         for taker in takers:
-            now.hear(taker)
+            now.add_listener(taker)
         before = now.settings
         opened(tmp_path, "disabled")
         came = await now.reload()
@@ -279,10 +282,10 @@ def test_a_bug_in_making_ready_leaves_all_as_it_was(tmp_path: Path, caplog: pyte
         opened(tmp_path, "open")
         now = live(tmp_path)
         before, good = now.settings, Taker(now)
-        now.hear(good)
-        now.hear(Taker(now, breaks=True))
+        now.add_listener(good)
+        now.add_listener(Taker(now, breaks=True))
         opened(tmp_path, "disabled")
-        assert await now.reload() == Reloaded(unread="internal error")
+        assert await now.reload() == Reloaded(read_error="internal error")
         assert now.settings is before
         assert good.seen == ["prepare disabled, it is open"]
 
@@ -295,8 +298,8 @@ def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(tmp_path
         opened(tmp_path, "open")
         now = live(tmp_path)
         taker, learnt = Taker(now, refuses="access.dm"), list[tuple[int, frozenset[str]]]()
-        now.hear(taker)
-        now.teach(lambda known: learnt.append((len(taker.seen), frozenset(known))))
+        now.add_listener(taker)
+        now.add_secret_listener(lambda known: learnt.append((len(taker.seen), frozenset(known))))
         text = (
             tmp_path / "reverie.yaml"
         ).read_text() + "tools: {web: {search: {provider: brave, api_key: sesame-9}}}\n"
@@ -312,7 +315,7 @@ def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_nex
         opened(tmp_path, "open")
         now = live(tmp_path)
         taker = Taker(now)
-        now.hear(taker)
+        now.add_listener(taker)
         now.files = disk = Held(tmp_path)
         opened(tmp_path, "disabled")
         first = asyncio.create_task(now.reload())
@@ -339,15 +342,15 @@ def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_o
         text = text.replace("- {id: ana,", f"- {{id: bob, surface: capability, {lobby}}}\n  - {{id: ana,")
         (tmp_path / "reverie.yaml").write_text(text)
         came = await now.reload()
-        assert came.later == ("agents.cid", "agents.dan")
-        assert came.taken == (
+        assert came.after_restart == ("agents.cid", "agents.dan")
+        assert came.applied == (
             *("agents.ana.context_optimization.prompt_cache", "agents.bob.bindings", "agents.bob.surface", "agents"),
         )
         assert [one.id for one in now.settings.agents] == ["bob", "ana"]
         (tmp_path / "reverie.yaml").write_text(CONFIG.replace("  - {id: bob}\n", "") % ("false", "true", "0"))
         came = await now.reload()
-        assert (came.later, [one.id for one in now.settings.agents]) == (("agents.bob",), ["ana", "bob"])
-        assert now.agent("bob").surface == "capability"
+        assert (came.after_restart, [one.id for one in now.settings.agents]) == (("agents.bob",), ["ana", "bob"])
+        assert now.agent_config("bob").surface == "capability"
 
     asyncio.run(story())
 
@@ -361,12 +364,12 @@ def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_o
             ["The configuration says what it said before."],
         ),
         (
-            Reloaded(taken=("a.b", "c"), later=("d",)),
+            Reloaded(applied=("a.b", "c"), after_restart=("d",)),
             "the configuration was read again; from now on: a.b, c; only after a restart: d",
             ["Changed from now on: a.b, c.", "Changed, but only after a restart: d."],
         ),
         (
-            Reloaded(unread="No such file"),
+            Reloaded(read_error="No such file"),
             "the configuration cannot be read just now, and goes on as it was: No such file",
             ["The configuration cannot be read: No such file. What there was goes on."],
         ),

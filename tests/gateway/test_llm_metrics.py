@@ -80,10 +80,10 @@ def test_requests_are_counted_by_agent_provider_and_model() -> None:
     llm = LlmStats(["ana", "bob"])
 
     def asked() -> None:
-        llm.answered("ana", account(read=90, plain=10, cost=0.25))
-        llm.answered("ana", account(written=100, cost=0.5))
-        llm.answered("ana", account(plain=200, model="other"))
-        llm.answered("bob", account(plain=100, cost=1.0))
+        llm.count_request("ana", account(read=90, plain=10, cost=0.25))
+        llm.count_request("ana", account(written=100, cost=0.5))
+        llm.count_request("ana", account(plain=200, model="other"))
+        llm.count_request("bob", account(plain=100, cost=1.0))
 
     _, samples = scraped(llm, asked)
     assert samples[f"llm_requests_total{{{ME}}}"] == 2
@@ -102,8 +102,8 @@ def test_estimates_are_compared_with_the_bill() -> None:
 
     def asked() -> None:
         for billed in (130, 125, 104, 65, 0):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
-            llm.answered("ana", account(plain=billed))
-        llm.answered("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
+            llm.count_request("ana", account(plain=billed))
+        llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
 
     _, samples = scraped(llm, asked)
     drift = f"llm_prompt_tokens_drift_bucket{{{ME},le="
@@ -118,10 +118,10 @@ def test_estimates_are_compared_with_the_bill() -> None:
 
 def test_the_newest_estimate_is_shown() -> None:
     llm = LlmStats(["ana"])
-    llm.answered("ana", account(plain=130))
+    llm.count_request("ana", account(plain=130))
     long = BlockAccount(name="now", tokens=870, read=0, written=0, lifetime=None)
     one = account(plain=1000)
-    llm.answered("ana", replace(one, blocks=(*one.blocks, long)))
+    llm.count_request("ana", replace(one, blocks=(*one.blocks, long)))
     assert scraped(llm)[1][f"llm_prompt_tokens_estimated{{{ME}}}"] == 1000
 
 
@@ -129,10 +129,10 @@ def test_compactions_are_counted_and_timed() -> None:
     llm = LlmStats(["ana"])
 
     def folded() -> None:
-        llm.compacted("ana", "ok", 0.5)
-        llm.compacted("ana", "ok", 7.0)
-        llm.compacted("ana", "failed", 500.0)
-        llm.compacted("ana", "lock_held")
+        llm.count_compaction("ana", "ok", 0.5)
+        llm.count_compaction("ana", "ok", 7.0)
+        llm.count_compaction("ana", "failed", 500.0)
+        llm.count_compaction("ana", "lock_held")
 
     _, samples = scraped(llm, folded)
     counts = [samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in OUTCOMES]
@@ -181,7 +181,7 @@ def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
 def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     llm = LlmStats(["ana"])
-    llm.answered("ana", account(read=130))
+    llm.count_request("ana", account(read=130))
 
     async def story() -> str:
         clock = ManualClock()
@@ -204,7 +204,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:
     llm = LlmStats(["ana"])
     for number in range(3 * MOST_MODELS):
-        llm.answered("ana", account(plain=1, model=f"m{number}"))
+        llm.count_request("ana", account(plain=1, model=f"m{number}"))
     _, samples = scraped(llm)
     requests = {name: value for name, value in samples.items() if name.startswith("llm_requests_total")}
     assert len(requests) == MOST_MODELS + 1

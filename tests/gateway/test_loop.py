@@ -32,7 +32,9 @@ class Ending:
         self.looked, self.tell = asyncio.Event(), asyncio.Event()
         self.waits = waits
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
+    ) -> Report:
         assert not continuing
         self.places.append(conversation)
         if self.waits:
@@ -40,16 +42,16 @@ class Ending:
             try:
                 await lane.run(asyncio.Event().wait())
             except Interrupted:
-                return Report(interrupted=True, autonomous=autonomous)
-        return Report(failed=False, used_tools=False, yielded=False, autonomous=autonomous)
+                return Report(was_interrupted=True, autonomous=autonomous)
+        return Report(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
 
     async def dream(self, lane: Lane) -> Report:
         raise AssertionError(lane)
 
-    def direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
+    def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
         return False
 
-    def settled(self, conversation: ConversationId) -> None:
+    def settle_turn(self, conversation: ConversationId) -> None:
         """Nothing costs anything."""
 
     def material_tokens(self) -> int:
@@ -58,7 +60,7 @@ class Ending:
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
         raise AssertionError((conversation, reason, autonomous))
 
-    async def left(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
+    async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
         self.looked.set()
         await self.tell.wait()
         return AMBIENT
@@ -72,7 +74,7 @@ def made(store: Store, clock: ManualClock, turns: Taker, tasks: asyncio.TaskGrou
 async def over(loop: Loop) -> None:
     """Return once no turn runs in the room, and what follows from that waits for the clock."""
     async with asyncio.timeout(120):
-        while loop.lane(ROOM) is not None:
+        while loop.turn_handle(ROOM) is not None:
             await asyncio.sleep(0.001)
     await settled()
 
@@ -133,8 +135,8 @@ def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decide
         return [again(one.signals, one.state) for one in saved]
 
     found = asyncio.run(steered())
-    assert [one.signals for one in found] == [MANY] * 3
-    assert not [one for one in found if one.skipped or one.differences]
+    assert [one.signal_count for one in found] == [MANY] * 3
+    assert not [one for one in found if one.skip_reason or one.differences]
 
 
 async def story(tmp_path: Path) -> int:
@@ -206,8 +208,10 @@ class Sitting(Ending):
         self.tell.set()
         self.desk = desk
 
-    async def take(self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane) -> Report:
-        return await self.desk.turns.take(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
+    ) -> Report:
+        return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
 
 @pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])

@@ -44,7 +44,7 @@ def png(width: int = 2, height: int = 1, extra: bytes = b"") -> bytes:
 
 
 def seeing(script: Script | None = None) -> ScriptedModel:
-    return ScriptedModel(script, clock=SystemClock(), sees=True)
+    return ScriptedModel(script, clock=SystemClock(), takes_images=True)
 
 
 def shown(gateway: Running, number: int = -1) -> list[Image]:
@@ -61,20 +61,20 @@ def heard(gateway: Running, number: int = -1) -> str:
 def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, seeing()) as gateway:
-            photo = gateway.console.attach(
+            photo = gateway.console.add_attachment(
                 png(64, 48), "image", name="../../etc/my photo].jpg", content_type="text/html"
             )
-            await gateway.console.say("look", sender="ann", attachments=(photo,))
+            await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
             await gateway.screen.until(1)
             assert heard(gateway).endswith(f"ann (guest): look [image my photo .jpg, 64x48, {len(png(64, 48))} bytes]")
             (image,) = shown(gateway)
             assert (image.media_type, image.data) == ("image/png", png(64, 48))
-            await gateway.console.say("and?", sender="ann")
+            await gateway.console.receive_message("and?", sender="ann")
             await gateway.screen.until(2)
         first, second = gateway.scripted.requests
         assert second.conversation[: len(first.conversation)] == first.conversation
         async with running(tmp_path, seeing()) as again:
-            await again.console.say("still?", sender="ann")
+            await again.console.receive_message("still?", sender="ann")
             await again.screen.until(1)
             (third,) = again.scripted.requests
         assert third.conversation[: len(second.conversation)] == second.conversation  # also over a restart
@@ -84,7 +84,7 @@ def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_path: P
         assert kept.stat().st_mode & 0o777 == 0o600
         kept.unlink()
         async with running(tmp_path, seeing()) as blind:
-            await blind.console.say("gone?", sender="ann")
+            await blind.console.receive_message("gone?", sender="ann")
             await blind.screen.until(1)
             assert not shown(blind)
             assert "[image my photo" in str(blind.scripted.requests[0].conversation[0].parts)
@@ -96,11 +96,11 @@ def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
             attached = (
-                gateway.console.attach(png(), "image"),
-                gateway.console.attach(b"x" * 1_200_000, "file", name="report.pdf"),
-                gateway.console.attach(b"OggS", "audio", duration_s=12.2),
+                gateway.console.add_attachment(png(), "image"),
+                gateway.console.add_attachment(b"x" * 1_200_000, "file", name="report.pdf"),
+                gateway.console.add_attachment(b"OggS", "audio", duration_s=12.2),
             )
-            await gateway.console.say("", sender="ann", attachments=attached)
+            await gateway.console.receive_message("", sender="ann", attachments=attached)
             await gateway.screen.until(1)
             line = f"[image, {len(png())} bytes] [file report.pdf, 1.2 MB] [voice note, 12 s]"
             assert heard(gateway).endswith(f"ann (guest): {line}")
@@ -121,10 +121,10 @@ def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
 def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None, told: str) -> None:
     async def story() -> None:
         async with running(tmp_path, seeing()) as gateway:
-            photo = gateway.console.attach(data or png(), "image", name="x.png", content_type="image/png")
+            photo = gateway.console.add_attachment(data or png(), "image", name="x.png", content_type="image/png")
             if data is None:
                 photo = Attachment(id="elsewhere", form="image")
-            await gateway.console.say("look", sender="ann", attachments=(photo,))
+            await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
             await gateway.screen.until(1)
             assert told.rsplit(" KB, ", maxsplit=1)[-1] in heard(gateway)
             assert not shown(gateway)
@@ -137,8 +137,8 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None, told:
 def test_only_the_newest_images_are_fetched(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, seeing(), media={"max_images": 2}) as gateway:
-            photos = tuple(gateway.console.attach(png(n, 1), "image") for n in range(1, 5))
-            await gateway.console.say("look", sender="ann", attachments=photos)
+            photos = tuple(gateway.console.add_attachment(png(n, 1), "image") for n in range(1, 5))
+            await gateway.console.receive_message("look", sender="ann", attachments=photos)
             await gateway.screen.until(1)
             assert [image.data for image in shown(gateway)] == [png(3, 1), png(4, 1)]
 
@@ -149,8 +149,8 @@ def test_a_view_never_holds_more_images_than_a_request_may(tmp_path: Path) -> No
     async def story() -> None:
         async with running(tmp_path, seeing()) as gateway:
             for number in range(7):
-                photos = tuple(gateway.console.attach(png(number + 1, 4 + n), "image") for n in range(4))
-                await gateway.console.say(f"look at set {number}", sender="ann", attachments=photos)
+                photos = tuple(gateway.console.add_attachment(png(number + 1, 4 + n), "image") for n in range(4))
+                await gateway.console.receive_message(f"look at set {number}", sender="ann", attachments=photos)
                 await gateway.screen.until(number + 1)
             counts = [len(shown(gateway, number)) for number in range(7)]
         assert counts == [4, 8, 12, 16, 20, 12, 16]  # a fold, to half
@@ -166,17 +166,17 @@ def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk(tmp_p
             model: AnthropicModel | OpenAIModel = (
                 AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
                 if kind == "anthropic"
-                else OpenAIModel(name="main", model="m", base_url=api.url, sees=True)
+                else OpenAIModel(name="main", model="m", base_url=api.url, takes_images=True)
             )
             async with running(tmp_path, model) as gateway:
-                photo = gateway.console.attach(png(), "image")
-                await gateway.console.say("look", sender="ann", attachments=(photo,))
+                photo = gateway.console.add_attachment(png(), "image")
+                await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
                 await gateway.screen.until(1)
                 assert base64.b64encode(png()).decode() in str(api.seen[0].body["messages"])
-                bad = gateway.console.attach(png(extra=b"broken"), "image")  # as the fake knows one
-                await gateway.console.say("and this?", sender="ann", attachments=(bad,))
+                bad = gateway.console.add_attachment(png(extra=b"broken"), "image")  # as the fake knows one
+                await gateway.console.receive_message("and this?", sender="ann", attachments=(bad,))
                 await gateway.screen.until(2)
-                await gateway.console.say("thanks", sender="ann")
+                await gateway.console.receive_message("thanks", sender="ann")
                 await gateway.screen.until(3)
             turns = await gateway.turns()
             assert [(turn.outcome, len(turn.media)) for turn in turns] == [
@@ -206,8 +206,8 @@ def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
             tmp_path, "assert path.endswith('.ogg'); print('\"hello]', open(path, 'rb').read()[4:].decode())"
         )
         async with running(tmp_path, media={"transcribe": command}) as gateway:
-            note = gateway.console.attach(b"OggS from ann", "audio", duration_s=12)
-            await gateway.console.say("", sender="ann", attachments=(note,))
+            note = gateway.console.add_attachment(b"OggS from ann", "audio", duration_s=12)
+            await gateway.console.receive_message("", sender="ann", attachments=(note,))
             await gateway.screen.until(1)
             assert heard(gateway).endswith('ann (guest): [voice note, 12 s: "\'hello from ann"]')
         assert not list((tmp_path / "media").iterdir())  # nothing is left of it
@@ -219,9 +219,11 @@ def test_voice_notes_hold_a_turn_up_for_one_timeout_in_all(tmp_path: Path) -> No
     async def story() -> None:
         command = script(tmp_path, "time.sleep(60 if b'slow' in open(path, 'rb').read() else 0); print('quick')")
         async with running(tmp_path, media={"transcribe": command, "transcribe_timeout": "1500ms"}) as gateway:
-            notes = [gateway.console.attach(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")]
+            notes = [
+                gateway.console.add_attachment(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")
+            ]
             with Stopwatch() as watch:
-                await gateway.console.say("", sender="ann", attachments=tuple(notes))
+                await gateway.console.receive_message("", sender="ann", attachments=tuple(notes))
                 await gateway.screen.until(1)
             assert watch.seconds < 3.0
             late = "[voice note, could not be written out]"
@@ -237,11 +239,13 @@ def test_what_is_said_to_us_is_seen_before_what_is_overheard(tmp_path: Path) -> 
         agents = [{"id": "reverie", "model": "main", "bindings": bindings}]
         more: dict[str, Any] = {"media": {"max_images": 1}, "agents": agents, "attention": {"coalesce": "200ms"}}
         async with running(tmp_path, model=seeing(), **more) as gateway:
-            ours, other = (gateway.console.attach(png(width), "image") for width in (7, 8))
-            await gateway.console.say("reverie: what is this?", sender="ann", room="lobby", attachments=(ours,))
-            await gateway.console.say("look", sender="bob", room="lobby", attachments=(other,))
+            ours, other = (gateway.console.add_attachment(png(width), "image") for width in (7, 8))
+            await gateway.console.receive_message(
+                "reverie: what is this?", sender="ann", room="lobby", attachments=(ours,)
+            )
+            await gateway.console.receive_message("look", sender="bob", room="lobby", attachments=(other,))
             await gateway.screen.until(1)
-            assert [image.about for image in shown(gateway)] == ["[image, 7x1, 82 bytes]"]
+            assert [image.description for image in shown(gateway)] == ["[image, 7x1, 82 bytes]"]
 
     asyncio.run(story())
 
@@ -274,7 +278,9 @@ def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
 def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, media={"transcribe": script(tmp_path, "sys.exit(3)")}) as gateway:
-            await gateway.console.say("?", sender="ann", attachments=(gateway.console.attach(b"x", "audio"),))
+            await gateway.console.receive_message(
+                "?", sender="ann", attachments=(gateway.console.add_attachment(b"x", "audio"),)
+            )
             await gateway.screen.until(1)
             assert heard(gateway).endswith("? [voice note, could not be written out]")
 

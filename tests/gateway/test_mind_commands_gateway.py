@@ -21,7 +21,7 @@ class Person:
     async def __call__(self, text: str) -> str:
         """The answer."""
         count = len(self._gateway.screen.parts)
-        await self._gateway.console.say(text, sender=self._sender, room=self._room)
+        await self._gateway.console.receive_message(text, sender=self._sender, room=self._room)
         await self._gateway.screen.until(count + 1)
         return self._gateway.screen.parts[-1].body
 
@@ -43,10 +43,10 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
         assert await root("!dmn pause") == "reverie is paused."
         assert "reverie is paused" in await root("!dmn")
         assert "Rule `r1` is added" in await root("!notify rule low console.room fire drill")
-        await gateway.console.say("A FIRE DRILL!", sender="gus", room="lobby")
+        await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify rule r1"
         assert "passes from urgent on" in await root("!notify threshold console.room urgent")
-        await gateway.console.say("A FIRE DRILL!", sender="gus", room="lobby")
+        await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
         assert (await root("!memory forget n1")).startswith("There is no note `n1`")
         assert (await root("!remind cancel K7Q2X9")).startswith("There is no reminder `K7Q2X9` here")
@@ -56,7 +56,7 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
         assert "`notify rule r1`: `console.room, with 'fire drill': low`; 1 decided by it" in await root(
             "!notify rules"
         )
-        await gateway.console.say("A FIRE DRILL!", sender="gus", room="lobby")
+        await gateway.console.receive_message("A FIRE DRILL!", sender="gus", room="lobby")
         assert await judged(gateway) == "notify threshold console.room is 3"
         assert await root("!notify unrule r1") == "Rule `r1` is taken back."
         assert await root("!dmn wake") == "reverie is foraging."
@@ -67,13 +67,13 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
 async def test_nobody_else_is_heard(tmp_path: Path) -> None:
     async with running(tmp_path, **ACCESS) as gateway:
         for said in ("!dmn off", "!notify rule urgent console", "!pending", "!journal", "!memory show", "!remind"):
-            await gateway.console.say(said, sender="gus", room="lobby")
+            await gateway.console.receive_message(said, sender="gus", room="lobby")
             assert "for admin" in await judged(gateway), said
         assert await gateway.log("directed", "rule_set") == []
         assert gateway.screen.parts == []
         gus = Person(gateway, "gus", None)  # alone with it, what is his own
         assert await gus("!remind") == "There are no reminders here."
-        await gateway.console.say("!dmn off", sender="gus")
+        await gateway.console.receive_message("!dmn off", sender="gus")
         assert "for admin" in await judged(gateway)
         assert await gateway.log("directed") == []
 

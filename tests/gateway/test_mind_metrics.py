@@ -100,11 +100,11 @@ def test_networks_are_asked_at_each_scrape() -> None:
 def test_turns_and_notifications_are_counted_by_what_came_of_them() -> None:
     stats = MindStats()
     for outcome in ("replied", "replied", "silent"):
-        stats.turned("ana", "addressed", outcome)
-    stats.turned("ana", "digest", "yielded")
-    stats.noticed("irc.x", "room", "context")
-    stats.noticed("irc.x", "room", "context")
-    stats.noticed("irc.x", "mention", "due")
+        stats.count_turn("ana", "addressed", outcome)
+    stats.count_turn("ana", "digest", "yielded")
+    stats.count_notification("irc.x", "room", "context")
+    stats.count_notification("irc.x", "room", "context")
+    stats.count_notification("irc.x", "mention", "due")
     assert scraped(stats)[1] == {
         'reverie_turns_total{agent="ana",cause="addressed",outcome="replied"}': 2,
         'reverie_turns_total{agent="ana",cause="addressed",outcome="silent"}': 1,
@@ -128,7 +128,7 @@ def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            store.hear(stats.wrote)
+            store.add_listener(stats.on_appended)
             for _ in range(2):  # the second time it is known
                 message = said(1, kind="mention")
                 await store.append([message, judged(message, 3, "due")])

@@ -39,7 +39,7 @@ async def gateway(tmp: Path, pace: Mapping[str, object] = {}) -> AsyncIterator[R
 async def ask(one: Running, text: str, *, sender: str, room: str | None = None) -> list[Request]:
     """What the model was asked until it had answered."""
     before, turns = len(one.scripted.requests), len(await one.turns())
-    await one.console.say(text, sender=sender, room=room)
+    await one.console.receive_message(text, sender=sender, room=room)
     await one.took(turns + 1)
     return list(one.scripted.requests)[before:]
 
@@ -175,7 +175,7 @@ def text_of(file: Path) -> str:
 async def command(one: Running, text: str, *, sender: str, room: str | None = None) -> str:
     """What is answered to it."""
     before = len(one.screen.parts)
-    await one.console.say(text, sender=sender, room=room)
+    await one.console.receive_message(text, sender=sender, room=room)
     await one.screen.until(before + 1)
     return "\n".join(part.body for part in one.screen.parts[before:])
 
@@ -220,7 +220,7 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
         for sender, place in (("mallory", None), ("mallory", "lobby"), ("olga", "lobby")):
             said = "reverie, !memory approve" if place else "!memory approve"
             before = len(one.screen.parts)
-            await one.console.say(f"{said} {number}".replace("reverie, ", ""), sender=sender, room=place)
+            await one.console.receive_message(f"{said} {number}".replace("reverie, ", ""), sender=sender, room=place)
             if sender == "olga":
                 await one.screen.until(before + 1)
             assert not text_of(memory).strip(), (sender, place)

@@ -52,7 +52,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
         asyncio.TaskGroup() as tasks,
     ):
         bindings = policies.bindings(made)
-        ears = Ears(arrived=lambda _: None, rang=lambda _: None, presence=lambda _: None)
+        ears = Ears(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None)
         life, media = (
             Life(
                 live=live,
@@ -72,12 +72,12 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
                 clock=clock,
                 channels={},
                 life=life,
-                who=who,
+                access_policy=who,
                 bindings=bindings,
                 media=media,
                 outfiles=OutFiles(store),
                 post=lambda _: None,
-                prefix={},
+                command_prefixes={},
                 spawn=tasks.create_task,
             )
         )
@@ -86,20 +86,20 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
             store=store,
             clock=clock,
             bindings=bindings,
-            who=who,
-            doors=Rooms(),
+            access_policy=who,
+            room_locks=Rooms(),
             channels=frozenset({CONSOLE}),
-            life=life,
-            tooling=tooling,
-            waits=lambda _: False,
+            background_services=life,
+            tool_registry=tooling,
+            has_waiting=lambda _: False,
             spawn=tasks.create_task,
-            cards=Cards(store, clock, {}, who),
+            channel_cards=Cards(store, clock, {}, who),
             media=media,
-            signs=Signs(store, clock, {}, tasks.create_task),
+            previews=Signs(store, clock, {}, tasks.create_task),
             post=lambda _: None,
-            answered=lambda *_: None,
-            onlookers=Onlookers(clock),
-            compacted=lambda *_: None,
+            on_answered=lambda *_: None,
+            turn_tracker=Onlookers(clock),
+            on_compacted=lambda *_: None,
         )
         yield Minds(shared, equipment, {}), store
 
@@ -107,17 +107,21 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
 def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
     async def story() -> None:
         async with minds(tmp_path) as (all_minds, store):
-            tooling = all_minds.of(place("garden").conversation)._shared.tooling
-            tooling._ground = replace(tooling._ground, directory=tmp_path / "config")
-            ana, max_ = tooling._ground.live.settings.agents
-            own = [tooling.files(ana), tooling.files(max_), *(one.workspace for one in (ana, max_) if one.workspace)]
-            assert {*tooling._hidden()} == {store.path.parent, tmp_path / "config", *own}
+            tooling = all_minds.agent_for(place("garden").conversation)._services.tool_registry
+            tooling._services = replace(tooling._services, directory=tmp_path / "config")
+            ana, max_ = tooling._services.live.settings.agents
+            own = [
+                tooling.files_directory(ana),
+                tooling.files_directory(max_),
+                *(one.workspace for one in (ana, max_) if one.workspace),
+            ]
+            assert {*tooling._hidden_directories()} == {store.path.parent, tmp_path / "config", *own}
 
     asyncio.run(story())
 
 
 async def take(minds: Minds, conversation: ConversationId) -> Report:
-    return await minds.of(conversation).take(conversation, autonomous=False, continuing=False, lane=Lane())
+    return await minds.agent_for(conversation).take_turn(conversation, autonomous=False, continuing=False, lane=Lane())
 
 
 async def say(store: Store, room: str, number: int = 1) -> None:
@@ -146,7 +150,7 @@ def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) ->
                 await say(store, room)
                 await take(mind, place(room).conversation)
             assert await agents(store) == [("max", "replied"), ("ana", "replied"), ("ana", "replied")]
-            assert await store.due(0) == []
+            assert await store.due_conversations(0) == []
 
     asyncio.run(story())
 
@@ -155,12 +159,12 @@ def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
     async def story() -> None:
         async with minds(tmp_path) as (mind, store):
             lobby = place("lobby").conversation
-            report = await mind.of(lobby).give_up(lobby, "internal error: KeyError", autonomous=True)
-            assert report.failed
-            assert await store.outbox() == []
+            report = await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=True)
+            assert report.has_failed
+            assert await store.undelivered_posts() == []
             await say(store, "lobby")
-            await mind.of(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
-            assert [post.post.to for post in await store.outbox()] == [place("lobby")]
+            await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
+            assert [post.post.to for post in await store.undelivered_posts()] == [place("lobby")]
             await say(store, "lobby", 2)
             await take(mind, lobby)
             assert await agents(store) == [("max", "failed"), ("max", "replied")]
@@ -172,7 +176,7 @@ def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -
     async def story() -> None:
         async with minds(tmp_path) as (mind, _):
             gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
-            assert not (await take(mind, gone)).failed
-            assert await mind.of(gone).left(gone) == 0
+            assert not (await take(mind, gone)).has_failed
+            assert await mind.agent_for(gone).unread_urgency(gone) == 0
 
     asyncio.run(story())

@@ -289,11 +289,11 @@ async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path:
             said = Message(
                 id=MessageId("1"), at=mine, sender=Sender(id=SenderId("1"), name="a"), text="x", sent=NOW, kind="room"
             )
-            named = await titles.news(said, NOW, {})
+            named = await titles.find_new_names(said, NOW, {})
             assert named is not None
             titles.learn(named)
-            assert await titles.news(said, NOW, {}) is None, "it is known"
-            assert titles.meant(titles.label(mine.conversation), [other]) == [mine]
-            assert titles.meant(titles.title(mine.conversation), [other]) == [mine]
-        assert titles.meant("telegram.main/-1002") == [other]
+            assert await titles.find_new_names(said, NOW, {}) is None, "it is known"
+            assert titles.find_places(titles.label(mine.conversation), [other]) == [mine]
+            assert titles.find_places(titles.title(mine.conversation), [other]) == [mine]
+        assert titles.find_places("telegram.main/-1002") == [other]
         assert titles.title(other.conversation) == "a Telegram group"

@@ -29,7 +29,7 @@ def entries(kit: Papers) -> list[Entry]:
 @story
 async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        assert await kit.notes.journal(at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday") == (
+        assert await kit.notes.write_entry(at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday") == (
             "It is in your journal."
         )
         assert await kit.notes.remember(at(ANN), "Ann likes tea.") == "You will remember it."
@@ -50,8 +50,8 @@ async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it
             ("Har bour", first.text, PUBLIC, NOW),
             ("to remember", second.text, ANN.conversation, NOW),
         ]
-        stored = await kit.store.newest(2, kinds=["noted"])
-        assert [one.key for one in stored] == [f"note:{one.note}" for one in entries(kit)]
+        stored = await kit.store.newest_entries(2, kinds=["noted"])
+        assert [one.key for one in stored] == [f"note:{one.note_id}" for one in entries(kit)]
         assert [one.conversation for one in stored] == [ROOM.conversation, ANN.conversation]
 
 
@@ -73,7 +73,7 @@ def test_what_is_blank_or_too_long_is_refused_in_words(tmp_path: Path, title: st
     async def refused() -> None:
         async with papers(tmp_path) as kit:
             with pytest.raises(Refused):
-                await kit.notes.journal(at(ROOM), title, text)
+                await kit.notes.write_entry(at(ROOM), title, text)
             assert await kit.noted() == []
             assert not kit.journal.exists()
             assert not kit.notes.material_tokens("reverie")
@@ -118,9 +118,9 @@ def test_a_start_writes_what_a_crash_kept_from_the_file_once(tmp_path: Path, cut
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
-            await kit.notes.journal(at(ROOM), "one", "first")
+            await kit.notes.write_entry(at(ROOM), "one", "first")
             before, mark = kit.journal.read_bytes(), (kit.directory / "journal.mark").read_bytes()
-            await kit.notes.journal(at(ANN), "two", "second " * 10)
+            await kit.notes.write_entry(at(ANN), "two", "second " * 10)
             whole = kit.journal.read_bytes()
             crash(kit, whole[: len(before) + cut], mark if with_mark else None)
         for _ in range(2):
@@ -134,7 +134,7 @@ def test_a_start_writes_what_a_crash_kept_from_the_file_once(tmp_path: Path, cut
 async def test_a_journal_that_is_lost_with_its_mark_is_written_anew_from_the_log(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for number in range(3):
-            await kit.notes.journal(at(ROOM), "", f"{number}")
+            await kit.notes.write_entry(at(ROOM), "", f"{number}")
         whole = kit.journal.read_bytes()
         for path in kit.directory.iterdir():
             path.unlink()
@@ -146,12 +146,12 @@ async def test_a_journal_that_is_lost_with_its_mark_is_written_anew_from_the_log
 async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):
-            await kit.notes.journal(at(ROOM), "", text)
+            await kit.notes.write_entry(at(ROOM), "", text)
         kept = "# Mine\n\n" + written(entries(kit)[0]) + "## 2026-11-21 10:00 - by hand\n\nand no end"
         kit.journal.write_text(kept)
     async with papers(tmp_path) as kit:
         assert kit.journal.read_text() == kept
-        await kit.notes.journal(at(ROOM), "", "four")
+        await kit.notes.write_entry(at(ROOM), "", "four")
         assert kit.journal.read_text().startswith(f"{kept}\n\n## ")
         assert [(one.text, one.scope) for one in entries(kit)] == [
             ("one", PUBLIC),
@@ -166,7 +166,7 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
 @story
 async def test_a_note_whose_mark_was_cut_off_does_not_come_back_either(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ROOM), "", "one")
+        await kit.notes.write_entry(at(ROOM), "", "one")
         (kit.directory / "journal.mark").unlink()
     async with papers(tmp_path) as kit:
         kit.journal.write_text("")
@@ -177,7 +177,7 @@ async def test_a_note_whose_mark_was_cut_off_does_not_come_back_either(tmp_path:
 @story
 async def test_another_stores_mark_does_not_count(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ROOM), "", "one")
+        await kit.notes.write_entry(at(ROOM), "", "one")
         crash(kit, b"", b"01OTHER")
     async with papers(tmp_path) as kit:
         assert [one.text for one in entries(kit)] == ["one"]
@@ -248,13 +248,13 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
     async with papers(tmp_path) as kit:
         assert kit.notes.material_tokens("reverie") == 0
         for number in range(3):
-            await kit.notes.journal(at(ROOM), "", f"{number}" * 350)
+            await kit.notes.write_entry(at(ROOM), "", f"{number}" * 350)
         everything = kit.notes.material_tokens("reverie")
         assert everything == 3 * 104
-        second = (await kit.store.newest(2, kinds=["noted"]))[0].seq
+        second = (await kit.store.newest_entries(2, kinds=["noted"]))[0].seq
         await kit.append(OWN, Dreamed(agent="reverie", before="", after="x", upto=Seq(second), reason="r"))
         await kit.append(OWN, *[Dreamed(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")] * 50)
-        kit.notes.dreamt("reverie", second)
+        kit.notes.mark_dreamt("reverie", second)
         assert kit.notes.material_tokens("reverie") == 104
     async with papers(tmp_path) as kit:
         assert kit.notes.material_tokens("reverie") == 104

@@ -27,7 +27,7 @@ class Menus(ConsoleChannel):
         super().__init__(HERE, lambda _: None)
         self.shown = asyncio.Queue[dict[str, str]]()
 
-    async def offer(self, to: Sequence[Offered]) -> None:
+    async def set_command_menus(self, to: Sequence[Offered]) -> None:
         self.shown.put_nowait({sender.id: role for sender, role in to})
 
 
@@ -35,11 +35,11 @@ class Menus(ConsoleChannel):
 async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "log.db", clock := ManualClock()) as store:
         roster, menus = Roster(store, clock), Menus()
-        policy = Policy(dm="open", roles=ROLES, rooms={}, known=lambda: roster.known)
+        policy = Policy(dm_policy="open", roles=ROLES, open_rooms={}, roster_state=lambda: roster.known)
         offers = Offers(policy, {HERE: menus})
         for source in (roster, offers):
-            store.hear(source.wrote)
-        await roster.begin()
+            store.add_listener(source.on_appended)
+        await roster.load()
         running = asyncio.create_task(offers.run())
 
         async def told(*facts: Fact) -> dict[str, str]:
@@ -61,13 +61,13 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
 @story
 async def test_a_channel_that_comes_later_shows_them_too() -> None:
     channels: dict[ChannelName, Channel] = {HERE: ConsoleChannel(HERE, lambda _: None)}  # which cannot show any
-    offers = Offers(Policy(dm="open", roles=ROLES, rooms={}), channels)
+    offers = Offers(Policy(dm_policy="open", roles=ROLES, open_rooms={}), channels)
     running = asyncio.create_task(offers.run())
     await asyncio.sleep(0)
     channels[HERE] = menus = Menus()
     await asyncio.sleep(0)
     assert menus.shown.empty()
-    offers.again()
+    offers.refresh()
     assert await menus.shown.get() == {"1": "owner"}
     running.cancel()
     await asyncio.wait([running])

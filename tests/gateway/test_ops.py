@@ -54,27 +54,27 @@ def after(seconds: float) -> datetime:
 def told() -> Stats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
     stats = Stats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
-    stats.took(IRC, [link(True)], after(1))
-    stats.took(IRC, [message(), message()], after(2))
-    stats.took(IRC, [link(False, 'lost "it"\n')], after(3))
-    stats.took(IRC, [link(False, "still away")], after(4))
-    stats.took(IRC, [link(True)], after(5))
-    stats.took(IRC, [link(True)], after(6))
-    stats.refused(TELEGRAM, "the token is wrong", after(7))
+    stats.count_events(IRC, [link(True)], after(1))
+    stats.count_events(IRC, [message(), message()], after(2))
+    stats.count_events(IRC, [link(False, 'lost "it"\n')], after(3))
+    stats.count_events(IRC, [link(False, "still away")], after(4))
+    stats.count_events(IRC, [link(True)], after(5))
+    stats.count_events(IRC, [link(True)], after(6))
+    stats.mark_refused(TELEGRAM, "the token is wrong", after(7))
     return stats
 
 
 def test_states_follow_what_happens() -> None:
     stats = Stats({IRC: "IRC"}, START)
     changes: list[str] = []
-    stats.changed = lambda: changes.append(stats.snapshot().channels[0].state)
+    stats.on_change = lambda: changes.append(stats.snapshot().channels[0].state)
     first = stats.snapshot()
-    assert (first.channels[0].state, first.ready) == ("connecting", False)
-    stats.took(IRC, [link(True)], after(1))
-    assert stats.snapshot().ready
-    stats.took(IRC, [link(False, "cut")], after(2))
-    assert not stats.snapshot().ready
-    stats.took(IRC, [link(False, "refused again")], after(3))
+    assert (first.channels[0].state, first.is_ready) == ("connecting", False)
+    stats.count_events(IRC, [link(True)], after(1))
+    assert stats.snapshot().is_ready
+    stats.count_events(IRC, [link(False, "cut")], after(2))
+    assert not stats.snapshot().is_ready
+    stats.count_events(IRC, [link(False, "refused again")], after(3))
     one = stats.snapshot().channels[0]
     assert (one.state, one.since, one.reason, one.reconnects) == ("down", after(2), "refused again", 0)
     assert changes == ["up", "down", "down"]
@@ -83,7 +83,7 @@ def test_states_follow_what_happens() -> None:
     assert (irc.state, irc.since, irc.reconnects, irc.last_event) == ("up", after(5), 1, after(2))
     assert irc.events == {"link": 5, "room": 2}
     assert (telegram.state, telegram.reason) == ("refused", "the token is wrong")
-    assert told().snapshot().ready  # the refused one needs the operator, not time
+    assert told().snapshot().is_ready  # the refused one needs the operator, not time
     assert SNAPSHOT.validate_json(SNAPSHOT.dump_json(told().snapshot())) == told().snapshot()
 
 
@@ -261,7 +261,7 @@ def test_a_port_that_cannot_be_had_is_a_warning_that_says_what_to_change(
     async def story() -> None:
         other = await opened()
         async with running(tmp_path, Script(), ops={"host": host, "port": other.port}) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             async with asyncio.timeout(120):
                 while "set ops.port to another port" not in caplog.text:
@@ -294,7 +294,7 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
         console = ConsoleChannel(CONSOLE, screen.show)
         refused = Refused(bad, nothing)
         async with running(tmp_path, Script(), channels={CONSOLE: console, bad: refused}):
-            await console.say("hello", sender="ann")
+            await console.receive_message("hello", sender="ann")
             await screen.until(1)
             async with asyncio.timeout(120):  # each change of a state is told at once
                 while (found := await seen(store, platforms, datetime.now(UTC))).snapshot is None or {
@@ -302,7 +302,7 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
                 } != {"up", "refused"}:
                     await asyncio.sleep(0.01)
             assert found.running
-            head, titles, up, down = found.lines(datetime.now(UTC))
+            head, titles, up, down = found.render_lines(datetime.now(UTC))
             assert head.startswith("running since ")
             assert titles.split() == ["channel", "platform", "state", "since", "last", "event", "reconnects", "reason"]
             assert up.startswith("console  console   up ")
@@ -319,10 +319,10 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
             assert "no sign of life for" in hung.finding
         gone = await seen(store, platforms, datetime.now(UTC))
         assert (gone.running, gone.snapshot) == (False, None)
-        first, _, row = gone.lines(datetime.now(UTC))
+        first, _, row = gone.render_lines(datetime.now(UTC))
         assert first == f"no gateway is running with the store {store}"
         assert row.startswith("console  console   was up")
-        told_json = json.loads(gone.as_json(datetime.now(UTC)))
+        told_json = json.loads(gone.to_json(datetime.now(UTC)))
         assert told_json["channels"][0]["last_state"] == "up"
 
     asyncio.run(story())

@@ -21,7 +21,7 @@ POSTS = [row.path for row in TABLE if row.method == "POST"]
 
 async def talked(gateway: Operated) -> None:
     """Somebody asks in a room, and the operator in private."""
-    await gateway.console.say("reverie: how is the weather?", sender="ann", room="lobby")
+    await gateway.console.receive_message("reverie: how is the weather?", sender="ann", room="lobby")
     await gateway.screen.until(1)
     await gateway.post("/api/say", {"text": "hello"})
     await gateway.post("/api/say", {"text": "/status"})
@@ -116,7 +116,7 @@ def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) -> Non
     async def story() -> None:
         async with operated(tmp_path, agents=[{"id": "reverie", "bindings": [{"listen": "off"}]}]) as gateway:
             for number in range(7):
-                await gateway.console.say(f"word {number}", sender="ann", room="lobby")
+                await gateway.console.receive_message(f"word {number}", sender="ann", room="lobby")
             query: dict[str, int] = {"limit": 3}
             seen: list[str] = []
             while True:
@@ -260,7 +260,7 @@ def test_the_exact_blocks_of_the_last_request_are_shown(tmp_path: Path) -> None:
         ):
             there = await gateway.get("/api/conversation", id="demo/ann")
             assert there["prompt"] is None  # nothing was asked since the start
-            await gateway.console.say("the words that are looked for", sender="ann")
+            await gateway.console.receive_message("the words that are looked for", sender="ann")
             await told.until(lambda told: told.named("delivery"))
             prompt = (await gateway.get("/api/conversation", id="demo/ann"))["prompt"]
             blocks, (asked,) = prompt["blocks"], [one for one in api.seen if one.path.endswith("/messages")]
@@ -292,7 +292,7 @@ def test_what_a_model_thinks_and_says_is_told_as_it_grows(tmp_path: Path, kind: 
             gateway.listening() as told,
         ):
             api.then(Answer(text="It is seven o'clock, and all is well.", thinking="What time is it? I look at it."))
-            await gateway.console.say("what time is it?", sender="ann")
+            await gateway.console.receive_message("what time is it?", sender="ann")
             await told.until(lambda told: told.named("post"))
             thoughts = "".join(one["delta"] for one in told.named("thinking"))
             assert thoughts == "What time is it? I look at it."
@@ -310,7 +310,7 @@ def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with operated(tmp_path, script) as gateway, gateway.listening() as told:
-            await gateway.console.say("go on", sender="ann")
+            await gateway.console.receive_message("go on", sender="ann")
             await gateway.screen.until(1)
             await told.until(lambda told: len(told.named("tool")) == 2)
             began, ended = told.named("tool")

@@ -53,7 +53,7 @@ def said(room: str = "operator", sender: str = "operator", *, bot: bool = False)
 def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, dm: str) -> None:
     policy = access_policy(with_token(tmp_path, access={"dm": dm}))
     found = decide(policy, said())
-    assert (found.allowed, found.role, found.everywhere) == (True, "owner", "owner")
+    assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
     policy.roles = {**policy.roles, "console:operator": "blocked"}
     assert decide(policy, said()).role == "owner"
 
@@ -69,12 +69,12 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
         {"id": "one", "bindings": [{"match": {"channel": "demo"}}]},
         {"id": "two", "bindings": [{"match": {"channel": "other"}}]},
     ]
-    bound = bindings(with_token(tmp_path, agents=agents)).of(PLACE)
+    bound = bindings(with_token(tmp_path, agents=agents)).find(PLACE)
     assert (bound.agent, bound.listen, bound.private) == ("one", "all", True)
     own = [*agents, {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]}]
-    assert bindings(with_token(tmp_path, agents=own)).of(PLACE).agent == "three"
+    assert bindings(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
     without = settings(tmp_path, agents=agents)
-    assert bindings(without).of(PLACE).listen == "off"
+    assert bindings(without).find(PLACE).listen == "off"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
-            await gateway.console.say("nothing", sender="ann")
+            await gateway.console.receive_message("nothing", sender="ann")
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
             elsewhere = await gateway.post("/api/orders", {"kind": "kill", "conversation": f"{DEMO}/ann"})

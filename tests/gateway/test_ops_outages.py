@@ -87,7 +87,7 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             assert any("#closed" in line and "cannot be entered" in line for line in found.findings)
             now = datetime.now(UTC)
             shown = await seen(tmp_path / "reverie.db", {}, now)
-            assert any("#closed" in line for line in shown.lines(now))
+            assert any("#closed" in line for line in shown.render_lines(now))
 
 
 @story
@@ -131,13 +131,13 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
             while not (before := await ready(it))["ready"]:
                 await asyncio.sleep(0.01)
         for number in (1, 2):
-            await it.console.say("hello?")
+            await it.console.receive_message("hello?")
             await it.screen.until(number)
             told = await ready(it)
             assert not told["ready"]
             assert [error.reason in reason for reason in told["reasons"]] == [True]
         await office.until(1)
-        await it.console.say("and now?")
+        await it.console.receive_message("and now?")
         await it.screen.until(3)
         assert await ready(it) == before
         await office.until(2)

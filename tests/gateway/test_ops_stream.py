@@ -20,7 +20,7 @@ SILENT = [{"id": "reverie", "bindings": [{"listen": "mention"}]}]
 
 async def chatter(gateway: Operated, count: int, text: str = "word {}") -> None:
     for number in range(count):
-        await gateway.console.say(text.format(number), sender="ann", room="lobby")
+        await gateway.console.receive_message(text.format(number), sender="ann", room="lobby")
 
 
 def test_whoever_comes_again_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_no_secret_comes_out_by_any_way(tmp_path: Path) -> None:
         async with operated(tmp_path, script, ops={"token": said}) as gateway:
             gateway.client.headers["Authorization"] = f"Bearer {said}"
             async with gateway.listening() as told:
-                await gateway.console.say(f"look at {key} and {said}", sender="ann")
+                await gateway.console.receive_message(f"look at {key} and {said}", sender="ann")
                 await gateway.post("/api/say", {"text": f"remember {said} and {key}"})
                 await gateway.client.post("/api/orders", json={"kind": "kill", "conversation": f"demo/{said}"})
                 logging.getLogger("reverie.test").warning("it is %s", said)
@@ -237,7 +237,7 @@ def test_no_secret_comes_out_by_any_way(tmp_path: Path) -> None:
 def test_the_gateway_ends_soon_although_somebody_listens(tmp_path: Path) -> None:
     async def story() -> None:
         async with operated(tmp_path) as gateway, gateway.listening() as told:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await told.until(lambda told: told.named("delivery"))
             with Stopwatch() as watch:
                 gateway.stop.set()

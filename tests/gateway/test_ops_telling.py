@@ -45,15 +45,15 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
             clock=clock,
             stats=Stats({}, NOW),
             version="1",
-            onlookers=Onlookers(clock),
+            turn_tracker=Onlookers(clock),
             redact=Redactor([SECRET]),
-            minds=lambda: (),
-            platforms=dict,
-            model=lambda: "main",
-            agent_of=lambda _: "ana",
-            prompt=lambda _: None,
-            order=order,
-            say=say,
+            list_minds=lambda: (),
+            list_platforms=dict,
+            describe_model=lambda: "main",
+            find_agent=lambda _: "ana",
+            find_last_request=lambda _: None,
+            carry_out_order=order,
+            say_as_operator=say,
         )
 
 
@@ -64,7 +64,7 @@ def begun(number: int) -> Begun:
 
 
 async def told(teller: Telling, *happened: Happened) -> list[dict[str, Any]]:
-    frames = b"".join(frame.data for frame in await teller.tell(happened)).decode()
+    frames = b"".join(frame.data for frame in await teller.encode(happened)).decode()
     return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
 
 
@@ -72,10 +72,10 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
     async def story() -> None:
         async with house(tmp_path) as here:
             teller = Telling(Desk(here))
-            with here.onlookers.turn(begun(1), "ana") as running:
+            with here.turn_tracker.track(begun(1), "ana") as running:
                 thoughts = list[str]()
                 for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
-                    thoughts += [one["delta"] for one in await told(teller, Grew(running, NOW, thought=piece))]
+                    thoughts += [one["delta"] for one in await told(teller, Grew(running, NOW, thinking=piece))]
                 thoughts += [
                     one["delta"] for one in await told(teller, Turned(running, "ended", NOW)) if "delta" in one
                 ]
@@ -88,7 +88,7 @@ def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
             teller = Telling(Desk(here))
-            with here.onlookers.turn(begun(1), "ana") as running:
+            with here.turn_tracker.track(begun(1), "ana") as running:
                 (one,) = await told(teller, Grew(running, NOW, text="word " * 2_000 + "last"))
             assert one["delta"] == ("word " * 2_000).rstrip()
 
@@ -102,8 +102,8 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
         async with house(tmp_path) as here:
             teller = Telling(Desk(here))
             for number in range(100):
-                with here.onlookers.turn(begun(number), "ana") as running:
-                    await told(teller, Grew(running, NOW, text="hello there", thought="let me see"))
+                with here.turn_tracker.track(begun(number), "ana") as running:
+                    await told(teller, Grew(running, NOW, text="hello there", thinking="let me see"))
             gone = Running(
                 turn=TurnId("later"),
                 agent="ana",

@@ -87,7 +87,7 @@ def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts
     async def story() -> None:
         clock, told = ManualClock(NOW), list[str]()
         async with patient(tmp_path / "s.db", clock) as store:
-            store.hear_outages(lambda outage: told.append(outage.reason if outage else ""))
+            store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
             await store.append(heard(1))
             with locked(tmp_path / "s.db") as unlock:
                 waiting = [asyncio.create_task(store.append(heard(number))) for number in range(2, 30)]
@@ -102,7 +102,7 @@ def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts
                 unlock()
             kept = [task for task in waiting if task is not waiting[3]]
             await passing(clock, lambda: all(task.done() for task in kept))
-            assert all(task.result()[0].fresh for task in kept)
+            assert all(task.result()[0].is_new for task in kept)
             assert told[1:] == [""]
             facts = [one.key for one in await store.entries(limit=1000) if one.key]
             numbers = [int(key.rpartition(":")[2]) for key in facts]
@@ -115,7 +115,7 @@ def test_a_lock_that_is_short_is_no_outage(tmp_path: Path) -> None:
     async def story() -> None:
         clock, told = ManualClock(NOW), list[Outage | None]()
         async with patient(tmp_path / "s.db", clock) as store:
-            store.hear_outages(told.append)
+            store.add_outage_listener(told.append)
             with locked(tmp_path / "s.db"):
                 waiting = asyncio.create_task(store.append(heard(1)))
                 begun_s = clock.monotonic()
@@ -160,17 +160,18 @@ def test_whoever_waits_is_let_go_when_the_store_is_given_up(tmp_path: Path) -> N
 def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path, disk: Disk) -> None:
     async def story() -> None:
         async with running(tmp_path, **OWNED) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             await disk.fill()
             waits = [
-                asyncio.create_task(gateway.console.say(text, sender="ann")) for text in (f"long {LONG}", "and then?")
+                asyncio.create_task(gateway.console.receive_message(text, sender="ann"))
+                for text in (f"long {LONG}", "and then?")
             ]
             outage = await disk.until_out()
             assert "disk is full" in outage.reason
             assert not any(task.done() for task in waits), "the platform is not told that it was heard"
             sign = None
-            while sign is None or sign.snapshot.ready:
+            while sign is None or sign.snapshot.is_ready:
                 sign = last_sign(gateway.path, NOW)
                 await asyncio.sleep(0.005)
             health = await check(gateway.path, [CONSOLE], sign.snapshot.started)
@@ -178,7 +179,7 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             await disk.free()
             await asyncio.gather(*waits)
             await gateway.screen.until(3)
-            while (sign := last_sign(gateway.path, NOW)) is None or not sign.snapshot.ready:
+            while (sign := last_sign(gateway.path, NOW)) is None or not sign.snapshot.is_ready:
                 await asyncio.sleep(0.005)
             heard = list(await gateway.log("direct"))
             assert len(heard) == 3
@@ -195,7 +196,7 @@ def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(t
     async def story() -> None:
         model = Held(Script(rules=(Rule(match="", reply=f"dear {LONG}"),)))
         async with running(tmp_path, model) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.asked(1)
             await disk.fill()
             model.go.set()
@@ -217,11 +218,11 @@ def test_a_gateway_whose_disk_is_full_stops_when_it_is_told_to(
     async def story() -> None:
         model = Held(Script(rules=(Rule(match="", reply=f"dear {LONG}"),)))
         async with running(tmp_path, model) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.asked(1)
             await disk.fill()
             model.go.set()
-            said = asyncio.create_task(gateway.console.say("more", sender="bob"))
+            said = asyncio.create_task(gateway.console.receive_message("more", sender="bob"))
             await disk.until_out()
         await asyncio.gather(said, return_exceptions=True)
         async with running(tmp_path) as again:
@@ -237,13 +238,13 @@ def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
         task = asyncio.create_task(
             app.run(settings(tmp_path), gateway.stop, channels={CONSOLE: gateway.console}, model=gateway.model)
         )
-        await gateway.console.say("hello", sender="ann")
+        await gateway.console.receive_message("hello", sender="ann")
         await gateway.screen.until(1)
         other = sqlite3.connect(gateway.path)
         other.execute("INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log")
         other.commit()
         other.close()
-        saying = asyncio.create_task(gateway.console.say("more", sender="ann"))
+        saying = asyncio.create_task(gateway.console.receive_message("more", sender="ann"))
         with pytest.raises(StoreError, match="not written"):
             await task
         saying.cancel()
@@ -271,9 +272,9 @@ def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
         gateway = Running(tmp_path)
         bad = Breaking(ChannelName("bad"), gateway.screen.show)
         async with running(tmp_path, channels={CONSOLE: gateway.console, bad.name: bad}):
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            await bad.say("are you there?", sender="ann")
+            await bad.receive_message("are you there?", sender="ann")
             await gateway.screen.until(2)
 
     run(story())

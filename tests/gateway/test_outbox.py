@@ -54,7 +54,7 @@ def test_parts_go_out_in_order_and_once(tmp_path: Path) -> None:
             await work.post("6\n7")
             states = [delivery.state for delivery in await work.ended(2)]
             assert states == ["sent", "sent"]
-            assert await work.store.outbox() == []
+            assert await work.store.undelivered_posts() == []
         assert postman.sent == list("1234567")
         assert len(set(postman.attempts)) == 7
 
@@ -114,7 +114,7 @@ def test_a_bug_in_an_adapter_ends_that_post_only(tmp_path: Path, text: str, stat
             await work.post("fine")
             first, second = await work.ended(2)
             assert (first.state, first.reason, second.state) == (state, reason, "sent")
-            assert await work.store.outbox() == []  # nothing that would break the next start
+            assert await work.store.undelivered_posts() == []  # nothing that would break the next start
 
     play(story)
 
@@ -127,7 +127,7 @@ def test_nothing_is_sent_while_the_link_is_down(tmp_path: Path) -> None:
             await work.post("1")
             await asyncio.sleep(0.05)
             assert not postman.attempts
-            work.outbox.link(NAME, True)
+            work.outbox.set_link_up(NAME, True)
             await work.ended(1)
         assert postman.sent == ["1"]
 
@@ -141,7 +141,7 @@ def test_yesterdays_answer_is_not_posted_when_the_link_comes_back(tmp_path: Path
         async with office(tmp_path, postman, up=False) as work:
             await work.post("late")
             work.clock.advance(25 * 3600)
-            work.outbox.link(NAME, True)
+            work.outbox.set_link_up(NAME, True)
             (delivery,) = await work.ended(1)
             assert (delivery.state, delivery.reason) == ("failed", "the link was down for too long")
         assert not postman.attempts
@@ -157,7 +157,7 @@ def test_a_first_try_makes_yesterdays_answer_no_fresher(tmp_path: Path) -> None:
             await work.post("late\nlater")
             while not await work.store.entries(kinds=["part"]):
                 await asyncio.sleep(0)
-            work.outbox.link(NAME, False)
+            work.outbox.set_link_up(NAME, False)
             work.clock.advance(12 * 3600)
         async with office(tmp_path, postman, later_s=25 * 3600) as work:  # nor does a restart
             (delivery,) = await work.ended(1)
@@ -302,7 +302,7 @@ class Doorman(Postman):
             raise Away("boss is not there; it waits until that account is seen")
         return await super().send(part, going)
 
-    async def seen(self, at: Address) -> None:
+    async def wait_for_recipient(self, at: Address) -> None:
         assert at.room == "boss!account:boss"
         await self.sign.wait()
 

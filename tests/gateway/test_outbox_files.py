@@ -26,7 +26,7 @@ class Carrier(Postman):
 
     def __init__(self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100) -> None:
         super().__init__(*ends, window=window)
-        self.capabilities = replace(self.capabilities, file_bytes=file_bytes)
+        self.capabilities = replace(self.capabilities, max_file_bytes=file_bytes)
         self.files: list[tuple[str, File | None]] = []
 
     async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
@@ -44,7 +44,7 @@ def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
 async def queue(store: Store, post: Post) -> OutboxPost:
     """As a tool does, in one go."""
     now = BEGIN
-    async with OutFiles(store).kept(DATA):
+    async with OutFiles(store).store_file(DATA):
         (at,) = await store.append([Entry(fact=Queued(post=post), at=now, conversation=post.to.conversation)])
     return OutboxPost(seq=at.seq, at=now, post=post, parts=())
 
@@ -139,7 +139,7 @@ def test_a_post_without_its_file_is_not_sent(tmp_path: Path, how: str) -> None:
                     path.symlink_to(tmp_path / "elsewhere")
                 case _:
                     path.unlink()
-            work.outbox.link(NAME, up=True)
+            work.outbox.set_link_up(NAME, up=True)
             (delivery,) = await work.ended(1)
             assert (delivery.state, "the file that goes with it is gone" in delivery.reason) == ("failed", True)
         assert carrier.attempts == []
@@ -168,11 +168,11 @@ def test_the_same_file_in_two_posts_stays_until_both_are_delivered(tmp_path: Pat
 
     async def story() -> None:
         async with office(tmp_path, carrier) as work:
-            work.outbox.link(NAME, up=False)
+            work.outbox.set_link_up(NAME, up=False)
             await put(work, with_file("first"))
             await put(work, with_file("second"))
             await put(work, with_file("third", room="#b"))
-            work.outbox.link(NAME, up=True)
+            work.outbox.set_link_up(NAME, up=True)
             assert [delivery.state for delivery in await work.ended(3)] == ["sent"] * 3
         assert sorted(body for body, file in carrier.files if file and file.data == DATA) == [
             "first",

@@ -29,8 +29,8 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, Overrides]]:
     """As a start does."""
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         overrides = Overrides(store)
-        store.hear(overrides.wrote)
-        await overrides.begin()
+        store.add_listener(overrides.on_appended)
+        await overrides.load()
         yield store, overrides
 
 
@@ -47,7 +47,7 @@ def bar(type: str, value: int | None) -> ThresholdSet:  # noqa: A002 - it is wha
 
 
 def policy(overrides: Overrides) -> Policy:
-    return Policy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, made=overrides.now)
+    return Policy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.current)
 
 
 @story
@@ -86,7 +86,7 @@ async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_res
     async with opened(tmp_path) as (_, overrides):
         made = policy(overrides)
         assert judge(made, ALARM, YES, "all").rule == "notify threshold agent is 3"
-        assert dict(overrides.now().thresholds) == {"agent": 3, "irc.libera.mention": 0}
+        assert dict(overrides.current().thresholds) == {"agent": 3, "irc.libera.mention": 0}
         assert judge(made, said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
         assert judge(made, said("room", "tea?"), YES, "all").fate == "due"
 
@@ -94,15 +94,15 @@ async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_res
 @story
 async def test_no_name_of_a_rule_is_given_twice(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
-        first, over = overrides.name()
-        second, _ = overrides.name()
+        first, over = overrides.reserve_name()
+        second, _ = overrides.reserve_name()
         assert (first, second) == ("r1", "r2")
         over()
         await write(store, rule("r2"), rule("r3"), rule("by hand"))
         await write(store, rule("r3", gone=True))
     async with opened(tmp_path) as (_, overrides):
         assert [one.rule for one in overrides.rules] == ["r2", "by hand"]
-        assert overrides.name()[0] == "r4"
+        assert overrides.reserve_name()[0] == "r4"
 
 
 @story
@@ -112,22 +112,22 @@ async def test_names_stay_new_after_as_many_as_may_be_were_taken_back(tmp_path: 
         await write(store, *(rule(name) for name in names))
         await write(store, *(rule(name, gone=True) for name in names))
     async with opened(tmp_path) as (_, overrides):
-        assert overrides.name()[0] == f"r{MOST_RULES + 1}"
+        assert overrides.reserve_name()[0] == f"r{MOST_RULES + 1}"
 
 
 @story
 async def test_it_is_full_with_those_that_are_about_to_be_written(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
         await write(store, *(rule(f"r{number}") for number in range(1, MOST_RULES)))
-        full = [overrides.full]
-        _, over = overrides.name()
-        full.append(overrides.full)
+        full = [overrides.is_full]
+        _, over = overrides.reserve_name()
+        full.append(overrides.is_full)
         over()
-        full.append(overrides.full)
-        name, over = overrides.name()
+        full.append(overrides.is_full)
+        name, over = overrides.reserve_name()
         await write(store, rule(name))
         over()
-        full.append(overrides.full)
+        full.append(overrides.is_full)
         assert full == [False, True, False, True]
 
 
@@ -137,13 +137,13 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
         await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
         for steps in range(40):
             overrides = Overrides(store)
-            store.hear(overrides.wrote)
-            reading = asyncio.create_task(overrides.begin())
+            store.add_listener(overrides.on_appended)
+            reading = asyncio.create_task(overrides.load())
             for _ in range(steps):
                 await asyncio.sleep(0)
             await write(store, bar("irc", steps % 4), bar("x", None), rule("r1", gone=True), rule(f"r{steps + 3}"))
             await reading
-            assert dict(overrides.now().thresholds) == {"irc": steps % 4}
+            assert dict(overrides.current().thresholds) == {"irc": steps % 4}
             assert [one.rule for one in overrides.rules][-1] == f"r{steps + 3}"
             assert len(overrides.rules) == steps + 2
             await write(store, bar("x", 1), rule("r1"))
@@ -157,7 +157,7 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
         await store.append([entry])
         await write(store, bar("irc", 0))
         await store.append([entry])
-        assert dict(overrides.now().thresholds) == {"irc": 0}
+        assert dict(overrides.current().thresholds) == {"irc": 0}
 
 
 def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,21 +33,21 @@ class Told:
         self.posted: list[OutboxPost] = []
         self.known = Known()
         who = Policy(
-            dm="open",
+            dm_policy="open",
             roles={
                 f"{CHANNEL}:root": "owner",
                 f"{CHANNEL}:boss": "owner",
                 "irc.y:root": "owner",
                 f"{CHANNEL}:mod": "admin",
             },
-            rooms={},
-            known=lambda: self.known,
+            open_rooms={},
+            roster_state=lambda: self.known,
             grants={f"{CHANNEL}:half": [Grant("owner", "agent:reverie", "by the operator")]},
             agent_of=lambda _: "reverie",
-            operator=OPERATOR,
+            operator_channel=OPERATOR,
         )
         self.owners = Owners(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
-        store.hear(self.owners.wrote)
+        store.add_listener(self.owners.on_appended)
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(
@@ -70,7 +70,7 @@ def lives(tmp: Path, *stories: Story, to: Address | None = None) -> None:
     async def live(story: Story) -> None:
         async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
             told = Told(store, clock, tasks, to)
-            await told.owners.begin()
+            await told.owners.load()
             await story(told)
 
     for story in stories:
@@ -98,12 +98,14 @@ def command(who: str, *, direct: bool) -> Command:
 def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
     async def story(told: Told) -> None:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         ((where, text),) = await told.all_said()
         assert (where, text) == (HERE.conversation, "something")
         (posted,) = told.posted
         assert (posted.post.to, posted.post.style, posted.post.text) == (HERE, "notice", "something")
-        assert (await told.store.outbox()) == [replace(posted, at=posted.at)], "it is the one that is durable"
+        assert (await told.store.undelivered_posts()) == [replace(posted, at=posted.at)], (
+            "it is the one that is durable"
+        )
 
     lives(tmp_path, story, to=HERE)
 
@@ -120,13 +122,13 @@ def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path)
         ]
         for one in others:
             await told.hears(one)
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         assert await told.all_said() == []
         await told.hears(first := said("root", "root", kind="direct"))
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         await told.hears(command("boss", direct=True))
         await told.hears(first)
-        await told.owners.told("b", "else")
+        await told.owners.notify_and_wait("b", "else")
         assert await told.all_said() == [(ROOT.conversation, "something"), (f"{CHANNEL}/boss", "else")]
 
     async def after(told: Told) -> None:
@@ -134,7 +136,7 @@ def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path)
             await told.hears(said(f"p{number}", f"p{number}", kind="direct"))
 
     async def later(told: Told) -> None:
-        await told.owners.told("c", "more")
+        await told.owners.notify_and_wait("c", "more")
         assert (await told.all_said())[-1] == (f"{CHANNEL}/boss", "more"), "found in the log"
 
     lives(tmp_path, story, after, later)
@@ -145,11 +147,11 @@ def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
 
     async def story(told: Told) -> None:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.told("a", "it is down", beside=CHANNEL)
+        await told.owners.notify_and_wait("a", "it is down", beside=CHANNEL)
         await told.hears(other)
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.told("b", "it is down", beside=CHANNEL)
-        await told.owners.told("c", "something else")
+        await told.owners.notify_and_wait("b", "it is down", beside=CHANNEL)
+        await told.owners.notify_and_wait("c", "something else")
         places = [where for where, _ in await told.all_said()]
         assert places == [f"{CHANNEL}/root", "irc.y/root", f"{CHANNEL}/root"]
 
@@ -164,15 +166,15 @@ def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: P
 
     async def story(told: Told) -> None:
         await told.hears(spoken)
-        await told.owners.told("a", "to the console")
+        await told.owners.notify_and_wait("a", "to the console")
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.told("b", "to root")
+        await told.owners.notify_and_wait("b", "to root")
         await told.hears(again)
-        await told.owners.told("c", "to root still")
+        await told.owners.notify_and_wait("c", "to root still")
         assert [where for where, _ in await told.all_said()] == [alone.conversation, *[ROOT.conversation] * 2]
 
     async def restarted(told: Told) -> None:
-        await told.owners.told("d", "to root after a restart")
+        await told.owners.notify_and_wait("d", "to root after a restart")
         assert (await told.all_said())[-1][0] == ROOT.conversation
 
     lives(tmp_path, story, restarted)
@@ -183,10 +185,10 @@ def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
         await told.hears(said("root", "root", kind="direct"))
         await told.hears(said("boss", "boss", kind="direct"))
         told.known = Known(grants={f"{CHANNEL}:boss": [Grant("blocked", "", "by root")]})
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         assert await told.all_said() == [(ROOT.conversation, "something")]
         told.known = Known(grants={f"{CHANNEL}:{who}": [Grant("blocked", "", "by me")] for who in ("boss", "root")})
-        await told.owners.told("b", "something")
+        await told.owners.notify_and_wait("b", "something")
         assert len(await told.all_said()) == 1
 
     lives(tmp_path, story)
@@ -198,7 +200,7 @@ def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
     async def story(told: Told) -> None:
         with caplog.at_level(logging.WARNING, "reverie.owners"):
             for _ in range(3):
-                await told.owners.told("a", "100 % of it")
+                await told.owners.notify_and_wait("a", "100 % of it")
         assert [one.getMessage() for one in caplog.records] == ["for owners: 100 % of it"]
         assert await told.all_said() == []
 
@@ -208,17 +210,17 @@ def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
 def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> None:
     async def before(told: Told) -> None:
         for _ in range(3):
-            told.owners.tell("a", "something")
-            await told.owners.told("b", "something else")
+            told.owners.notify("a", "something")
+            await told.owners.notify_and_wait("b", "something else")
         assert len(told.posted) == 2
 
     async def after(told: Told) -> None:
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         assert told.posted == []
-        await told.owners.told("c", "a third thing")
+        await told.owners.notify_and_wait("c", "a third thing")
         assert len(told.posted) == 1
         told.clock.advance(DAY_S)
-        await told.owners.told("a", "something")
+        await told.owners.notify_and_wait("a", "something")
         assert len(told.posted) == 2
         assert len({key.post.key for key in told.posted}) == 2
         assert all(len(key.post.key) == 26 for key in told.posted)
@@ -230,25 +232,25 @@ def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
     async def before(told: Told) -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(MOST - 2):
-                tasks.create_task(told.owners.told(f"k:{number}", f"text {number}"))
+                tasks.create_task(told.owners.notify_and_wait(f"k:{number}", f"text {number}"))
         assert len(told.posted) == MOST - 2
 
     async def after(told: Told) -> None:
         for number in range(30):
-            told.owners.tell(f"k:after {number}", f"text {number}")
+            told.owners.notify(f"k:after {number}", f"text {number}")
         await asyncio.sleep(0)
-        await told.owners.told("k:last", "text")
+        await told.owners.notify_and_wait("k:last", "text")
         assert [one.post.text for one in told.posted] == ["text 0", "text 1", THERE_IS_MORE]
-        await told.owners.told("other:1", "of another kind")
+        await told.owners.notify_and_wait("other:1", "of another kind")
         assert told.posted[-1].post.text == "of another kind", "many of one kind keep no other from being told"
 
     async def much_later(told: Told) -> None:
-        await told.owners.told("k:one", "more")
+        await told.owners.notify_and_wait("k:one", "more")
         assert told.posted == []
         told.clock.advance(DAY_S)
-        await told.owners.told("k:one", "more")
+        await told.owners.notify_and_wait("k:one", "more")
         told.clock.correct(-DAY_S)
-        await told.owners.told("k:two", "more")
+        await told.owners.notify_and_wait("k:two", "more")
         assert [one.post.text for one in told.posted] == ["more"], "a clock that goes back begins no new day"
 
     lives(tmp_path, before, after, much_later, to=HERE)
@@ -259,18 +261,18 @@ def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> N
 
     async def story(told: Told) -> None:
         house = House(told.store, told.clock, most(sender_usd=0.0))
-        await house.limits.begin(told.store)
+        await house.limits.load(told.store)
         house.told.clear()
         assert await house.answered(said(), said(), said()) == 0
         for key, text in house.told:
-            await told.owners.told(key, text)
+            await told.owners.notify_and_wait(key, text)
 
     async def forgetful(told: Told) -> None:
         """The limits know nothing of before: what is durable tells."""
         house = House(told.store, told.clock, most(sender_usd=0.0))
         assert await house.answered(said(), said(), said()) == 0
         for key, text in house.told:
-            await told.owners.told(key, text)
+            await told.owners.notify_and_wait(key, text)
         (mine,) = [text for where, text in await told.all_said() if where == HERE.conversation]
         assert mine.startswith("The sender `irc.test:ann` has reached a limit (access.budgets.sender_usd: $0 a day)")
 

@@ -14,10 +14,10 @@ from gateway.scopes import PUBLIC, Sight, space_scope
 from gateway.store import Entry
 from tests.store.kit import NOW, heard, opened, place, run, said
 
-ANY = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient"))])
+ANY = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="ambient"))])
 
 
-OPEN = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient", private=False))])
+OPEN = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="ambient", private=False))])
 ROOM, ULLA, NEVER = place("#room"), place("ulla"), place("#never")
 
 
@@ -47,7 +47,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             places = Places(store, ANY, told=told.get)
-            store.hear(places.wrote)
+            store.add_listener(places.on_appended)
             (before,) = await store.append([said(1, room="#room")])
             told[ROOM] = PUBLIC
             first, _ = await store.append(known(2))
@@ -60,7 +60,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
             assert await places.scope(ROOM.conversation) == PUBLIC
             again = Places(store, ANY)
             assert await scopes(again) == [ROOM.conversation] * 3, "it has not read the log yet"
-            await again.begin()
+            await again.load()
             assert await scopes(again) == [ROOM.conversation, PUBLIC, PUBLIC]
             told[ROOM] = ROOM.conversation
             assert await scopes(places) == [ROOM.conversation] * 3, "closed, though nothing was said there since"
@@ -82,10 +82,10 @@ def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opene
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1, room="#room"))
             places = Places(store, OPEN, told=lambda at: at.conversation if at.thread else PUBLIC)
-            places.heard(ops.conversation, direct=False)
+            places.record_direct(ops.conversation, direct=False)
             assert await places.scope(ROOM.conversation) == PUBLIC
             assert await places.scope(ops.conversation) == ops.conversation
-            assert not (await places.sight(ROOM.conversation)).sees(ops.conversation)
+            assert not (await places.visibility(ROOM.conversation)).can_see(ops.conversation)
 
     run(look())
 
@@ -95,19 +95,19 @@ def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(tmp_path: Path
         async with await opened(tmp_path / "s.db") as store:
             told = {ROOM: PUBLIC}
             places = Places(store, ANY, told=told.get)
-            store.hear(places.wrote)
+            store.add_listener(places.on_appended)
             message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
             assert isinstance(message, Message)
             assert isinstance(direct, Message)
-            fact = places.news(message)
+            fact = places.find_new_audience(message)
             assert fact == AudienceKnown(at=ROOM, scope=PUBLIC)
-            assert places.news(direct) is None
+            assert places.find_new_audience(direct) is None
             await store.append([Entry(fact=fact, at=NOW, conversation=ROOM.conversation)])
-            assert places.news(message) is None
+            assert places.find_new_audience(message) is None
             told[ROOM] = ROOM.conversation
-            assert places.news(message) == AudienceKnown(at=ROOM, scope=ROOM.conversation)
+            assert places.find_new_audience(message) == AudienceKnown(at=ROOM, scope=ROOM.conversation)
             told.clear()
-            assert places.news(message) is None, "it does not tell now, so what it told last holds"
+            assert places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
 
     run(look())
 
@@ -130,9 +130,9 @@ def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp
             places = Places(store, ANY, told=told.get, space=lambda at: RoomId("9") if at != public else None)
 
             async def seen(at: Address) -> set[str]:
-                sight = await places.sight(at.conversation)
+                sight = await places.visibility(at.conversation)
                 everywhere = {PUBLIC, space, closed.conversation, thread.conversation, ROOM.conversation}
-                return {scope for scope in everywhere if sight.sees(scope)}
+                return {scope for scope in everywhere if sight.can_see(scope)}
 
             assert await seen(ROOM) == {PUBLIC, space, ROOM.conversation}
             assert await seen(closed) == {PUBLIC, space, closed.conversation}, "who is there is in that space"
@@ -171,8 +171,8 @@ def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(tmp_path: P
 def test_the_operator_can_make_a_room_private(tmp_path: Path) -> None:
     bindings = Bindings(
         [
-            Pattern(channel="*", room="#staff", thread=None, bound=Bound(listen="ambient", private=True)),
-            Pattern(channel="*", room="*", thread=None, bound=Bound(listen="ambient")),
+            Pattern(channel="*", room="#staff", thread=None, binding=Bound(listen="ambient", private=True)),
+            Pattern(channel="*", room="*", thread=None, binding=Bound(listen="ambient")),
         ]
     )
 
@@ -191,5 +191,5 @@ _SCOPES = st.sampled_from([PUBLIC, "irc.test/ulla", "irc.test/vera", "telegram.m
 
 @given(_SCOPES, _SCOPES, st.booleans())
 def test_nothing_private_is_told_anywhere_else_but_to_an_owner(scope: str, here: str, everything: bool) -> None:
-    seen = Sight(scope=here, everything=everything).of([scope], lambda one: one)
+    seen = Sight(scope=here, sees_everything=everything).only_visible([scope], lambda one: one)
     assert bool(seen) == (everything or scope in {PUBLIC, here})

@@ -21,9 +21,9 @@ NIGHT = Night(start=time(23), end=time(7), zone=UTC)
 SHY = Habits()
 HABITS = [
     SHY,
-    Habits(night=NIGHT),
+    Habits(sleep_hours=NIGHT),
     Habits(idle_s=0, away_s=0),
-    Habits(idle_s=60, away_s=90_000, night=Night(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
+    Habits(idle_s=60, away_s=90_000, sleep_hours=Night(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
 ]
 
 
@@ -33,7 +33,7 @@ def later(minutes: float) -> datetime:
 
 def watcher(said: Sequence[float] = (), habits: Habits = SHY) -> Watcher:
     made = Watcher(habits)
-    made.recount(later(minutes) for minutes in said)
+    made.reset(later(minutes) for minutes in said)
     return made
 
 
@@ -63,7 +63,7 @@ def test_a_steady_talk_is_focused_and_stays_so_until_it_is_half_as_fast() -> Non
     made, level = watcher(), []
     for tenth in range(600):
         while said and said[0] <= tenth / 10:
-            made.heard(later(said.pop(0)))
+            made.record(later(said.pop(0)))
         level.append(made.level(later(tenth / 10)))
     turns = [(index / 10, now) for index, (was, now) in enumerate(pairwise(level)) if was != now]
     assert [now for _, now in turns] == ["focused", "present"], "it went back and forth"
@@ -78,46 +78,50 @@ def test_a_steady_talk_is_focused_and_stays_so_until_it_is_half_as_fast() -> Non
 )  # fmt: skip
 def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: Level) -> None:
     midnight = NOON - timedelta(hours=12)
-    made = Watcher(Habits(night=NIGHT))
-    made.heard(midnight + timedelta(hours=said_h))
+    made = Watcher(Habits(sleep_hours=NIGHT))
+    made.record(midnight + timedelta(hours=said_h))
     assert made.level(midnight + timedelta(hours=hour)) == level
 
 
 def test_a_night_is_one_of_its_own_zone_also_when_the_clocks_change() -> None:
     night = Night(start=time(2, 15), end=time(2, 45), zone=ZURICH)
     spring, autumn = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
-    assert [minute for minute in range(180) if night.holds(spring + timedelta(minutes=minute))] == list(range(75, 105))
-    assert [minute for minute in range(180) if night.holds(autumn + timedelta(minutes=minute))] == list(range(15, 45))
+    assert [minute for minute in range(180) if night.contains(spring + timedelta(minutes=minute))] == list(
+        range(75, 105)
+    )
+    assert [minute for minute in range(180) if night.contains(autumn + timedelta(minutes=minute))] == list(
+        range(15, 45)
+    )
 
 
 def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
     made = watcher([0])
-    made.ordered("sleeping")
-    made.heard(later(1))
+    made.set_level("sleeping")
+    made.record(later(1))
     assert made.level(later(1)) == "sleeping"
     assert made.next_change(later(1)) is None
-    made.ordered(None)
+    made.set_level(None)
     assert made.level(later(1)) == "present"
 
 
 def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
     made = watcher([0, 200])
-    assert made.since_last() is None
-    made.heard(later(210))
-    assert made.since_last() is None
-    made.heard(later(226))
-    assert made.since_last() == timedelta(minutes=16)
-    made.recount([later(0), later(210)])
-    made.heard(later(410))
-    made.heard(later(411))
-    assert made.since_last() == timedelta(minutes=200)
-    assert made.since_last() is None
+    assert made.take_absence() is None
+    made.record(later(210))
+    assert made.take_absence() is None
+    made.record(later(226))
+    assert made.take_absence() == timedelta(minutes=16)
+    made.reset([later(0), later(210)])
+    made.record(later(410))
+    made.record(later(411))
+    assert made.take_absence() == timedelta(minutes=200)
+    assert made.take_absence() is None
 
 
 def test_the_next_change_is_one() -> None:
     night = NOON + timedelta(hours=11)
-    made = Watcher(Habits(night=NIGHT))
-    made.heard(night - timedelta(minutes=5))
+    made = Watcher(Habits(sleep_hours=NIGHT))
+    made.record(night - timedelta(minutes=5))
     assert made.next_change(night - timedelta(minutes=4)) == night + timedelta(minutes=10), "not when the night begins"
     busy = watcher([0] * 8)
     calm = busy.next_change(later(0))
@@ -154,7 +158,7 @@ def test_pace_is_never_negative_and_old_words_change_nothing_for_the_worse(said:
     made = Watcher(SHY)
     newest = max(said, default=0)
     for minutes in said:  # in any order: what a platform tells late comes late
-        made.heard(later(minutes))
+        made.record(later(minutes))
         assert made._per_min > 0
     assert made.level(later(newest)) in ("present", "focused", "away") if said else True
     assert (made.level(later(newest)) == "away") is (not said)
@@ -229,5 +233,5 @@ def test_what_the_agent_is_told_when_its_person_is_back() -> None:
 def test_a_return_that_was_told_to_nobody_is_old_news_after_a_while() -> None:
     watcher, begun = Watcher(Habits(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
     for minutes in (0, 480, 490, 500):
-        watcher.heard(begun + timedelta(minutes=minutes))
-    assert watcher.since_last() is None
+        watcher.record(begun + timedelta(minutes=minutes))
+    assert watcher.take_absence() is None

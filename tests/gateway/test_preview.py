@@ -22,8 +22,8 @@ LONG = Script(rules=(Rule(match="", reply="one two three four five six seven eig
 class Showing(ConsoleChannel):
     """A console that types and previews. `seen` is all that happened on it, in order."""
 
-    typing_every_s = 0.05
-    preview_every_s = 0.03
+    typing_interval_s = 0.05
+    preview_interval_s = 0.03
 
     def __init__(self, *, drafts: bool = False) -> None:
         super().__init__(CONSOLE, self._sent)
@@ -65,7 +65,7 @@ class Showing(ConsoleChannel):
         self.standing[name] = text
         return name
 
-    async def unpreview(self, at: Address, shown: MessageId) -> None:  # noqa: ARG002 - the same
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:  # noqa: ARG002 - the same
         if self.stays:
             raise self.stays.pop(0)
         self.seen.append(("unpreview", shown))
@@ -100,7 +100,7 @@ def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
     console, key = Showing(), "sk-ant-api03-" + "a1b2c3d4" * 40
 
     async def story(_gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
 
     script = Script(rules=(Rule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01)
@@ -114,7 +114,7 @@ def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
     console = Showing()
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         await until(lambda: console.of("typing")[-1:] == ["False"])
 
@@ -130,7 +130,7 @@ def test_typing_ends_also_where_the_turn_is_cut_off(tmp_path: Path, monkeypatch:
     console = Showing()
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.asked(1)
 
     with_console(tmp_path, console, Script(delay_s=60), story)
@@ -142,7 +142,7 @@ def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) -> None:
     console = Showing()
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         (turn,) = await gateway.turns()
         grown = console.of("preview")
@@ -163,7 +163,7 @@ def test_drafts_need_no_record(tmp_path: Path) -> None:
     console = Showing(drafts=True)
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         assert console.of("preview")
         assert not await gateway.log("previewed", "preview_ended")
@@ -177,7 +177,7 @@ def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> None:
     rule = Rule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),))
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         await until(lambda: bool(console.of("unpreview")))
 
@@ -191,7 +191,7 @@ def test_a_preview_that_fails_ends_previews_and_nothing_else(tmp_path: Path, err
     console.fails = error
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         await until(lambda: bool(console.of("sent")))
 
@@ -204,7 +204,7 @@ def test_previews_for_which_there_is_no_room_go_on_when_there_is(tmp_path: Path)
     refused: list[float] = []
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: len(console.of("preview")) == 1)
         console.full = 2
         await until(lambda: len(console.of("preview")) == 2)
@@ -225,7 +225,7 @@ def test_a_preview_that_cannot_be_taken_away_now_goes_later(tmp_path: Path, monk
     console.stays = [Unreachable("down"), Unreachable("still down")]
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))  # it does not wait for that
         await until(lambda: not console.standing)
         async with asyncio.timeout(120):
@@ -240,7 +240,7 @@ def test_one_that_the_platform_keeps_is_not_asked_for_again(tmp_path: Path) -> N
     console.stays = [Rejected("not allowed")]
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         (ended,) = await gateway.log("preview_ended")
         assert isinstance(ended, PreviewEnded)
@@ -255,7 +255,7 @@ def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypa
     console.stays = [Unreachable("down")]
 
     async def cut(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.standing))
         async with asyncio.timeout(120):
             while not await gateway.log("previewed"):
@@ -274,7 +274,7 @@ def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypa
 
     async def nothing_left() -> None:
         async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
-            assert await reader.previews() == []
+            assert await reader.open_previews() == []
 
     asyncio.run(nothing_left())
 
@@ -285,7 +285,7 @@ def test_a_call_under_way_is_waited_for_so_that_its_message_can_go(tmp_path: Pat
 
     async def story(gateway: Running) -> None:
         assert console.hold is not None
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         assert not console.of("sent")
         console.hold.set()
@@ -300,7 +300,7 @@ def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
     reply = 'Let me look it up. <tool_call>{"name": "look", "arguments": {}}</tool_call> ' + "and so on " * 10
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         await until(lambda: bool(console.of("sent")))
 
@@ -314,7 +314,7 @@ def test_an_answer_that_comes_at_once_is_not_shown_growing(tmp_path: Path, monke
     console = Showing()
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         assert not await gateway.log("previewed")
 
@@ -331,7 +331,7 @@ def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_kn
 
     async def story(gateway: Running) -> None:
         assert console.hold is not None
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         console.hold.set()
         await until(lambda: bool(console.of("unpreview")))
@@ -349,7 +349,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch:
     console.hold = asyncio.Event()
 
     async def story(_gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
 
     with_console(tmp_path, console, LONG, story)
@@ -360,9 +360,9 @@ def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -> None
     console, ended = Showing(), list[TurnEnded]()
 
     async def story(gateway: Running) -> None:
-        await console.say("hello", sender="ann")
+        await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.standing))
-        await console.say("no, wait", sender="ann")
+        await console.receive_message("no, wait", sender="ann")
         await until(lambda: bool(console.of("sent")))
         ended.extend(await gateway.turns())
 

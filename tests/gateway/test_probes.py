@@ -66,7 +66,7 @@ async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() 
         found = levels(seen.findings)
         assert found["telegram.privacy"] == found["telegram.webhook"] == found["telegram.rooms"] == "warning"
         assert "/setprivacy" in fixes(seen.findings, "telegram.privacy")
-        assert seen.reads_all is False
+        assert seen.reads_whole_groups is False
         sound(seen.findings, api.token, "secret-path")
         alone = await probe_telegram(telegram(api))
         assert levels(alone.findings)["telegram.privacy"] == "ok"  # who is in no group need not care
@@ -155,11 +155,11 @@ def discord(api: DiscordApi, **more: Any) -> DiscordConfig:
 async def test_a_discord_token_is_shown_whose_it_is_and_where() -> None:
     async with DiscordApi() as api:
         seen = await probe_discord(discord(api, rooms=[api.room]))
-        assert (seen.id, seen.reads) == (api.bot, True)
+        assert (seen.id, seen.reads_messages) == (api.bot, True)
         assert seen.name == "reverie"
         assert seen.guilds
         assert set(levels(seen.findings).values()) == {"ok"}
-        assert f"client_id={api.bot}&scope=bot+applications.commands&permissions=" in seen.invitation
+        assert f"client_id={api.bot}&scope=bot+applications.commands&permissions=" in seen.invitation_url
         sound(seen.findings, api.token)
 
 
@@ -170,7 +170,7 @@ async def test_a_closed_intent_is_told_with_every_step() -> None:
         assert levels(seen.findings)["discord.intents"] == "bad"
         assert "MESSAGE CONTENT INTENT" in fixes(seen.findings, "discord.intents")
         assert levels(seen.findings)["discord.rooms"] == "warning"
-        assert seen.reads is False
+        assert seen.reads_messages is False
         sound(seen.findings, api.token)
 
 

@@ -63,7 +63,7 @@ def test_what_it_writes_and_how_it_ends(script: str, end: str, status: int, outp
     @story
     async def tell() -> None:
         told = await ran(script)
-        assert (told.end, told.status, told.output) == (end, status, output)
+        assert (told.end_reason, told.status, told.output) == (end, status, output)
 
     tell()
 

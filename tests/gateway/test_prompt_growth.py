@@ -99,18 +99,20 @@ class Talk:
                 self.api.then(*(self._answer(name) for name in answers))
                 await self._asked(channel, room, sender, f"reverie, {text}")
             case ("image", (channel, room), sender, extra):
-                photo = self.gateway.towns[channel].attach(png(8, 8, extra.encode()), "image")
+                photo = self.gateway.towns[channel].add_attachment(png(8, 8, extra.encode()), "image")
                 await self._asked(channel, room, sender, "reverie, look", attachments=(photo,))
             case ("overhear", (channel, room), sender, text):
-                self.said.append((channel, await self.gateway.towns[channel].say(text, sender=sender, room=room)))
+                self.said.append(
+                    (channel, await self.gateway.towns[channel].receive_message(text, sender=sender, room=room))
+                )
             case ("topic", (channel, room), sender, text):
-                await self.gateway.towns[channel].topic(text, room=room, sender=sender)
+                await self.gateway.towns[channel].receive_topic(text, room=room, sender=sender)
             case ("edit", number, text) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].reword(message, text)
+                await self.gateway.towns[channel].receive_edit(message, text)
             case ("delete", number) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].retract(message)
+                await self.gateway.towns[channel].receive_delete(message)
             case ("wait", delay_s):
                 self.clock.advance(delay_s)
             case ("restart",):
@@ -124,7 +126,9 @@ class Talk:
 
     async def _asked(self, channel: str, room: str | None, sender: str, text: str, **more: Any) -> None:
         place = Address(channel=ChannelName(channel), room=RoomId(room or sender)).conversation
-        self.said.append((channel, await self.gateway.towns[channel].say(text, sender=sender, room=room, **more)))
+        self.said.append(
+            (channel, await self.gateway.towns[channel].receive_message(text, sender=sender, room=room, **more))
+        )
         async with asyncio.timeout(60):
             while not (facts := await self._news(place)):
                 self.clock.advance(0.5)
@@ -201,7 +205,7 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
             made = load(tmp, {})
             async with running(made, clock, Live(made, tmp, {})) as gateway:
-                await gateway.towns["irc.libera"].topic("beans", room="#lobby", sender="ann")
+                await gateway.towns["irc.libera"].receive_topic("beans", room="#lobby", sender="ann")
                 async with await Store.open_readonly(made.store.path) as reader:
                     talk = Talk(gateway, api, clock, reader)
                     for action in actions:

@@ -9,21 +9,21 @@ from gateway.purse import Purse
 
 
 def asking(place: str) -> Request:
-    return Request(blocks=(), conversation=(), max_output_tokens=10, shared_key="a", place=place)
+    return Request(blocks=(), conversation=(), max_output_tokens=10, shared_key="a", conversation_id=place)
 
 
 def test_what_costs_nothing_is_always_affordable() -> None:
     purse = Purse(left_usd=lambda: 0.0)
-    assert all(purse.afford(asking("x/a"), 0.0) for _ in range(3))
+    assert all(purse.reserve(asking("x/a"), 0.0) for _ in range(3))
 
 
 def test_money_is_set_aside_until_the_turn_is_over() -> None:
     purse = Purse(left_usd=lambda: 1.0)
-    assert purse.afford(asking("x/a"), 0.4)
-    assert purse.afford(asking("x/b"), 0.4)
-    assert not purse.afford(asking("x/c"), 0.4)
+    assert purse.reserve(asking("x/a"), 0.4)
+    assert purse.reserve(asking("x/b"), 0.4)
+    assert not purse.reserve(asking("x/c"), 0.4)
     purse.settle(ConversationId("x/a"))
-    assert purse.afford(asking("x/c"), 0.4)
+    assert purse.reserve(asking("x/c"), 0.4)
 
 
 @given(
@@ -42,6 +42,6 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
         if ends:
             spent += running.pop(place, 0.0)
             purse.settle(ConversationId(place))
-        elif purse.afford(asking(place), most):
+        elif purse.reserve(asking(place), most):
             running[place] = running.get(place, 0.0) + most * share
         assert spent + sum(running.values()) <= limit + 1e-9

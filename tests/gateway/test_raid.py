@@ -23,10 +23,12 @@ async def raid(gateway: World, clock: JumpingClock, *, lines: int = LINES, word:
         while waiting and begun + waiting[0] <= clock.monotonic():
             who = f"p{len(wrote)}"
             wrote[who] = clock.monotonic()
-            await gateway.towns[(TELEGRAM, DISCORD, IRC)[len(wrote) % 3]].say(f"are you there? {who}", sender=who)
+            await gateway.towns[(TELEGRAM, DISCORD, IRC)[len(wrote) % 3]].receive_message(
+                f"are you there? {who}", sender=who
+            )
             del waiting[0]
         text = f"line {number}, can anybody help?" if number % 7 == 0 else f"line {number}"
-        await gateway.towns[DISCORD].say(word + text, sender=f"raider{number % 40}", room="#one")
+        await gateway.towns[DISCORD].receive_message(word + text, sender=f"raider{number % 40}", room="#one")
         await clock.sleep(MINUTE_S / lines)
     return wrote
 

@@ -140,7 +140,7 @@ async def _joined(tmp: Path) -> None:
         while True:
             with contextlib.suppress(StoreError):  # the store is not made yet
                 async with await Store.open_readonly(tmp / "reverie.db") as reader:
-                    if any(link.up for link in await reader.links()):
+                    if any(link.up for link in await reader.connection_states()):
                         return
             await asyncio.sleep(0.05)
 

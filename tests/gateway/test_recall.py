@@ -32,7 +32,7 @@ async def test_each_hit_says_when_who_and_where_the_newest_first(tmp_path: Path)
         await kit.store.append([turn(ROOM.conversation, 1, text="So the harbour is open then")])
         await kit.say(2, "Which harbour?", ANN, who="Ann")
         kit.clock.advance(3600)
-        await kit.notes.journal(at(ANN), "Boats", "Ann asks about the harbour")
+        await kit.notes.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
         await kit.notes.remember(at(ROOM), "Harbour: Monday")
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert await found(kit, "HARBOUR", place=OWNER) == [
@@ -218,7 +218,7 @@ async def test_ten_at_most_and_what_may_not_be_told_hides_none(tmp_path: Path) -
 @story
 async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ANN), "", "the harbour")
+        await kit.notes.write_entry(at(ANN), "", "the harbour")
         with kit.journal.open("a") as journal:
             journal.write("\n## 2026-03-04 07:00 - Lake\nscope: public\nthe harbour")
             journal.write("\n## 2026-03-04 08:00\nnobody else's harbour")
@@ -236,7 +236,7 @@ async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -
             lines[2].replace("in irc.test/ann", "here"),
             lines[3],
         ]
-        await kit.notes.journal(at(ROOM), "", "a lake")
+        await kit.notes.write_entry(at(ROOM), "", "a lake")
         assert await found(kit, "harbour") == lines
         kit.journal.write_text("nothing")
         assert len(await found(kit, "harbour")) == 1

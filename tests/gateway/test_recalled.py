@@ -14,7 +14,7 @@ from gateway.recalled import HEADER, HEADER_TOKENS, Recalled, Telling
 def test_what_is_told_fits_and_each_piece_is_a_line(texts: list[str], tokens: int) -> None:
     telling = Telling(tokens)
     room = [telling.add(f"p:{number}", text, partial(quoted, text, ())) for number, text in enumerate(texts)]
-    told = telling.told()
+    told = telling.build()
     header, *lines = told.text.split("\n")
     assert len(lines) == len(told.names) <= sum(room)
     assert len(set(lines)) == len(lines)
@@ -25,7 +25,7 @@ def test_what_is_told_fits_and_each_piece_is_a_line(texts: list[str], tokens: in
 def test_the_most_that_fits_is_quoted() -> None:
     telling = Telling(HEADER_TOKENS + 30)
     assert telling.add("a", "x" * 1_000, partial(quoted, "x" * 1_000, ()))
-    assert telling.told().text.count("x") == 80
+    assert telling.build().text.count("x") == 80
     assert not telling.add("b", "y" * 1_000, partial(quoted, "y" * 1_000, ()))
     assert telling.add("c", "x" * 1_000, partial(quoted, "x" * 1_000, ())), "it is told already"
-    assert telling.told().names == ("a",)
+    assert telling.build().names == ("a",)

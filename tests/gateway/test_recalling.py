@@ -87,7 +87,7 @@ async def test_each_line_says_when_who_and_where(tmp_path: Path) -> None:
         await ended(kit, text="So the harbour is open then")
         await kit.say(2, "Which harbour?", ANN, who="Ann")
         await ended(kit, ANN, text="ours")
-        await kit.notes.journal(at(ANN), "Boats", "Ann asks about the harbour")
+        await kit.notes.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert sorted(await told(kit, "What do you know of the HARBOUR?")) == [
             '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
@@ -234,7 +234,7 @@ async def test_what_a_turn_was_told_that_was_taken_back_is_as_if_it_had_not_been
 
         assert await said() == {"harbour 0", "harbour 1", "harbour 3"}
         await kit.append(ROOM, Rewound(first=Seq(8), last=Seq(8), by="olga", again=(Seq(5),)))
-        assert await kit.store.due(1) == [(ROOM.conversation, 3)]
+        assert await kit.store.due_conversations(1) == [(ROOM.conversation, 3)]
         again, *_ = await kit.store.append([turn(ROOM.conversation, 5, text="once more")])
         assert await said() == {"harbour 0", "harbour 3"}, "what was answered anew is not taken back"
         await kit.append(ROOM, Rewound(first=again.seq, last=again.seq, by="olga"))
@@ -392,7 +392,7 @@ async def test_what_others_wrote_cannot_look_like_a_line(tmp_path: Path) -> None
 @story
 async def test_an_entry_that_somebody_writes_is_recalled_in_the_next_turn(tmp_path: Path) -> None:
     async with mind(tmp_path) as kit:
-        await kit.notes.journal(at(ROOM), "", "the lake")
+        await kit.notes.write_entry(at(ROOM), "", "the lake")
         assert await told(kit, "the lighthouse?", place=ROOM) == []
         with kit.journal.open("a") as file:
             file.write("\n## 2026-03-04 08:00 — Ada\nscope: public\nThe lighthouse is closed\n")

@@ -34,7 +34,7 @@ async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Running]:
 async def ask(one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby") -> Request:
     """The first that the model was asked because of it, once the turn has ended."""
     before, turns = len(one.scripted.requests), len(await one.turns())
-    await one.console.say(text if room is None else f"reverie, {text}", sender=sender, room=room)
+    await one.console.receive_message(text if room is None else f"reverie, {text}", sender=sender, room=room)
     await one.took(turns + 1)
     return one.scripted.requests[before]
 

@@ -150,7 +150,7 @@ def test_what_was_redacted_stays_even_if_a_secret_reads_like_that() -> None:
 def test_it_learns() -> None:
     mine = Redactor(["first-one"])
     assert mine("first-one second-one third-one") == f"{REDACTED} second-one third-one"
-    mine.learn(["second-one"])
+    mine.add_secrets(["second-one"])
     assert mine("first-one second-one third-one") == f"{REDACTED} {REDACTED} third-one"
 
 
@@ -288,6 +288,8 @@ def test_every_rule_finds_something_in_the_kit_or_in_these_tests() -> None:
         "IDENTIFY s3cretpw",
     ]
     idle = [
-        rule.needles for rule in RULES if not any(rule.is_one(m) for text in texts for m in rule.pattern.finditer(text))
+        rule.needles
+        for rule in RULES
+        if not any(rule.is_credential(m) for text in texts for m in rule.pattern.finditer(text))
     ]
     assert idle == []

@@ -69,11 +69,11 @@ def test_any_text_gives_terms_that_can_be_looked_for(lines: list[str]) -> None:
     assert len(set(found)) == len(found)
     for term in found:
         assert plain(term), term
-        assert found_in(plain(f"so {term}, then"), phrases(Weights(terms={term: 1.0}, enough=0.0))) == [term]
+        assert found_in(plain(f"so {term}, then"), phrases(Weights(terms={term: 1.0}, threshold=0.0))) == [term]
 
 
 def test_words_are_found_whole() -> None:
-    weights = Weights(terms={"plan.md": 1.0, "boat": 1.0}, enough=0.0)
+    weights = Weights(terms={"plan.md": 1.0, "boat": 1.0}, threshold=0.0)
     assert found_in(plain("PLAN.md"), phrases(weights)) == ["plan.md"]
     assert found_in(plain("boats, planmd, plan: a.md"), phrases(weights)) == []
 
@@ -102,9 +102,9 @@ def test_in_a_small_store_a_word_is_enough(uses: int) -> None:
 
 
 def test_notes_count_twice_and_age_counts_half() -> None:
-    weights = Weights(terms={"a": 3.0, "b": 4.0}, enough=1.0)
-    assert weights.of(["a", "b"], noted=False) == 25.0
-    assert weights.of(["a", "b"], noted=True) == 25.0 * NOTED
+    weights = Weights(terms={"a": 3.0, "b": 4.0}, threshold=1.0)
+    assert weights.score(["a", "b"], noted=False) == 25.0
+    assert weights.score(["a", "b"], noted=True) == 25.0 * NOTED
     assert aged(8.0, timedelta(0)) == aged(8.0, -HALF_LIFE) == 8.0
     assert aged(8.0, HALF_LIFE) == 8.0 * (1 + FLOOR) / 2
     assert aged(8.0, timedelta(days=10_000)) == pytest.approx(8.0 * FLOOR)

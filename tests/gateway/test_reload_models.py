@@ -51,16 +51,16 @@ class Town:
         self.write()
         came = await self.live.reload()
         assert not came.problems, came
-        return came.taken
+        return came.applied
 
     @property
     def pool(self) -> dict[str, Keeper]:
         """Models that are open, by name."""
-        return {one.name: one for one in self.gate.equipment.keepers}
+        return {one.name: one for one in self.gate.equipment.caching_models}
 
     async def hear(self, text: str) -> None:
         count = len(self.gate.screen.parts)
-        await self.gate.console.say(text, sender="ann")
+        await self.gate.console.receive_message(text, sender="ann")
         await self.gate.screen.until(count + 1)
 
 
@@ -123,8 +123,8 @@ async def test_a_model_of_a_running_turn_is_closed_when_that_has_ended(tmp_path:
 async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path) -> None:
     async with town(tmp_path) as (it, api):
         await it.gate.command("model switch", name="other")
-        mind = it.gate.gateway.minds.all[0]
-        await it.gate.until(lambda: mind.thinker.name == "other")
+        mind = it.gate.gateway.agents.agents[0]
+        await it.gate.until(lambda: mind.agent_model.name == "other")
         it.said["agents"][0]["model"] = "spare"
         it.said["llm"]["providers"]["o"]["api_key"] = "sk-second-key-of-o"
         await it.reload()
@@ -135,7 +135,7 @@ async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path)
         )
         del it.said["llm"]["models"]["other"]
         await it.reload()
-        assert [one.name for one in it.gate.gateway.minds.choosing.listed()] == ["main", "spare"]
+        assert [one.name for one in it.gate.gateway.agents.model_selector.list_models()] == ["main", "spare"]
         await it.hear("and now?")
         assert api.seen[-1].body["model"] == "gpt-5-mini"
         assert set(it.pool) == {"spare"}
@@ -172,13 +172,13 @@ async def test_many_readings_leave_nothing_behind(tmp_path: Path) -> None:
             await it.reload()
             if number % 20 == 0:
                 await it.hear("hello")
-        equipment, thinkers = it.gate.equipment, it.gate.equipment.thinkers
+        equipment, thinkers = it.gate.equipment, it.gate.equipment.pool
         await it.gate.calm()
         async with asyncio.timeout(120):
-            while thinkers._endings._tasks:
+            while thinkers._closing._tasks:
                 await asyncio.sleep(0.005)
         assert set(it.pool) == {"main", "spare"}
-        assert (len(thinkers._pool), len(thinkers._made), len(thinkers._held)) == (2, 1, 1)
+        assert (len(thinkers._pool), len(thinkers._agent_models), len(thinkers._holds)) == (2, 1, 1)
         warmer = equipment.keep_warm
         open_ = set(it.pool.values())
-        assert {one for one, _ in warmer._left} | {one.keeper for one in warmer._due} <= open_
+        assert {one for one, _ in warmer._dropped} | {one.model for one in warmer._refresh_times} <= open_

@@ -36,7 +36,7 @@ def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes(tmp_p
             work.channels[late] = newcomer
             await _a_while()
             assert newcomer.attempts == []  # its link is not up
-            work.outbox.link(late, up=True)
+            work.outbox.set_link_up(late, up=True)
             assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
             assert newcomer.sent == ["hello"]
 
@@ -49,7 +49,7 @@ def test_what_has_waited_for_a_day_fails_at_a_start_without_its_channel_and_says
             await work.post("hello", channel="gone")
         async with office(tmp_path, Postman(), later_s=retry.MAX_AGE_S - 1) as work:
             await _a_while()
-            assert len(await work.store.outbox()) == 1
+            assert len(await work.store.undelivered_posts()) == 1
         async with office(tmp_path, Postman(), later_s=retry.MAX_AGE_S) as work:
             (delivery,) = await work.ended(1)
             assert (delivery.state, delivery.reason) == ("failed", "no channel gone is configured")
@@ -74,7 +74,7 @@ def test_a_channel_that_goes_keeps_what_it_has_not_said_for_its_return(tmp_path:
             await _a_while()
             assert postman.sent == ["1"]
             again = work.channels[NAME] = Postman()
-            work.outbox.link(NAME, up=True)
+            work.outbox.set_link_up(NAME, up=True)
             assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
             assert again.sent == ["2", "3"]
 
@@ -91,7 +91,7 @@ def test_what_no_part_of_has_gone_is_cut_anew_by_the_channel_that_takes_over(tmp
             await work.outbox.pause(NAME, 0)
             work.channels[NAME] = changes
             await work.post("c\nd", room="#b")
-            work.outbox.link(NAME, up=True)
+            work.outbox.set_link_up(NAME, up=True)
             assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
             assert sorted(changes.sent) == ["C\nD", "a", "b"]  # what was tried is written down as it was cut
 
@@ -106,6 +106,6 @@ def test_whoever_waits_for_a_channel_that_is_not_there_ends_with_the_process(tmp
             assert isinstance(work.outbox, Outbox)
             await asyncio.wait_for(asyncio.gather(work.outbox.drain(0), *work.tasks), 5)
             await work.post("after", channel="gone")  # nobody takes it any more: the store has it
-            assert len(await work.store.outbox()) == 2
+            assert len(await work.store.undelivered_posts()) == 2
 
     play(story)

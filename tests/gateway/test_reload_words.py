@@ -62,7 +62,7 @@ class Town:
     async def unheard(self, text: str, sender: str, room: str | None) -> None:
         """Somebody says something, and nobody answers before somebody else is answered who speaks after them."""
         count, asked = self.gateway.shown, len(self.api.seen)
-        await self.gateway.towns["irc.libera"].say(text, sender=sender, room=room)
+        await self.gateway.towns["irc.libera"].receive_message(text, sender=sender, room=room)
         await self.ask("reverie, are you there?")
         assert (self.gateway.shown, len(self.api.seen)) == (count + 1, asked + 1)
 
@@ -97,7 +97,7 @@ def test_a_role_that_is_taken_away_is_gone_at_the_next_message(tmp_path: Path) -
         async with town(tmp_path) as it:
             await it.ask("hello", sender="bob", room=None)
             it.said["access"]["roles"]["member"] = []
-            assert (await it.reload()).taken == ("access.roles.member",)
+            assert (await it.reload()).applied == ("access.roles.member",)
             await it.unheard("hello?", sender="bob", room=None)
             it.said["access"]["roles"]["member"] = ["irc.libera:bob"]
             await it.reload()
@@ -112,7 +112,7 @@ def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
             await it.ask("reverie, hello")
             assert "Edition one." in json.dumps(it.last["system"])
             it.said["agents"][0]["bindings"][0]["prompt"] = "Edition two."
-            assert (await it.reload()).taken == ("agents.ana.bindings",)
+            assert (await it.reload()).applied == ("agents.ana.bindings",)
             await it.ask("reverie, hello")
             assert "Edition two." in json.dumps(it.last["system"])
             it.said["agents"][0]["bindings"].insert(0, {"match": {"room": "#lobby"}, "listen": "off"})
@@ -138,7 +138,7 @@ def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
             it.api.default = first
             await it.ask("reverie, what is to come?")
             (came,) = [await one for one in reloading]
-            assert came.taken == (
+            assert came.applied == (
                 "agents.ana.bindings",
                 "agents.ana.model",
                 "llm.providers.p.api_key",
@@ -181,7 +181,7 @@ def test_what_is_broken_changes_nothing_at_all(tmp_path: Path, caplog: pytest.Lo
             ):
                 write(tmp_path, broken)
                 came = await it.live.reload()
-                assert (came.taken, came.later) == ((), ())
+                assert (came.applied, came.after_restart) == ((), ())
                 assert all(one.file.startswith(str(tmp_path)) for one in came.problems)
                 assert came.problems
             write(tmp_path, it.said)
@@ -192,7 +192,7 @@ def test_what_is_broken_changes_nothing_at_all(tmp_path: Path, caplog: pytest.Lo
             await it.ask("reverie, hello")
             assert "Edition one." in str(it.last)
             (tmp_path / "prices.yaml").unlink()
-            assert (await it.live.reload()).taken == ("agents.ana.bindings",)
+            assert (await it.live.reload()).applied == ("agents.ana.bindings",)
             await it.ask("reverie, hello")
             assert "Edition two." in str(it.last)
 
@@ -207,7 +207,7 @@ def test_commands_go_by_what_is_said_by_now(tmp_path: Path) -> None:
             await it.ask("!whoami")
             assert len(it.api.seen) == asked
             it.said["commands"] = {"prefix": "+", "per_minute": 1}
-            assert (await it.reload()).taken == ("commands.per_minute", "commands.prefix")
+            assert (await it.reload()).applied == ("commands.per_minute", "commands.prefix")
             await it.ask("+whoami")
             assert len(it.api.seen) == asked
             await it.unheard("!whoami", sender="ann", room="#garden")
@@ -227,7 +227,7 @@ def test_what_needs_a_restart_is_named_and_goes_on_as_it_runs(tmp_path: Path) ->
             it.said["store"] = {"path": "elsewhere.db"}
             it.said["tools"]["mcp"] = {"m": {"command": ["/bin/true"]}}
             came = await it.reload()
-            assert came.later == (
+            assert came.after_restart == (
                 "agents.ana.files",
                 "agents.ana.workspace",
                 "agents.bob",
@@ -237,9 +237,9 @@ def test_what_needs_a_restart_is_named_and_goes_on_as_it_runs(tmp_path: Path) ->
                 "store.path",
                 "tools.mcp.m",
             )
-            assert came.taken == ("agents.ana.bindings",)
+            assert came.applied == ("agents.ana.bindings",)
             await it.ask("reverie, hello")
-            assert await it.live.reload() == Reloaded(later=came.later)
+            assert await it.live.reload() == Reloaded(after_restart=came.after_restart)
 
     asyncio.run(story())
 

@@ -53,7 +53,7 @@ async def gateway(live: Live, path: Path) -> AsyncIterator[app._Gateway]:
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None, now=clock.now)},
             make=None,
-            equipment=equipment,
+            model_services=equipment,
             states={},
             redact=Redactor(known_secrets(live.settings)),
             spawn=asyncio.get_running_loop().create_task,
@@ -66,7 +66,7 @@ async def twins(folder: Path, deaf: int | None = None) -> tuple[dict[str, str | 
     live = Live(first, folder, {})
     async with gateway(live, folder / "a.db") as one:
         if deaf is not None:
-            del live._takers[deaf]
+            del live._listeners[deaf]
         second = settings(folder, second=True)
         assert await live.reload() == compared(first, second)
         reloaded = held(one, leave=LEAVE)
@@ -86,7 +86,7 @@ def test_whoever_is_not_told_is_found_out(tmp_path: Path) -> None:
     async def story() -> list[bool]:
         live = Live(settings(tmp_path, second=False), tmp_path, {})
         async with gateway(live, tmp_path / "count.db"):
-            count = len(live._takers)
+            count = len(live._listeners)
         return [(await twins(tmp_path, deaf))[0] != {} for deaf in range(count)]
 
     found = asyncio.run(story())
@@ -112,8 +112,8 @@ def test_every_key_counts_at_once_or_after_a_restart_and_says_which(tmp_path: Pa
         waits = any(fits(key, pattern) for pattern in RESTART)
         assert now[key] == (dict_of(first)[key] if waits else values), key
     came = compared(first, second)
-    assert all(any(fits(key, pattern) for pattern in RESTART) for key in came.later)
-    assert not any(any(fits(key, pattern) for pattern in RESTART) for key in came.taken)
+    assert all(any(fits(key, pattern) for pattern in RESTART) for key in came.after_restart)
+    assert not any(any(fits(key, pattern) for pattern in RESTART) for key in came.applied)
 
 
 @pytest.mark.parametrize("pattern", RESTART)

@@ -55,7 +55,7 @@ class Town:
         self.store = store
         self.clock = clock
         self.told: list[Alarm] = []
-        self.reminders = Reminders(store, clock, timezone="Europe/Zurich", most=most, fire=self.fire, ids=ids)
+        self.reminders = Reminders(store, clock, timezone="Europe/Zurich", max_count=most, fire=self.fire, ids=ids)
         self._news = asyncio.Event()
 
     async def fire(self, alarm: Alarm) -> None:
@@ -63,7 +63,7 @@ class Town:
         [written] = await self.store.append(
             [Entry(fact=alarm, at=self.clock.now(), conversation=where, key=key_of(alarm))]
         )
-        if written.fresh:
+        if written.is_new:
             self.told.append(alarm)
             self._news.set()
 
@@ -113,7 +113,7 @@ def test_it_is_told_once_when_its_time_has_come(tmp_path: Path) -> None:
         async with town(tmp_path) as here:
             made = await here.remind("tea", at="in 10 min")
             assert await here.reminders.list("reverie", HERE.conversation) == [made]
-            assert await here.store.reminders() == [made]
+            assert await here.store.pending_reminders() == [made]
             await here.clock.passes(minutes=10)
             await here.until(1)
             assert here.told == [
@@ -129,7 +129,7 @@ def test_it_is_told_once_when_its_time_has_come(tmp_path: Path) -> None:
                 )
             ]
             assert here.told[0].id == f"{made.id}:2026-11-21T08:10:00+00:00"
-            assert await here.store.reminders() == []
+            assert await here.store.pending_reminders() == []
             [entry] = await here.store.entries(kinds=["reminded"])
             assert (entry.key, entry.conversation) == (f"reminded:{made.id}", HERE.conversation)
 
@@ -185,7 +185,7 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
                 if alarm.text == "3":
                     done.set()
 
-            reminders = Reminders(here.store, here.clock, timezone="UTC", most=9, fire=cancels)
+            reminders = Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=cancels)
             here.clock.advance(600)
             task = asyncio.create_task(reminders.run())
             await done.wait()
@@ -247,7 +247,7 @@ def test_what_passed_while_nobody_was_there_is_told_as_one(tmp_path: Path) -> No
             assert (again.due, again.missed) == (START + timedelta(days=2, hours=5), 7 + 9 + 5)
             assert again.next == START + timedelta(days=2, hours=6)
             assert again.id == f"{made.id}:2026-11-21T10:00:00+00:00"
-            [left] = await after.store.reminders()
+            [left] = await after.store.pending_reminders()
             assert (left.id, left.due) == (made.id, again.next)
         async with town(tmp_path, START + timedelta(days=2, hours=6)) as later:
             await later.until(1)
@@ -273,13 +273,13 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
 
             for fire in (dies_before, dies_after):
                 with pytest.raises(asyncio.CancelledError):
-                    await Reminders(here.store, here.clock, timezone="UTC", most=1, fire=fire).run()
+                    await Reminders(here.store, here.clock, timezone="UTC", max_count=1, fire=fire).run()
             assert here.told == seen
         async with town(tmp_path, START + timedelta(hours=1)) as after:
             await after.remind("next", at="in 1 min")
             await after.clock.passes(minutes=1)
             assert await after.until(1) == ["next"]
-            assert made.id not in [row.id for row in await after.store.reminders()]
+            assert made.id not in [row.id for row in await after.store.pending_reminders()]
 
     run(story())
 
@@ -298,7 +298,9 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
             await here.remind("stone", every="1m")
             await here.remind("tea", at="in 2 min")
             here.clock.advance(600)
-            task = asyncio.create_task(Reminders(here.store, here.clock, timezone="UTC", most=9, fire=stumbles).run())
+            task = asyncio.create_task(
+                Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=stumbles).run()
+            )
             assert await here.until(1) == ["tea"]
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -321,7 +323,7 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
             await here.remind("tea", at="in 1 min")
             here.clock.advance(60)
             with pytest.raises(NotWritten):
-                await Reminders(here.store, here.clock, timezone="UTC", most=9, fire=full).run()
+                await Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=full).run()
 
     run(story())
 
@@ -337,7 +339,7 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
                 if alarm.text == "other":
                     done.set()
 
-            reminders = Reminders(here.store, here.clock, timezone="UTC", most=9, fire=deaf)
+            reminders = Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=deaf)
             await here.remind("tea", at="in 1 min")
             await here.remind("other", at="in 2 min")
             task = asyncio.create_task(reminders.run())
@@ -365,7 +367,7 @@ def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None
                 for _ in range(chance.randrange(4)):
                     hours = chance.choice([0.1, 0.5, 3, 9, 20])
                     await here.clock.passes(seconds=max(LOOK_AGAIN_S, hours * 3_600))
-                due = (await here.store.reminders())[0].due
+                due = (await here.store.pending_reminders())[0].due
                 if due <= here.clock.now():
                     await here.until(len(here.told) + 1)
                 told += sum(1 + alarm.missed for alarm in here.told)
@@ -382,7 +384,7 @@ def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None
 
 async def read(tmp: Path) -> list[Reminder]:
     async with await Store.open_readonly(tmp / "s.db") as reader:
-        return await reader.reminders()
+        return await reader.pending_reminders()
 
 
 def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path) -> None:
@@ -446,7 +448,7 @@ def test_what_cannot_be_set_is_refused(tmp_path: Path, text: str, spoken: dict[s
             with pytest.raises(Refused) as refused:
                 await here.remind(text, "#a", **spoken)
             assert str(refused.value).startswith(said)
-            assert await here.store.reminders() == []
+            assert await here.store.pending_reminders() == []
 
     run(story())
 

@@ -273,7 +273,7 @@ def test_it_reads_a_store_beside_the_gateway_that_writes_it(tmp_path: Path, caps
             async with opened(gateway.settings.store.path) as reader:
                 done: list[tuple[int, int]] = []
                 report = await replay(reader, since=None, progress=lambda *at: done.append(at))
-            assert report.agrees
+            assert report.is_identical
             assert report.tallies["view"].compared >= 4
             assert done[-1][0] <= done[-1][1]
 
@@ -330,10 +330,10 @@ def test_what_cannot_be_replayed_is_said(
 def test_what_differs_is_told_up_to_a_bound_and_counted_beyond() -> None:
     report = Report()
     for number in range(1, MOST_DIFFERENCES + 6):
-        report.seen(Seq(number), BEGIN)
-        report.differs("view", Seq(number), None, "it is")
-    report.skip("heard", "a digest")
-    assert not report.agrees
+        report.add_entry(Seq(number), BEGIN)
+        report.add_differences("view", Seq(number), None, "it is")
+    report.add_skipped("heard", "a digest")
+    assert not report.is_identical
     told = lines(report)
     assert told[-1] == f"{MOST_DIFFERENCES + 5} differ"
     assert sum(line.endswith("it is") for line in told) == MOST_DIFFERENCES

@@ -127,9 +127,9 @@ def test_a_link_that_comes_back_after_the_window_sends_nothing_twice(tmp_path: P
             await work.post("1\n2")
             while not postman.attempts:
                 await asyncio.sleep(0)
-            work.outbox.link(NAME, False)
+            work.outbox.set_link_up(NAME, False)
             work.clock.advance(3600)
-            work.outbox.link(NAME, True)
+            work.outbox.set_link_up(NAME, True)
             (delivery,) = await work.ended(1)
             assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 2: cut")
             assert postman.sent == ["2"]
@@ -148,11 +148,11 @@ def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, b
             await work.post("1")
             while not await work.store.entries(kinds=["part"]):
                 await asyncio.sleep(0)
-            work.outbox.link(NAME, False)
+            work.outbox.set_link_up(NAME, False)
             for _ in range(65 if back_s else 30):
                 work.clock.advance(1)
             work.clock.correct(-back_s)
-            work.outbox.link(NAME, True)
+            work.outbox.set_link_up(NAME, True)
             (delivery,) = await work.ended(1)
             assert (delivery.state == "sent", len(postman.sent)) == (sent, int(sent))
 
@@ -239,7 +239,7 @@ def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> No
 
     async def parts() -> list[OutboxPart]:
         async with await Store.open(path, ManualClock()) as store:
-            (item,) = await store.outbox()
+            (item,) = await store.undelivered_posts()
             return list(item.parts)
 
     first, second = asyncio.run(parts())

@@ -100,8 +100,8 @@ def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first:
     view = seen(sorts)
     back = rewinding.rewind(view, count, "ops")
     assert back.facts == (Rewound(first=Seq(first), last=view[-1].seq, by="ops"),)
-    assert back.words.startswith(said)
-    assert not back.again
+    assert back.text.startswith(said)
+    assert not back.is_retry
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first:
 def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: int, again: tuple[Seq, ...]) -> None:
     back = rewinding.retry(seen(sorts), "ops", PLACE)
     assert back.facts == (Rewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
-    assert back.again
+    assert back.is_retry
 
 
 def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
-    one, two = (rewinding.retry(seen(sorts), "ops", PLACE).words for sorts in ("a", "ias"))
+    one, two = (rewinding.retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
     assert one == "Once more: 1 message of this conversation is answered again, and 1 turn taken back."
     assert two == "Once more: 2 messages of this conversation are answered again, and 3 turns taken back."
 
@@ -138,18 +138,18 @@ def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
         rewinding.new([], None, "ops"),
         rewinding.new([], Folded(start=Seq(9), reason=""), "ops"),
     ):
-        assert (back.fact, back.again) == (None, False)
-        assert back.words.startswith("Nothing is in view here")
+        assert (back.fact, back.is_retry) == (None, False)
+        assert back.text.startswith("Nothing is in view here")
 
 
 def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
     back = rewinding.new(seen("aa"), None, "ops")
     assert back.facts == (Folded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
-    assert back.words == "A fresh view: 2 turns left it; the log keeps all."
+    assert back.text == "A fresh view: 2 turns left it; the log keeps all."
     head = rewinding.new([], Folded(start=Seq(40), reason="", head="so far"), "ops")
     assert isinstance(head.fact, Folded)
     assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
-    assert head.words == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
+    assert head.text == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> No
 
 
 def wish(what: rewinding.What, count: int = 1) -> Wish:
-    return Wish(what=what, at=AT, by="ops", count=count)
+    return Wish(action=what, at=AT, by="ops", count=count)
 
 
 async def written(store: Store, change: Change) -> None:
@@ -209,11 +209,11 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
         await store.append([turn(PLACE)])
         doors, views = Rooms(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        async with doors.of(PLACE):
+        async with doors.lock_for(PLACE):
             for what in ("new", "rewind", "retry", "compact"):
-                change = await asked.ask(wish(what))
-                assert (change.words, change.facts) == (rewinding.BUSY, ())
-                change.settle(Appended(Seq(1), fresh=True))
+                change = await asked.plan(wish(what))
+                assert (change.answer, change.facts) == (rewinding.BUSY, ())
+                change.settle(Appended(Seq(1), is_new=True))
         assert (views.forgotten, views.noticed, views.folded) == ([], [], [])
 
 
@@ -224,17 +224,17 @@ async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) ->
         doors, over = Rooms(), asyncio.Event()
 
         async def turn_there() -> None:
-            async with doors.of(PLACE):
+            async with doors.lock_for(PLACE):
                 await over.wait()
 
-        door = doors.of(PLACE)
+        door = doors.lock_for(PLACE)
         await door.acquire()
         waits = asyncio.ensure_future(turn_there())
         await asyncio.sleep(0)
         door.release()
-        assert not doors.busy(PLACE)  # and all the same it is not free
-        change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).ask(wish("new"))
-        assert (change.words, change.facts) == (rewinding.BUSY, ())
+        assert not doors.is_busy(PLACE)  # and all the same it is not free
+        change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).plan(wish("new"))
+        assert (change.answer, change.facts) == (rewinding.BUSY, ())
         over.set()
         await waits
 
@@ -245,14 +245,14 @@ async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_pa
         await store.append([turn(PLACE)])
         doors, views = Rooms(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        change = await asked.ask(wish("rewind"))
-        assert doors.busy(PLACE)
-        assert (await asked.ask(wish("rewind"))).words == rewinding.BUSY
+        change = await asked.plan(wish("rewind"))
+        assert doors.is_busy(PLACE)
+        assert (await asked.plan(wish("rewind"))).answer == rewinding.BUSY
         await written(store, change)
-        assert not doors.busy(PLACE)
+        assert not doors.is_busy(PLACE)
         assert views.forgotten == [PLACE]
-        assert (await asked.ask(wish("rewind"))).words.startswith("Nothing is in view")
-        assert not doors.busy(PLACE)
+        assert (await asked.plan(wish("rewind"))).answer.startswith("Nothing is in view")
+        assert not doors.is_busy(PLACE)
 
 
 @story
@@ -261,10 +261,10 @@ async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_p
         await store.append([turn(PLACE, 1)])
         doors, views = Rooms(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        for became in (None, Appended(Seq(1), fresh=False)):
-            (await asked.ask(wish("retry"))).settle(became)
-            (await asked.ask(wish("compact"))).settle(became)
-            assert not doors.busy(PLACE)
+        for became in (None, Appended(Seq(1), is_new=False)):
+            (await asked.plan(wish("retry"))).settle(became)
+            (await asked.plan(wish("compact"))).settle(became)
+            assert not doors.is_busy(PLACE)
         await asked.close()
     assert (views.noticed, views.folded) == ([], [])
 
@@ -275,7 +275,7 @@ async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would
         views = Views()
         asked = rewinds(store, ManualClock(NOW), views)
         await asked.close()
-        (await asked.ask(wish("compact"))).settle(Appended(Seq(1), fresh=True))
+        (await asked.plan(wish("compact"))).settle(Appended(Seq(1), is_new=True))
         for _ in range(3):
             await asyncio.sleep(0)
         assert views.folded == []
@@ -288,8 +288,8 @@ async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -
     asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
     await store.close()
     with pytest.raises(ValueError, match="losed"):
-        await asked.ask(wish("new"))
-    assert not doors.busy(PLACE)
+        await asked.plan(wish("new"))
+    assert not doors.is_busy(PLACE)
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -298,10 +298,10 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         views, posts = Views(broken=broken), list[Any]()
         asked = rewinds(store, ManualClock(NOW), views, posts=posts)
-        change = await asked.ask(wish("compact"))
-        assert (change.words, change.facts) == (COMPACTING, ())
-        change.settle(Appended(Seq(7), fresh=True))
-        await asyncio.gather(*asked._folding)
+        change = await asked.plan(wish("compact"))
+        assert (change.answer, change.facts) == (COMPACTING, ())
+        change.settle(Appended(Seq(7), is_new=True))
+        await asyncio.gather(*asked._tasks)
         (post,) = posts
         assert post.post.to == AT
         expected = "That did not work. The operator can look it up in the log."
@@ -312,7 +312,7 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
 
 
 async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann") -> str:
-    await gateway.console.say(words, sender=sender)
+    await gateway.console.receive_message(words, sender=sender)
     await gateway.screen.until(count)
     return gateway.screen.parts[-1].body
 
@@ -338,7 +338,7 @@ class Torn(ScriptedModel):
         if len(self.requests) == 2:
             raise KeyError("a bug")
         yield Text(text="at last")
-        yield End(stop="end", usage=Usage(), model="torn")
+        yield End(stop_reason="end", usage=Usage(), model="torn")
 
 
 @story
@@ -371,7 +371,7 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
         await _say(gateway, "say one", count=1)
         await _say(gateway, "say two", count=2)
-        await gateway.console.say("!retry", sender="ann")
+        await gateway.console.receive_message("!retry", sender="ann")
         await gateway.screen.until(4)
         assert [part.body for part in gateway.screen.parts[2:]] == [
             "Once more: 1 message of this conversation is answered again, and 1 turn taken back.",
@@ -394,7 +394,7 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
 async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path) -> None:
     async with running(tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}) as gateway:
         for count, words in enumerate(["reverie: say one", "reverie: say two", "reverie: say three"], start=1):
-            await gateway.console.say(words, sender="ann", room="lobby")
+            await gateway.console.receive_message(words, sender="ann", room="lobby")
             await gateway.screen.until(count)
         now = datetime.now(UTC)  # what was given more than a minute ago is not carried out
         once, other = replace(_command(1), sent=now), replace(_command(2), args="1", sent=now)
@@ -405,7 +405,7 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
         assert len(rewound) == 2  # each of the two once, the second one by what the first one left
         assert rewound[0].first > rewound[1].last
-        await gateway.console.say("reverie: say four", sender="ann", room="lobby")
+        await gateway.console.receive_message("reverie: say four", sender="ann", room="lobby")
         await gateway.screen.until(6)
         read = " ".join(_read(gateway))
         assert "say one" in read
@@ -417,12 +417,12 @@ async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path, Torn()) as gateway:
-        await gateway.console.say("say one", sender="ann")
+        await gateway.console.receive_message("say one", sender="ann")
         await gateway.screen.until(1)
-        await gateway.console.say("say two", sender="ann")
+        await gateway.console.receive_message("say two", sender="ann")
         await gateway.screen.until(2)
         assert gateway.screen.parts[1].body.startswith("Something went wrong in me")
-        await gateway.console.say("!retry", sender="ann")
+        await gateway.console.receive_message("!retry", sender="ann")
         await gateway.screen.until(4)
     assert gateway.screen.parts[3].body == "at last"
     one, broken, again = await gateway.turns()
@@ -437,7 +437,7 @@ async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_proces
     async with running(tmp_path, TALK) as gateway:
         await _say(gateway, "say two", count=1)
     async with await Store.open(gateway.path, ManualClock(NOW)) as store:
-        (ended,) = await store.turns(ConversationId("console/ann"))
+        (ended,) = await store.turns_in_view(ConversationId("console/ann"))
         assert isinstance(ended.fact, TurnEnded)
         back = Rewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
         await store.append([Entry(fact=back, at=NOW, conversation=ended.conversation)])

@@ -63,17 +63,17 @@ def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[F
         with tempfile.TemporaryDirectory() as folder:
             async with await Store.open(Path(folder) / "reverie.db", ManualClock()) as store:
                 lived, read = Roster(store, ManualClock()), Roster(store, ManualClock())
-                await lived.begin()
-                store.hear(lived.wrote)
+                await lived.load()
+                store.add_listener(lived.on_appended)
                 for batch in batches:
                     await store.append([Entry(fact=fact, at=NOW) for fact in batch])
-                await read.begin()
+                await read.load()
                 assert lived.known == read.known
                 assert lived.roles == read.roles
                 assert lived.rooms == read.rooms
                 assert lived.links == read.links
                 for what in get_args(What):
-                    assert lived.pending(what) == read.pending(what)
+                    assert lived.pending_requests(what) == read.pending_requests(what)
 
     asyncio.run(telling())
 
@@ -94,7 +94,7 @@ async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
         event = it.command(TG, OWNER, "pair approve")
-        change = (await it.decided(event, "pair approve", code=code(post))).change
+        change = (await it.decided(event, "pair approve", code=code(post))).effect
         await it.settled(event, change)
         await it.ask(TG, OWNER, "role clear", who="666")
         await it.settled(event, change)
@@ -112,8 +112,8 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
         class Slow:
             """Shows what was in the log before."""
 
-            async def holds(self, kind: str) -> list[Stored]:
-                read = await it.store.holds(kind)
+            async def current_facts(self, kind: str) -> list[Stored]:
+                read = await it.store.current_facts(kind)
                 if kind == "role_given":
                     await it.ask(TG, OWNER, "role clear", who="666")
                     await it.ask(TG, OWNER, "unblock", who="667")
@@ -121,8 +121,8 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
                 return read
 
         late = Roster(Slow(), it.clock)
-        it.store.hear(late.wrote)
-        await late.begin()
+        it.store.add_listener(late.on_appended)
+        await late.load()
         assert late.known == it.roster.known
         assert list(late.known.grants) == ["telegram.main:668"]
 
@@ -137,7 +137,7 @@ async def test_from_the_shell_somebody_is_let_in_without_a_gateway(tmp_path: Pat
     assert room is not None
     async with await Store.open(tmp_path / "reverie.db", clock) as store:
         waiting = await deskless.listed(store, clock.now())
-        given_ = [one.fact for one in await store.holds("code_given")]
+        given_ = [one.fact for one in await store.current_facts("code_given")]
         names = [one.request for one in given_ if isinstance(one, CodeGiven)]
         assert [line.split(", since")[0] for line in waiting] == [
             f"asks: `{names[0]}`: `telegram.main:666` (`Eve`)",
@@ -156,8 +156,8 @@ async def test_from_the_shell_somebody_is_let_in_without_a_gateway(tmp_path: Pat
         assert (await deskless.seed(store, clock, "nobody"))[0] is False
     async with town(tmp_path, clock=clock) as it:
         assert (it.role(TG, EVE), it.role(DC, somebody("1"))) == ("member", "member")
-        assert [one.conversation for one in it.roster.approved(TG)] == ["telegram.main/-100"]
-        said = [post.post.text[:15] for post in await it.store.outbox()]
+        assert [one.conversation for one in it.roster.approved_rooms(TG)] == ["telegram.main/-100"]
+        said = [post.post.text[:15] for post in await it.store.undelivered_posts()]
         assert said[-2:] == ["You are let in:", "This room is op"]
 
 
@@ -173,6 +173,6 @@ async def test_what_the_shell_decides_a_running_gateway_knows_at_once(tmp_path: 
         assert it.role(TG, EVE) == "guest"
         assert not (await deskless.revoke(it.store, it.clock, "telegram.main:666"))[0]
         await it.hear(it.message(DC, EVE))
-        (request,) = it.roster.pending("pair")
+        (request,) = it.roster.pending_requests("pair")
         assert (await deskless.revoke(it.store, it.clock, request.request.upper()))[0]
-        assert not it.roster.pending("pair")
+        assert not it.roster.pending_requests("pair")

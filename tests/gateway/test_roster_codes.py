@@ -97,17 +97,17 @@ def test_a_code_is_good_until_its_end() -> None:
 def test_wrong_tries_are_counted_by_person_and_by_channel_for_ten_minutes() -> None:
     tries = Tries()
     for number in range(MOST_OF_PERSON):
-        assert tries.may("x:1", "x", float(number))
-        tries.wrong("x:1", "x", float(number))
-    assert not tries.may("x:1", "x", 5.0)
-    assert tries.may("x:2", "x", 5.0)
+        assert tries.is_allowed("x:1", "x", float(number))
+        tries.record_failure("x:1", "x", float(number))
+    assert not tries.is_allowed("x:1", "x", 5.0)
+    assert tries.is_allowed("x:2", "x", 5.0)
     for number in range(MOST_OF_PERSON, MOST_OF_CHANNEL):
-        tries.wrong(f"x:{number}", "x", 5.0)
-    assert not tries.may("x:2", "x", 6.0)
-    assert tries.may("y:2", "y", 6.0)
-    assert not tries.may("x:1", "x", WINDOW_S - 0.1)
-    assert tries.may("x:1", "x", WINDOW_S)
-    assert tries.may("x:2", "x", WINDOW_S + 5.0)
+        tries.record_failure(f"x:{number}", "x", 5.0)
+    assert not tries.is_allowed("x:2", "x", 6.0)
+    assert tries.is_allowed("y:2", "y", 6.0)
+    assert not tries.is_allowed("x:1", "x", WINDOW_S - 0.1)
+    assert tries.is_allowed("x:1", "x", WINDOW_S)
+    assert tries.is_allowed("x:2", "x", WINDOW_S + 5.0)
 
 
 people = st.sampled_from([f"x:{number}" for number in range(12)] + ["x:mask:a!b@c"])

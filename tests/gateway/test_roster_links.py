@@ -26,7 +26,7 @@ from tests.gateway.roster_kit import (
     town,
 )
 
-OPEN = replace(POLICY, dm="open")
+OPEN = replace(POLICY, dm_policy="open")
 MIA = somebody("77", "mia")
 ACCOUNT = somebody("account:eve", "eve")
 
@@ -208,7 +208,7 @@ async def test_few_codes_for_links_wait_on_a_channel(tmp_path: Path) -> None:
         assert (await it.ask(TG, somebody("100"), "link start")).ok
         it.clock.advance(3_600)
         assert (await it.ask(TG, somebody("300"), "link start")).ok
-        assert len(await it.store.holds("code_given")) == 1
+        assert len(await it.store.current_facts("code_given")) == 1
 
 
 @story

@@ -46,8 +46,8 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(tmp_path: Path) -
         assert it.role(TG, EVE) == "member"
         (letter,) = it.posted
         assert (letter.post.to, letter.post.text[:15]) == (alone(TG, EVE), "You are let in:")
-        assert [one.seq for one in await it.store.outbox()][-1] == letter.seq
-        assert not it.roster.pending("pair")
+        assert [one.seq for one in await it.store.undelivered_posts()][-1] == letter.seq
+        assert not it.roster.pending_requests("pair")
         (again,) = [await it.ask(DC, ADMIN, "pair approve", code=code(post))]
         assert (again.ok, again.text[:12]) == (False, "No code or i")
 
@@ -80,11 +80,11 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
         assert post is not None
         event = it.command(TG, OWNER, "pair approve")
         answer = await it.decided(event, "pair approve", code=code(post))
-        await it.settled(event, answer.change)
+        await it.settled(event, answer.effect)
     async with town(tmp_path, clock=it.clock) as it:
         again = await it.decided(event, "pair approve", code=code(post))
         assert not again.ok
-        await it.settled(event, again.change)
+        await it.settled(event, again.effect)
         assert len(await it.facts("role_given")) == len(await it.facts("code_over")) == 1
         assert (
             len([one for one in await it.facts("post") if isinstance(one, Queued) and "let in:" in one.post.text]) == 1
@@ -97,10 +97,10 @@ async def test_a_command_that_was_not_written_lets_in_nobody(tmp_path: Path) -> 
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
         answer = await it.decided(it.command(TG, OWNER, "pair approve"), "pair approve", code=code(post))
-        assert answer.change is not None
+        assert answer.effect is not None
         busy = await it.ask(DC, ADMIN, "pair approve", code=code(post))
         assert (busy.ok, busy.text[:22]) == (False, "Somebody else is decid")
-        answer.change.settle(None)
+        answer.effect.settle(None)
         assert it.role(TG, EVE) == "guest"
         assert (await it.ask(DC, ADMIN, "pair approve", code=code(post))).ok
 
@@ -144,7 +144,7 @@ async def test_names_of_codes_come_again_and_mean_the_new_one(tmp_path: Path) ->
         async with town(tmp_path) as it:
             await it.paired(TG, EVE)
             await it.paired(TG, somebody("667"))
-            assert not it.roster.pending("pair")
+            assert not it.roster.pending_requests("pair")
             assert len(it.posted) == 2
             assert [one.request for one in await it.facts("code_over") if isinstance(one, CodeOver)] == ["aaaaa"] * 2
 
@@ -163,7 +163,7 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(tmp_path: Path
         assert second is not None
         assert code(second) != code(first)
         assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeOver)] == ["expired"]
-        assert len(await it.store.holds("code_given")) == 1
+        assert len(await it.store.current_facts("code_given")) == 1
 
 
 @story
@@ -175,9 +175,9 @@ async def test_nobody_keeps_others_out_by_asking(tmp_path: Path) -> None:
         assert await it.hear(it.message(TG, somebody("11"), rooms[3])) is None
         for number in range(12, 12 + MOST_PENDING - 3):
             assert await it.hear(it.message(TG, somebody(str(number))))
-        assert len(it.roster.pending("pair", "room")) == MOST_PENDING
+        assert len(it.roster.pending_requests("pair", "room")) == MOST_PENDING
         assert await it.hear(it.message(TG, EVE))
-        waiting = it.roster.pending("pair", "room")
+        waiting = it.roster.pending_requests("pair", "room")
         assert len(waiting) == MOST_PENDING
         assert f"{TG}:666" in [one.person for one in waiting]
         assert [one.room for one in waiting if one.room is not None] == rooms[1:3]
@@ -197,7 +197,7 @@ async def test_a_stranger_who_asks_for_help_is_always_told(tmp_path: Path) -> No
             assert "after my operator has approved you" in told.text
         assert await it.hear(it.command(TG, EVE, "help")) is None, "three a minute"
         assert await it.hear(it.command(TG, EVE, "status")) is None
-        (request,) = it.roster.pending("pair")
+        (request,) = it.roster.pending_requests("pair")
         await it.ask(TG, OWNER, "pair revoke", who=request.request)
         it.clock.advance(60)
         told = await it.hear(it.command(TG, EVE, "help"))
@@ -214,7 +214,7 @@ def test_what_the_list_shows_lets_in_exactly_whom_it_shows(tmp_path: Path, form:
             other, post = await it.hear(it.message(TG, trickster)), await it.hear(it.message(TG, EVE))
             assert other is not None
             assert post is not None
-            sly, request = it.roster.pending("pair")
+            sly, request = it.roster.pending_requests("pair")
             listed = (await it.ask(DC, ADMIN, "pair list")).text
             assert f"`{request.request}`: `telegram.main:666` (`Eve`)" in listed
             assert f"`/pair approve {request.request}`" in listed
@@ -233,7 +233,7 @@ def test_what_the_list_shows_lets_in_exactly_whom_it_shows(tmp_path: Path, form:
 async def test_who_was_turned_away_is_not_shown_another_code_at_once(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         post = await it.hear(it.message(TG, EVE))
-        (request,) = it.roster.pending("pair")
+        (request,) = it.roster.pending_requests("pair")
         listed = await it.ask(TG, OWNER, "pair list")
         assert (
             f"`{request.request}`: `telegram.main:666` (`Eve`), since 2026-01-01 00:00:00 UTC, until 2026-"
@@ -278,9 +278,9 @@ def test_nothing_is_said_where_nobody_may_ask(tmp_path: Path, who: object) -> No
     async def telling() -> None:
         for number, policy in enumerate(
             (
-                replace(POLICY, dm="allowlist"),
-                replace(POLICY, dm="disabled"),
-                replace(POLICY, dm="open"),
+                replace(POLICY, dm_policy="allowlist"),
+                replace(POLICY, dm_policy="disabled"),
+                replace(POLICY, dm_policy="open"),
                 replace(POLICY, roles={f"{TG}:666": "blocked", f"{TG}:3": "member"}),
             )
         ):
@@ -315,7 +315,7 @@ async def test_who_is_only_a_mask_is_told_once_how_to_be_known(tmp_path: Path) -
 
 @story
 async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Path) -> None:
-    async with town(tmp_path, replace(POLICY, masks=True)) as it:
+    async with town(tmp_path, replace(POLICY, allow_masks=True)) as it:
         post = await it.hear(it.message(IRC, MASK))
         assert post is not None
         answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
@@ -367,12 +367,12 @@ async def test_wrong_codes_are_few(tmp_path: Path) -> None:
 
 @story
 async def test_what_cannot_be_read_closes(tmp_path: Path) -> None:
-    async with town(tmp_path, replace(POLICY, dm="open")) as it:
-        fresh = Town(it.store, it.clock, replace(POLICY, dm="open"))
+    async with town(tmp_path, replace(POLICY, dm_policy="open")) as it:
+        fresh = Town(it.store, it.clock, replace(POLICY, dm_policy="open"))
         with pytest.raises(StoreError):
             fresh.role(TG, EVE)
     with pytest.raises(ValueError, match="closed"):
-        await fresh.roster.begin()
+        await fresh.roster.load()
     with pytest.raises(StoreError):
         fresh.role(TG, OWNER)
 
@@ -386,7 +386,7 @@ async def test_what_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
         answer = await it.decided(event, "pair approve", code=code(post))
         await it.store._writing.execute_fetchall("PRAGMA query_only = 1")
         with pytest.raises(NotWritten):
-            await it.settled(event, answer.change)
+            await it.settled(event, answer.effect)
         assert it.role(TG, EVE) == "guest"
         await it.store._writing.execute_fetchall("PRAGMA query_only = 0")
         assert (await it.ask(TG, OWNER, "pair approve", code=code(post))).ok
@@ -431,7 +431,7 @@ async def test_the_log_keeps_no_code_beside_its_post(tmp_path: Path) -> None:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
         plain = code(post).replace("-", "")
-        rows = await it.store.rows()
+        rows = await it.store.entry_rows()
         assert [row[2] for row in rows if plain in row[6].replace("-", "")] == ["post"]
         (given,) = await it.facts("code_given")
         assert isinstance(given, CodeGiven)

@@ -53,12 +53,12 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
         assert heard(it, GROUP)
         assert heard(it, replace(GROUP, thread=ThreadId("7")))
         assert [(one.post.to, one.post.text) for one in it.posted] == [(GROUP, "This room is open for me now.")]
-        assert it.roster.approved(TG) == [GROUP]
+        assert it.roster.approved_rooms(TG) == [GROUP]
         assert it.joined == [GROUP]
     async with town(tmp_path, clock=it.clock) as it:
         assert heard(it, GROUP)
-        assert it.roster.approved(TG) == [GROUP]
-        assert it.roster.approved(IRC) == []
+        assert it.roster.approved_rooms(TG) == [GROUP]
+        assert it.roster.approved_rooms(IRC) == []
 
 
 @story
@@ -102,7 +102,7 @@ async def test_an_admin_opens_the_room_where_they_say_it(tmp_path: Path) -> None
         answer = await it.ask(TG, ADMIN, "room approve", at=replace(GROUP, thread=ThreadId("4")))
         assert answer.ok
         assert heard(it, GROUP)
-        assert not it.roster.pending("room")
+        assert not it.roster.pending_requests("room")
         assert not (await it.ask(TG, ADMIN, "room approve", code=code(asked))).ok
         again = await it.ask(TG, ADMIN, "room approve", at=GROUP)
         assert (again.ok, again.text) == (False, "This room is open for me already.")
@@ -130,19 +130,19 @@ async def test_a_room_that_is_closed_is_left_once_that_was_said_there(tmp_path: 
         event = it.command(TG, OWNER, "room revoke", GROUP)
         answer = await it.decided(event, "room revoke")
         assert answer.text == "Not approved any more: `telegram.main/-100`. I leave it, where I can by myself."
-        assert answer.change is not None
+        assert answer.effect is not None
         asked = Entry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
         said = await it.hear(it.message(DC, EVE))
         assert said is not None
         post = replace(said, to=GROUP)
         queued = Entry(fact=Queued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked)
-        await it.store.append([asked, *answer.change.entries(asked), queued])
+        await it.store.append([asked, *answer.effect.entries(asked), queued])
         assert not heard(it, GROUP)
         assert it.left == []
         told = Delivery(id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now())
         await it.store.append([Entry(fact=told, at=it.clock.now())])
         assert it.left == [GROUP]
-        assert it.roster.approved(TG) == []
+        assert it.roster.approved_rooms(TG) == []
         assert not (await it.ask(TG, OWNER, "room revoke", room="-100")).ok
 
 
@@ -165,7 +165,7 @@ async def test_a_room_is_closed_from_elsewhere_by_its_id(tmp_path: Path) -> None
 
 @story
 async def test_what_the_configuration_opens_is_not_left(tmp_path: Path) -> None:
-    async with town(tmp_path, replace(POLICY, rooms={})) as it:
+    async with town(tmp_path, replace(POLICY, open_rooms={})) as it:
         opened = RoomOpened(room=LOBBY, open=True, by="x")
         await it.store.append([Entry(fact=opened, at=it.clock.now())])
     async with town(tmp_path, clock=it.clock) as it:
@@ -176,6 +176,6 @@ async def test_what_the_configuration_opens_is_not_left(tmp_path: Path) -> None:
 
 @story
 async def test_where_rooms_are_listed_only_nobody_is_told_anything(tmp_path: Path) -> None:
-    async with town(tmp_path, replace(POLICY, ask_rooms="listed")) as it:
+    async with town(tmp_path, replace(POLICY, room_policy="listed")) as it:
         assert await it.hear(it.message(TG, EVE, GROUP)) is None
         assert await it.hear(it.invite(IRC, EVE, "#office")) is None

@@ -109,7 +109,7 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
         refused = Restarted(state="refused", reason="the token is refused")
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
-        over = it.spawn(it.runner.over())
+        over = it.spawn(it.runner.wait_until_all_refused())
         assert await it.runner.restart(channel.name, "x") == refused
         assert not over.done(), "it was up, so it may come up again"
         channel.mood = "up"
@@ -151,7 +151,7 @@ async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, re
         came = asyncio.create_task(it.runner.restart(channel.name, "by somebody"))
         while channel.runs < 2:
             await asyncio.sleep(0.001)
-        assert it.runner.restarting(channel.name)
+        assert it.runner.is_restarting(channel.name)
         assert await it.runner.restart(channel.name, "by another") == Restarted(state="busy")
         while not came.done():
             clock.advance(5)
@@ -159,7 +159,7 @@ async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, re
         assert await came == Restarted(state="down", reason=reason)
         assert it.links[1] == (False, "by somebody")
         assert channel.runs == 2
-        assert not it.runner.restarting(channel.name)
+        assert not it.runner.is_restarting(channel.name)
 
 
 @story
@@ -191,7 +191,7 @@ async def test_a_restart_that_is_under_way_ends_with_the_gateway(tmp_path: Path)
         async def tell(came: Restarted) -> None:
             told.append(came)
 
-        it.runner.begin(channel.name, "x", tell)
+        it.runner.start_restart(channel.name, "x", tell)
         while channel.runs < 2:
             await asyncio.sleep(0.001)
         await it.runner.close()

@@ -32,7 +32,7 @@ def test_what_looks_like_another_name_is_told(name: str) -> None:
     doubted = doubt(who(name, "2"), [ADA])
     assert doubted is not None
     assert doubted.other == "Ada"
-    assert doubted.why in ("alike", "same")
+    assert doubted.reason in ("alike", "same")
 
 
 @pytest.mark.parametrize("name", ["Bob", "Adam", "Ad", "Adá", "Åda", "アダ", "Ада", "阿達", "A", "ada1", "_"])
@@ -78,7 +78,9 @@ def test_letters_of_several_alphabets_in_one_word_are_told(name: str, mixed: tup
 
 
 def test_it_is_told_beside_the_name_and_the_other_name_cannot_leave_its_place() -> None:
-    line = Line(sender="Αda", role="guest", sent=SENT, text="hi", addressed=True, doubt=Doubt("alike", "Ada): (owner"))
+    line = Line(
+        sender="Αda", role="guest", sent=SENT, text="hi", is_addressed=True, lookalike=Doubt("alike", "Ada): (owner")
+    )
     assert render_line(line) == "[2026-01-01 00:00] Αda (guest) (not Ada__ _owner: the name only looks alike): hi"
     assert said(Doubt("perhaps", "x"), "`Ada`") == "not known to be the `Ada` of before"
 

@@ -72,21 +72,21 @@ def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
     ],
 )
 def test_each_is_named_by_its_key(salience: Salience, message: Message, rule: str | None) -> None:
-    assert Salient(lambda: salience).lift(message, NOW) == rule
+    assert Salient(lambda: salience).find_reason(message, NOW) == rule
 
 
 def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
     salient = Salient(lambda: Salience(questions=True, rest_s=60))
-    assert salient.lift(said("a?"), NOW)
-    assert [salient.lift(said("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
-    assert salient.lift(said("b?", "#other"), after(1))
-    assert salient.lift(said("c"), after(61)) is None
-    assert salient.lift(said("c?"), after(62))
+    assert salient.find_reason(said("a?"), NOW)
+    assert [salient.find_reason(said("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
+    assert salient.find_reason(said("b?", "#other"), after(1))
+    assert salient.find_reason(said("c"), after(61)) is None
+    assert salient.find_reason(said("c?"), after(62))
 
 
 def test_a_raid_is_lifted_once() -> None:
     salient = Salient(lambda: Salience(questions=True, keywords=("raid",), activity=2))
-    lifted = [salient.lift(said(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
+    lifted = [salient.find_reason(said(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
     assert len([one for one in lifted if one]) == 1
 
 
@@ -94,7 +94,7 @@ def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list
     found = []
     at = start
     while at < upto:
-        found.append(salient.lift(said(), after(at)))
+        found.append(salient.find_reason(said(), after(at)))
         at += every
     return [one for one in found if one]
 
@@ -128,7 +128,7 @@ def test_few_lines_are_never_unusual() -> None:
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
     salient = Salient(lambda: Salience(activity=1, questions=True, rest_s=10))
     for seconds, text in lines:
-        assert salient.lift(said(text), after(seconds)) in {
+        assert salient.find_reason(said(text), after(seconds)) in {
             None,
             "attention.salience.questions",
             "attention.salience.activity",
@@ -138,9 +138,9 @@ def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
 def test_memory_is_bounded() -> None:
     salient = Salient(lambda: Salience(questions=True))
     for number in range(CONVERSATIONS + 10):
-        salient.lift(said("?", f"#{number}"), NOW)
-    assert salient.lift(said("?", f"#{CONVERSATIONS}"), NOW) is None
-    assert salient.lift(said("?", "#0"), NOW), "forgotten, so lifted anew"
+        salient.find_reason(said("?", f"#{number}"), NOW)
+    assert salient.find_reason(said("?", f"#{CONVERSATIONS}"), NOW) is None
+    assert salient.find_reason(said("?", "#0"), NOW), "forgotten, so lifted anew"
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,11 @@ def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rul
         attention = {"coalesce": 0, "salience": {"questions": True, "people": ["console:bob"]}}
         pace = {"engaged": "20ms", "working": "20ms", "foraging": "20ms", "resting": "20ms"}
         async with running(tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace) as gateway:
-            await gateway.console.say("nice weather", sender="ann", room="lobby")
-            await gateway.console.say("anybody here?", sender="ann", room="lobby")
+            await gateway.console.receive_message("nice weather", sender="ann", room="lobby")
+            await gateway.console.receive_message("anybody here?", sender="ann", room="lobby")
             await gateway.took(1)
-            await gateway.console.say("still nobody?", sender="ann", room="lobby")
-            await gateway.console.say("nice weather", sender="bob", room="cellar")
+            await gateway.console.receive_message("still nobody?", sender="ann", room="lobby")
+            await gateway.console.receive_message("nice weather", sender="bob", room="cellar")
             await gateway.took(2)
         lobby, cellar = await gateway.turns()
         assert (len(lobby.covers), len(cellar.covers)) == (2, 1)

@@ -24,7 +24,7 @@ PERSONA = {"IDENTITY.md": "You are Reverie.\n", "SOUL.md": "Calm.\n", "AGENTS.md
 
 
 def secret(name: str, value: str = "s3cret-of-a-test") -> Secret:
-    return Secret(reference=f"${{file:secrets/{name}}}", value=value, new=True)
+    return Secret(reference=f"${{file:secrets/{name}}}", value=value, is_new=True)
 
 
 ALL = Answers(
@@ -40,16 +40,16 @@ ALL = Answers(
         contact='ann: "a" # not {a} comment, off',
         rooms=("#a", "#b"),
     ),
-    thinking=Thinking(provider="anthropic", kind="anthropic", key=secret("k"), name="claude-haiku-5-5"),
+    model=Thinking(provider="anthropic", kind="anthropic", api_key=secret("k"), name="claude-haiku-5-5"),
     owners=("telegram.main:1001", "irc.libera:account:ann"),
-    agent="mira",
+    agent_id="mira",
     workspace="./workspace",
     ops_token=secret("o"),
 )
 LEAST = Answers(
     irc=Irc(channel="irc.local", host="127.0.0.1", port=6667, tls=False, nick="off"),
-    thinking=Thinking(provider="llamacpp", kind="llamacpp", base_url="http://127.0.0.1:9931"),
-    agent="on",
+    model=Thinking(provider="llamacpp", kind="llamacpp", base_url="http://127.0.0.1:9931"),
+    agent_id="on",
     ops_token=secret("o"),
 )
 
@@ -66,7 +66,7 @@ def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers:
     put(directory, answers)
     settings, warnings = check(directory, {"DISCORD": "d"})
     assert warnings == ()
-    assert settings.agents[0].id == answers.agent
+    assert settings.agents[0].id == answers.agent_id
     names = {one.channel for one in (answers.telegram, answers.discord, answers.irc) if one}
     assert set(settings.channels) == names
     assert settings.access.roles.owner == answers.owners
@@ -85,7 +85,7 @@ def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answer
     assert isinstance(tree, dict)
     again = before(tree, {})
     assert changes(tree, entries(again)) == ()
-    assert (again.owners, again.agent) == (answers.owners, answers.agent)
+    assert (again.owners, again.agent_id) == (answers.owners, answers.agent_id)
     assert draft(again, now, PERSONA, {}, "2027-01-01").files == ()
 
 
@@ -204,7 +204,7 @@ def test_a_file_that_setup_cannot_change_is_left_alone_and_the_answers_stand_bes
     made = draft(ALL, now, PERSONA, {}, "2026-11-22")
     assert "reverie.yaml" not in [file.path for file in made.files]
     assert ASIDE in [file.path for file in made.files]
-    assert any(ASIDE in line for line in made.told)
+    assert any(ASIDE in line for line in made.notices)
 
 
 def test_each_change_goes_into_the_file_that_has_the_most_of_the_way() -> None:

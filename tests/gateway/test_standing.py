@@ -34,7 +34,7 @@ EVE = Sender(id=SenderId("mask:Eve[x]!e@evil.example"), name="ann")
 
 
 def policy(roles: Mapping[str, Role] | None = None, known: Known | None = None, **more: Any) -> Policy:
-    return Policy(dm="open", roles=roles or {}, rooms={}, known=lambda: known or Known(), **more)
+    return Policy(dm_policy="open", roles=roles or {}, open_rooms={}, roster_state=lambda: known or Known(), **more)
 
 
 def granted(role: Role, scope: str = "", to: str = "irc.x:account:ann") -> Known:
@@ -62,7 +62,7 @@ def test_a_role_holds_in_its_scope(scope: str, at: Address, role: Role) -> None:
     for known, operator in ((granted("admin", scope), {}), (Known(), granted("admin", scope).grants)):
         who = standing(policy(known=known, grants=operator, agent_of=lambda _: "one"), at, ANN)
         assert who.role == role
-        assert who.everywhere == ("admin" if not scope else "guest")
+        assert who.global_role == ("admin" if not scope else "guest")
 
 
 def test_a_space_holds_for_its_rooms_and_a_room_for_its_threads() -> None:
@@ -87,7 +87,7 @@ def test_what_a_platform_says_counts_where_the_operator_wants_it(
     mapped: Mapped, at: Address, ranks: tuple[str, ...], role: Role
 ) -> None:
     who = standing(policy(mapped=[mapped]), at, replace(ANN, ranks=ranks))
-    assert (who.role, who.everywhere) == (role, "blocked" if role == "blocked" else "guest")
+    assert (who.role, who.global_role) == (role, "blocked" if role == "blocked" else "guest")
     assert role_of(policy(), at, replace(ANN, ranks=ranks)) == "guest"  # nothing follows by itself
 
 

@@ -30,20 +30,20 @@ async def told(gateway: Running, what: What, agent: str | None = None) -> Sequen
 def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert (await told(gateway, "status"))[0].startswith("reverie is ")
             assert await told(gateway, "off", "eve") == ("there is no agent eve; there is reverie",)
             assert await told(gateway, "off") == ("reverie is off",)
             assert (await told(gateway, "debug"))[0] == "reverie is off"
-            await gateway.console.say("still there?", sender="ann")  # a person is answered all the same
+            await gateway.console.receive_message("still there?", sender="ann")  # a person is answered all the same
             await gateway.screen.until(2)
             assert (await told(gateway, "status"))[0].startswith("reverie is off; it looks again in ")
         assert not socket_path(gateway.path).exists()
         (directed,) = await gateway.log("directed")
         assert directed == Directed(agent="reverie", what="off", by="a test")
         async with running(tmp_path, Script()) as again:
-            await again.console.say("and now?", sender="ann")
+            await again.console.receive_message("and now?", sender="ann")
             await again.screen.until(1)
             assert (await told(again, "status"))[0].startswith("reverie is off")
             assert await told(again, "wake") == ("reverie is foraging",)
@@ -60,7 +60,7 @@ def test_what_happens_is_scraped(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
     async def story() -> str:
         async with running(tmp_path, Script()) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             await told(gateway, "quiet")
             port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
@@ -84,7 +84,7 @@ def test_nothing_that_a_client_says_stops_it(tmp_path: Path) -> None:
                 _, writer = await asyncio.open_unix_connection(socket_path(gateway.path))
                 writer.write(line + b"\n")
                 writer.close()
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert (await told(gateway, "status"))[0].startswith("reverie is ")
 

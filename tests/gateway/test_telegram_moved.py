@@ -14,7 +14,7 @@ from tests.servers.bot_api import Chat
 
 async def verdict(it: Town, *chats: Chat) -> Verdict:
     """As the town's, with all of these as one place, known by the first."""
-    wire = [Shown(str(chats[0].id), Text(text=text).dump()) for chat in chats for text in it.api.said(chat)]
+    wire = [Shown(str(chats[0].id), Text(text=text).to_json()) for chat in chats for text in it.api.said(chat)]
     return judge(Evidence(entries=await it.entries(), wire=wire, asked=it.asked))
 
 

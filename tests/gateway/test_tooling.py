@@ -22,7 +22,7 @@ def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
         home = Home(made, ManualClock(BEGIN), None, lambda _: "")
         home._give = lambda _: None  # type: ignore[method-assign, assignment]  # nothing but what is the gateway's own
         async with at_home(home):
-            specs = home.minds.minds["ana"].hands.specs
+            specs = home.minds.by_id["ana"].tools.specs
             names = {spec.name for spec in specs}
             tokens = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
             return {family: tool in names for family, tool in FAMILIES.items()}, tokens

@@ -55,7 +55,7 @@ async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(tmp_
         (asked,) = await it.asked()
         assert await it.say(f"!deny {asked.approval}") == "Denied: `bash` is not carried out."
         result = await call
-        assert (result.error, it.ran) == (True, [])
+        assert (result.is_error, it.ran) == (True, [])
         assert result.text == (
             "Not done, because an admin was asked and denied this call of bash: do not try it again, "
             "but say what it would have been for."
@@ -94,14 +94,14 @@ async def test_a_call_that_is_cancelled_waits_for_nobody(tmp_path: Path) -> None
         assert await it.verdicts() == [("bash", "dropped", "")]
         late = await it.say(f"!approve {asked.approval}")
         assert late == f"Too late: `{asked.approval}` is over: nobody waits for it any more."
-        assert (not it.ran, it.approvals.open) == (True, [])
+        assert (not it.ran, it.approvals.pending) == (True, [])
 
 
 @story
 async def test_a_call_that_is_cancelled_while_it_is_asked_for_is_over_too(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
-        while not it.approvals._open:
+        while not it.approvals._pending:
             await asyncio.sleep(0)
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -48,7 +48,7 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(tmp_pa
         (asked,) = await it.asked()
         await it.sleeping()
         change = await it.deciding.decide(_root(), asked.approval, "once")
-        assert "just being decided" in (await it.deciding.decide(_root(), asked.approval, "denied")).words
+        assert "just being decided" in (await it.deciding.decide(_root(), asked.approval, "denied")).answer
         it.clock.advance(TIMEOUT_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(tmp_path
 
 
 def _root() -> Approver:
-    return Approver(at=LOBBY, sender=ROOT.id, role="admin", direct=False, everywhere="admin")
+    return Approver(at=LOBBY, sender=ROOT.id, role="admin", is_direct=False, global_role="admin")
 
 
 @story
@@ -93,7 +93,7 @@ async def test_a_crash_between_asking_and_answering_leaves_nobody_waiting(tmp_pa
             ended = [one for one in await it.log("approval_ended") if isinstance(one, ApprovalEnded)]
             assert len(ended) == len(await it.log("approval_asked"))
             verdicts |= {one.verdict for one in ended}
-            assert it.approvals.open == []
+            assert it.approvals.pending == []
             posts = [one.post.text for one in await it.log("post") if isinstance(one, Queued)]
             assert sum("May `reverie`" in text for text in posts) <= 1
         assert await rebuild(folder / "reverie.db") == []

@@ -119,7 +119,7 @@ async def test_where_nobody_could_ever_approve_it_is_refused_at_once(tmp_path: P
     async with house(tmp_path) as it:
         await it.say("!version", "mia", Address(channel=HERE, room=RoomId("mia")))
         direct = Address(channel=HERE, room=RoomId("mia"))
-        await it.consoles[HERE].say("hello", sender="mia")
+        await it.consoles[HERE].receive_message("hello", sender="mia")
         for at, askers, why in [
             (INNER, (), "nobody can be asked here"),
             (direct, (MIA,), "nobody who may approve it is here"),
@@ -137,7 +137,7 @@ async def test_where_nobody_could_ever_approve_it_is_refused_at_once(tmp_path: P
 async def test_with_an_admin_alone_it_is_asked_there(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         direct = Address(channel=HERE, room=RoomId("root"))
-        await it.consoles[HERE].say("hello", sender="root")
+        await it.consoles[HERE].receive_message("hello", sender="root")
         call = it.call(ROOT, at=direct, permit=ALWAYS)
         (asked,) = await it.asked()
         await it.say(f"!approve {asked.approval}", at=direct)
@@ -202,4 +202,4 @@ async def test_who_asked_without_the_right_to_it_may_still_say_no(tmp_path: Path
         call = it.call(asker("root", "member"), asker("rick", "admin"))
         (asked,) = await it.asked()
         assert "Denied" in await it.say(f"!deny {asked.approval}")
-        assert (await call).error
+        assert (await call).is_error

@@ -199,7 +199,7 @@ def test_who_asked_is_told_in_bounds() -> None:
 def _approver(
     role: Role, at: Address = LOBBY, *, direct: bool = False, sender: str = "root", everywhere: Role | None = None
 ) -> Approver:
-    return Approver(at=at, sender=SenderId(sender), role=role, direct=direct, everywhere=everywhere or role)
+    return Approver(at=at, sender=SenderId(sender), role=role, is_direct=direct, global_role=everywhere or role)
 
 
 THREAD = Address(channel=HERE, room=LOBBY.room, thread=ThreadId("7"))

@@ -18,7 +18,7 @@ from gateway.tools.permits import ADMINS
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
 OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
-WHERE = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, sight=Sight(scope=PUBLIC), autonomous=False)
+WHERE = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, visibility=Sight(scope=PUBLIC), autonomous=False)
 
 
 class Word(Arguments):
@@ -31,30 +31,30 @@ def hand(name: str, does: Any = None, **said: Any) -> Hand:
     async def echo(asked: Word, where: Whereabouts) -> str:  # noqa: ARG001 - as all hands
         return asked.word
 
-    return Hand.of(spec(name, "Say it.", Word), Word, does or echo, **said)
+    return Hand.create(spec(name, "Say it.", Word), Word, does or echo, **said)
 
 
 class Servers:
     """Tools that come and go."""
 
     def __init__(self, *hands: Hand) -> None:
-        self.hands: Sequence[Hand] = hands
+        self.tools: Sequence[Hand] = hands
         self.known = {one.spec.name: one for one in hands}
 
-    def all_hands(self) -> dict[str, Hand]:
-        self.known |= {one.spec.name: one for one in self.hands}
+    def all_tools(self) -> dict[str, Hand]:
+        self.known |= {one.spec.name: one for one in self.tools}
         return self.known
 
 
 def call(hands: Hands, name: str, arguments: str = '{"word": "hi"}', where: Whereabouts = WHERE) -> ToolResult:
-    return asyncio.run(hands.at(where).call(ToolCall(id="c", name=name, arguments=arguments)))
+    return asyncio.run(hands.for_turn(where).call(ToolCall(id="c", name=name, arguments=arguments)))
 
 
 def test_a_call_is_carried_out_and_counted() -> None:
     counted: list[tuple[str, str]] = []
     hands = Hands([hand("echo")], counted=lambda name, outcome, _: counted.append((name, outcome)))
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
-    assert call(hands, "echo", "{}").error
+    assert call(hands, "echo", "{}").is_error
     assert call(hands, "other").text == "There is no tool named 'other'."
     assert counted == [("echo", "ok"), ("echo", "refused"), ("other", "unknown")]
 
@@ -70,7 +70,7 @@ def test_what_takes_too_long_is_ended() -> None:
         return ""
 
     result = call(Hands([hand("slow", slow, time_s=0.01)]), "slow")
-    assert result.error
+    assert result.is_error
     assert "longer than 0.01 s" in result.text
     assert ended == ["hi"]
 
@@ -81,7 +81,7 @@ def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) 
         raise error
 
     result = call(Hands([hand("broken", broken)]), "broken")
-    assert result.error
+    assert result.is_error
     assert "secret" not in result.text
 
 
@@ -95,19 +95,19 @@ def test_without_its_log_the_gateway_does_not_go_on() -> None:
 
 def test_where_nobody_can_be_asked_only_rights_count() -> None:
     result = call(Hands([hand("secret", permit=ADMINS)]), "secret")
-    assert (result.error, result.text.startswith("Refused: secret is for the role admin")) == (True, True)
+    assert (result.is_error, result.text.startswith("Refused: secret is for the role admin")) == (True, True)
 
 
 def test_text_from_outside_is_remembered_for_the_turn() -> None:
     async def page(asked: Word, where: Whereabouts) -> Given:  # noqa: ARG001 - as all hands
-        return Given(text=asked.word, untrusted=True, foreign=True)
+        return Given(text=asked.word, is_untrusted=True, is_foreign=True)
 
-    where = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, sight=Sight(scope=PUBLIC), autonomous=False)
+    where = Whereabouts(turn=TurnId("T"), agent="ana", at=AT, visibility=Sight(scope=PUBLIC), autonomous=False)
     hands = Hands([hand("page", page), hand("echo")])
-    assert call(hands, "echo", where=where).untrusted is False
-    assert where.trace.foreign == ""
-    assert call(hands, "page", where=where).untrusted is True
-    assert where.trace.foreign == "page"
+    assert call(hands, "echo", where=where).is_untrusted is False
+    assert where.trust.foreign == ""
+    assert call(hands, "page", where=where).is_untrusted is True
+    assert where.trust.foreign == "page"
 
 
 def test_a_result_is_bounded() -> None:
@@ -132,27 +132,27 @@ def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> 
     servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
     hands = Hands([hand("echo")], late=servers)
     before = hands.specs
-    servers.hands = (hand("mcp_a"), hand("mcp_c"))
+    servers.tools = (hand("mcp_a"), hand("mcp_c"))
     assert hands.specs is before
-    assert hands.news == (["mcp_c"], ["mcp_b"])
+    assert hands.changed_names == (["mcp_c"], ["mcp_b"])
     told = call(hands, "mcp_c", "{}")
-    assert told.untrusted
+    assert told.is_untrusted
     assert told.text == f"Say it.\nIt takes: {hand('mcp_c').spec.schema}"
     assert call(hands, "mcp_c").text == "hi"
     assert call(hands, "mcp_b").text == "It is gone."
-    hands.pin()
+    hands.pin_specs()
     assert [one.name for one in hands.specs] == ["echo", "mcp_a", "mcp_c"]
-    assert hands.news == ([], [])
+    assert hands.changed_names == ([], [])
 
 
 def test_what_is_under_way_is_told_where_it_is() -> None:
     seen: list[list[str]] = []
 
     async def look(asked: Word, where: Whereabouts) -> str:
-        seen.extend([hands.doing(where.at.conversation), hands.doing(OTHER.conversation)])
+        seen.extend([hands.running_calls(where.at.conversation), hands.running_calls(OTHER.conversation)])
         return asked.word
 
     hands = Hands([hand("look", look)])
     call(hands, "look")
     assert seen == [["look, for 0 s"], []]
-    assert hands.doing(AT.conversation) == []
+    assert hands.running_calls(AT.conversation) == []

@@ -109,23 +109,23 @@ patterns = st.lists(
 @given(patterns, paths)
 def test_a_pattern_matches_what_it_means(pattern: list[str], path: list[str]) -> None:
     wanted = Glob("/".join(pattern))
-    place = wanted.start
+    place = wanted.initial_state
     for number, name in enumerate(path):
-        assert number == 0 or wanted.goes_on(place) or not wanted.below(place, name)
-        place = wanted.below(place, name)
+        assert number == 0 or wanted.can_match_below(place) or not wanted.advance(place, name)
+        place = wanted.advance(place, name)
     whole = "".join(
         "(?:[^/]+/)*" if one == "**" else re.escape(one).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") + "/"
         for one in pattern
     )
-    assert wanted.matched(place) == bool(re.fullmatch(whole, "/".join(path) + "/"))
+    assert wanted.is_match(place) == bool(re.fullmatch(whole, "/".join(path) + "/"))
 
 
 def test_no_name_makes_a_pattern_slow() -> None:
     wanted = Glob("*a" * 120 + "*c/" + "**/" * 60 + "x")
     began = time.process_time()
-    place = wanted.start
+    place = wanted.initial_state
     for name in ["a" * 254 + "c", *["a" * 255] * 40]:
-        place = wanted.below(place, name)
+        place = wanted.advance(place, name)
     assert time.process_time() - began < 1
 
 

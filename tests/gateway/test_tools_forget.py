@@ -25,13 +25,13 @@ from tests.gateway.test_dreaming import dream, model, told
 def by(place: Address, *roles: str, everything: bool | None = None) -> Whereabouts:
     """A turn there that people with these roles asked for."""
     askers = tuple(Asker(id=SenderId(role), name=role.title(), role=role, verified=True) for role in roles)
-    return replace(at(place, everything=everything), askers=askers)
+    return replace(at(place, everything=everything), requesters=askers)
 
 
 async def forget(kit: Papers, what: str, where: Whereabouts) -> str:
     given = await kit.forgetting.forget(Forget(what=what), where)
     if isinstance(given, Given):
-        assert given.untrusted
+        assert given.is_untrusted
         return given.text
     return given
 
@@ -41,7 +41,7 @@ async def forgotten(kit: Papers) -> list[Forgotten]:
 
 
 async def newest(kit: Papers) -> Seq:
-    (one,) = await kit.store.newest(1, kinds=["noted"])
+    (one,) = await kit.store.newest_entries(1, kinds=["noted"])
     return one.seq
 
 
@@ -58,15 +58,15 @@ async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
 @story
 async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ROOM), "Boats", "The harbour opens on Monday")
+        await kit.notes.write_entry(at(ROOM), "Boats", "The harbour opens on Monday")
         await kit.notes.remember(at(ROOM), "Zanzibar is where Ulla was born")
         assert len(await recalled(kit, "zanzibar")) == 1
         assert "Zanzibar" in await comes_to_mind(kit, "What of Zanzibar?")
         assert (await forget(kit, "ULLA zanzib", by(OWNER, "owner"))).startswith("It is forgotten.")
         assert await recalled(kit, "zanzibar") == []
         assert "Zanzibar" not in await comes_to_mind(kit, "What of Zanzibar?")
-        assert await kit.store.newest(10, match="zanzibar") == []
-        assert (await kit.store.uses(["zanzibar"], newest=10, notes_after=0)).uses == [[]]
+        assert await kit.store.newest_entries(10, match="zanzibar") == []
+        assert (await kit.store.find_word_uses(["zanzibar"], newest=10, notes_after=0)).positions == [[]]
         (fact,) = await forgotten(kit)
         assert (fact.agent, fact.by, fact.turn) == ("reverie", "Owner (owner)", "t")
         journal = kit.journal.read_text()
@@ -172,9 +172,9 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: Whereabouts, *, allowe
 @story
 async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.journal(at(ANN), "One", "first")
-        await kit.notes.journal(at(ROOM), "Two", "second")
-        await kit.notes.journal(at(ROOM), "Three", "third")
+        await kit.notes.write_entry(at(ANN), "One", "first")
+        await kit.notes.write_entry(at(ROOM), "Two", "second")
+        await kit.notes.write_entry(at(ROOM), "Three", "third")
         text = kit.journal.read_text().replace("first", "first, as I said")
         by_hand = "\n## 2026-03-04 09:00 — Mine\nscope: public\n\nby hand: second\n"
         one, mark, rest = text.partition("\n## 2026-03-04 05:06:07Z — Two")
@@ -183,7 +183,7 @@ async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
         await forget(kit, "Two second", by(OWNER, "owner"))
         assert kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
         await forget(kit, "One first", by(OWNER, "owner"))
-        mine = [entry for entry in parse(kit.journal.read_text()) if not entry.note]
+        mine = [entry for entry in parse(kit.journal.read_text()) if not entry.note_id]
         assert [(entry.title, entry.text, entry.scope) for entry in mine] == [
             ("", "My own thoughts of it.", ANN.conversation),
             ("Mine", "by hand: second", "public"),
@@ -305,5 +305,5 @@ async def test_the_tables_made_anew_agree(tmp_path: Path) -> None:
         await forget(kit, "harbour", by(OWNER, "owner"))
     assert await rebuild(tmp_path / "s.db") == []
     async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
-        found = await store.newest(10, kinds=["noted"], match="harbour OR lighthouse")
+        found = await store.newest_entries(10, kinds=["noted"], match="harbour OR lighthouse")
         assert [one.fact.text for one in found if isinstance(one.fact, Noted)] == ["lighthouse"]

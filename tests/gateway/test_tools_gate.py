@@ -24,7 +24,9 @@ from tests.store.kit import opened
 
 AT = LOBBY.conversation
 WHO = access.Policy(
-    dm="open", roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"}, rooms={HERE: frozenset({RoomId("lobby")})}
+    dm_policy="open",
+    roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"},
+    open_rooms={HERE: frozenset({RoomId("lobby")})},
 )
 
 
@@ -39,7 +41,7 @@ class Asked:
     says: str = ""
     wanted: list[Wanted] = field(default_factory=list)
 
-    async def ask(self, wanted: Wanted) -> str:
+    async def request_approval(self, wanted: Wanted) -> str:
         self.wanted.append(wanted)
         return self.says
 
@@ -49,19 +51,19 @@ def where(*askers: Asker, scope: str = PUBLIC, foreign: str = "") -> Whereabouts
         turn=TurnId("t"),
         agent="reverie",
         at=LOBBY,
-        sight=Sight(scope=scope, private=scope != PUBLIC),
+        visibility=Sight(scope=scope, is_private=scope != PUBLIC),
         autonomous=not askers,
-        askers=askers,
-        trace=Trace(foreign=foreign),
+        requesters=askers,
+        trust=Trace(foreign=foreign),
     )
 
 
 async def does(_: Nothing, __: Whereabouts) -> Given:
-    return Given(text="done", foreign=True)
+    return Given(text="done", is_foreign=True)
 
 
 def hand(permit: Permit, name: str = "bash") -> Hand:
-    return Hand.of(spec(name, "Runs it.", Nothing), Nothing, does, permit)
+    return Hand.create(spec(name, "Runs it.", Nothing), Nothing, does, permit)
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> Gate:
@@ -75,7 +77,7 @@ CALL = ToolCall(id="c", name="bash", arguments="{}")
 async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
-        said = await gate(store, asked).leave(hand(ADMINS), CALL, where(GUS, MIA))
+        said = await gate(store, asked).authorize(hand(ADMINS), CALL, where(GUS, MIA))
         assert said == (
             "Refused: bash is for the role admin and above; nobody who asks here has more than the role member. "
             "Nothing was done."
@@ -90,7 +92,7 @@ async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_
 async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("no")
-        assert await gate(store, asked).leave(hand(ADMINS), CALL, where(ROOT)) == ""
+        assert await gate(store, asked).authorize(hand(ADMINS), CALL, where(ROOT)) == ""
         assert (asked.wanted, await store.entries()) == ([], [])
 
 
@@ -100,10 +102,10 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
     async def asking() -> None:
         async with await opened(tmp_path / "s.db") as store:
             asked = Asked(says)
-            assert await gate(store, asked).leave(hand(ADMINS), CALL, where(ROOT, GUS)) == says
+            assert await gate(store, asked).authorize(hand(ADMINS), CALL, where(ROOT, GUS)) == says
             (wanted,) = asked.wanted
             assert (wanted.agent, wanted.tool, wanted.arguments, wanted.at) == ("reverie", "bash", "{}", LOBBY)
-            assert (wanted.askers, wanted.role, wanted.needs) == ((ROOT, GUS), "guest", "admin")
+            assert (wanted.requesters, wanted.role, wanted.required_role) == ((ROOT, GUS), "guest", "admin")
             assert (
                 wanted.rule == "bash is for the role admin and above, and somebody with the role guest asks here, too"
             )
@@ -116,12 +118,12 @@ async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("Not done, because somebody said so.")
         fetch, run = hand(MEMBERS, "web_fetch"), hand(Permit(role="admin", approval="untrusted"))
-        held = Hands([fetch, run], gate(store, asked)).at(where(ROOT))
-        assert not (await held.call(CALL)).error
+        held = Hands([fetch, run], gate(store, asked)).for_turn(where(ROOT))
+        assert not (await held.call(CALL)).is_error
         await held.call(replace(CALL, name="web_fetch"))
-        held.where.trace.foreign = "web_fetch"
+        held.context.trust.foreign = "web_fetch"
         refused = await held.call(CALL)
-        assert (refused.error, refused.text) == (True, "Not done, because somebody said so.")
+        assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
         assert "web_fetch has brought text from outside" in asked.wanted[-1].rule
 
 
@@ -131,22 +133,22 @@ async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path
         asked = Asked()
         rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
         ruled = gate(store, asked, rules=rules)
-        assert ruled.needs(hand(ADMINS)) == "guest"
+        assert ruled.required_role(hand(ADMINS)) == "guest"
         private = Address(channel=HERE, room=RoomId("gus")).conversation
-        assert await ruled.leave(hand(ADMINS), CALL, where(GUS, scope=private)) == ""
-        assert "private places only" in await ruled.leave(hand(ADMINS), CALL, where(GUS))
-        assert ruled.needs(hand(ADMINS, "write_file")) == "admin"
+        assert await ruled.authorize(hand(ADMINS), CALL, where(GUS, scope=private)) == ""
+        assert "private places only" in await ruled.authorize(hand(ADMINS), CALL, where(GUS))
+        assert ruled.required_role(hand(ADMINS, "write_file")) == "admin"
 
 
 @story
 async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
-        assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).leave(
+        assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).authorize(
             hand(ADMINS), CALL, where()
         )
-        assert await gate(store, asked).leave(hand(MEMBERS), CALL, where()) == ""
-        assert await gate(store, asked, unasked_role="admin").leave(hand(ADMINS), CALL, where()) == ""
+        assert await gate(store, asked).authorize(hand(MEMBERS), CALL, where()) == ""
+        assert await gate(store, asked, unasked_role="admin").authorize(hand(ADMINS), CALL, where()) == ""
 
 
 @story
@@ -154,8 +156,8 @@ async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
         fake = replace(ROOT, verified=False)
-        assert "Refused" in await gate(store, asked).leave(hand(ADMINS), CALL, where(fake))
-        assert await gate(store, asked).leave(hand(MEMBERS), CALL, where(fake)) == ""
+        assert "Refused" in await gate(store, asked).authorize(hand(ADMINS), CALL, where(fake))
+        assert await gate(store, asked).authorize(hand(MEMBERS), CALL, where(fake)) == ""
 
 
 @pytest.mark.parametrize(
@@ -168,16 +170,16 @@ async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("no")
         door = gate(store, asked, unasked_role="admin")
-        said = await door.leave(hand(ADMINS), CALL, replace(where(), reminded=reminded))
+        said = await door.authorize(hand(ADMINS), CALL, replace(where(), reminder_roles=reminded))
         by_itself = "bash is for the role admin and above; nobody asked, and by yourself you have the role"
         assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
         assert asked.wanted == []
-        said = await door.leave(hand(ADMINS), CALL, replace(where(ROOT), reminded=reminded))
+        said = await door.authorize(hand(ADMINS), CALL, replace(where(ROOT), reminder_roles=reminded))
         assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
 
 
 def acting(name: str = "bash", **said: Any) -> Hand:
-    return Hand.of(spec(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ADMINS)
+    return Hand.create(spec(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ADMINS)
 
 
 def ended(turn: str) -> Entry:
@@ -202,27 +204,27 @@ def ended(turn: str) -> Entry:
 async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path: Path) -> None:
     before, again = where(ROOT), replace(where(ROOT), turn=TurnId("u"))
     async with await opened(tmp_path / "s.db") as store:
-        assert await gate(store, Asked()).leave(acting(), CALL, before) == ""
+        assert await gate(store, Asked()).authorize(acting(), CALL, before) == ""
         assert len(await store.entries(kinds=["tool_begun"])) == 1
     async with await opened(tmp_path / "s.db") as store:  # the process was killed, and the turn is taken again
         there = gate(store, Asked())
-        assert await there.leave(acting("write_file"), replace(CALL, name="write_file"), again) == ""
-        assert await there.leave(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
-        assert await there.leave(acting(), CALL, again) == BEGUN
-        assert await there.leave(acting(), CALL, again) == "", "it was told, and wants it all the same"
+        assert await there.authorize(acting("write_file"), replace(CALL, name="write_file"), again) == ""
+        assert await there.authorize(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
+        assert await there.authorize(acting(), CALL, again) == BEGUN
+        assert await there.authorize(acting(), CALL, again) == "", "it was told, and wants it all the same"
 
 
 @story
 async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         there = gate(store, Asked())
-        assert await there.leave(acting(), CALL, where(ROOT)) == ""
+        assert await there.authorize(acting(), CALL, where(ROOT)) == ""
         await store.append([ended("t")])
-        assert await there.leave(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
+        assert await there.authorize(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
 
 
 def test_only_what_changes_something_is_written_down_before() -> None:
     assert acts(acting())
     assert not acts(acting(parallel=True))
     assert not acts(hand(ADMINS))
-    assert not acts(Hand.of(spec("x", "It.", Nothing, task=True), Nothing, does, MEMBERS))
+    assert not acts(Hand.create(spec("x", "It.", Nothing, task=True), Nothing, does, MEMBERS))

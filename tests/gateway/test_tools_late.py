@@ -23,11 +23,11 @@ def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptu
     assert names(hands)[0] == "echo"
     assert names(hands)[1:] == [f"mcp_s_{number:02}" for number in range(len(hands.specs) - 1)]
     assert 2 < len(hands.specs) < 20
-    assert hands.news == ([], [])
+    assert hands.changed_names == ([], [])
     (warned,) = caplog.records
     assert "mcp_s_39" in warned.getMessage()
     call = ToolCall(id="c", name="mcp_s_39", arguments='{"word": "hi"}')
-    assert asyncio.run(hands.at(WHERE).call(call)).text == "hi"
+    assert asyncio.run(hands.for_turn(WHERE).call(call)).text == "hi"
 
 
 def test_what_fits_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:

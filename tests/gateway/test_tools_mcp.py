@@ -32,14 +32,14 @@ def test_a_changed_list_is_fetched_and_told(tmp_path: Path) -> None:
             assert (await at.call("own_grow")).text == "grown"
             await at.until_changed(2)
             assert at.changes[1] == ("own", ("mcp_own_extra",), ())
-            assert "mcp_own_extra" in [hand.spec.name for hand in at.servers.hands]
+            assert "mcp_own_extra" in [hand.spec.name for hand in at.servers.tools]
             assert (await at.call("own_extra")).text == "I am new"
             assert (await at.call("own_shrink")).text == "shrunk"
             await at.until_changed(3)
             assert at.changes[2] == ("own", (), ("mcp_own_extra",))
-            assert "mcp_own_extra" not in [hand.spec.name for hand in at.servers.hands]
+            assert "mcp_own_extra" not in [hand.spec.name for hand in at.servers.tools]
             gone = await at.call("own_extra")
-            assert gone.error
+            assert gone.is_error
             assert "is gone" in gone.text
 
     asyncio.run(story())
@@ -59,7 +59,7 @@ def test_a_server_that_dies_in_a_call_is_there_for_the_next(tmp_path: Path) -> N
     async def story() -> None:
         async with town({"own": own(tmp_path)}) as at:
             cut = await at.call("own_die")
-            assert cut.error
+            assert cut.is_error
             assert "It may have had an effect all the same" in cut.text
             assert (await at.call("own_slow", seconds=0)).text == "at last"
             assert len(at.changes) == 1
@@ -71,7 +71,7 @@ def test_a_call_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
     async def story() -> None:
         async with town({"own": {**own(tmp_path), "timeout": 1.0}}) as at:
             late = await at.call("own_slow", seconds=60)
-            assert late.error
+            assert late.is_error
             assert "did not answer within 1 s" in late.text
             await there(tmp_path / "cancelled")
             assert (await at.call("own_slow", seconds=0)).text == "at last"
@@ -107,7 +107,7 @@ def test_the_same_at_an_address(tmp_path: Path) -> None:
             await asyncio.gather(calling, return_exceptions=True)
             assert (await at.call("own_slow", seconds=0)).text == "at last"
             cut = await at.call("own_die")
-            assert cut.error
+            assert cut.is_error
             server.down()
             await asyncio.to_thread(server.up)
             await at.until("up")
@@ -135,7 +135,7 @@ def test_a_server_that_does_not_read_holds_nobody_up() -> None:
         async with town({"raw": {**raw(deaf=True), "timeout": 1.0}}) as at:
             with Stopwatch() as watch:
                 told = await asyncio.gather(*(at.call("raw_echo", text="x" * 900_000) for _ in range(4)))
-            assert all(one.error for one in told)
+            assert all(one.is_error for one in told)
             assert watch.seconds < 5
 
     asyncio.run(story())
@@ -152,7 +152,7 @@ def test_a_server_that_never_answers_is_down(how: dict[str, str], caplog: pytest
                 clock.advance(60)
             (state,) = at.servers.describe()
             assert (state.state, state.why) == ("down", "it did not come up within 60 s")
-            assert at.servers.hands == ()
+            assert at.servers.tools == ()
 
     asyncio.run(story())
     assert len(logged(caplog, logging.WARNING)) == 1
@@ -223,7 +223,7 @@ def test_a_call_does_not_wait_for_ever_for_a_server_that_is_down(tmp_path: Path)
 def test_thousands_of_tools_on_hundreds_of_pages(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with town({"raw": raw(count=20_000, page=50)}) as at:
-            assert len(at.servers.hands) == MAX_TOOLS
+            assert len(at.servers.tools) == MAX_TOOLS
 
     asyncio.run(story())
     (told,) = logged(caplog, logging.WARNING)
@@ -233,8 +233,8 @@ def test_thousands_of_tools_on_hundreds_of_pages(caplog: pytest.LogCaptureFixtur
 def test_only_the_tools_that_the_operator_wants() -> None:
     async def story() -> None:
         async with town({"raw": {**raw(), "tools": ["ec*", "huge"], "role": "member", "approval": "always"}}) as at:
-            assert [hand.spec.name for hand in at.servers.hands] == ["mcp_raw_echo", "mcp_raw_huge"]
-            assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.hands} == {("member", "always")}
+            assert [hand.spec.name for hand in at.servers.tools] == ["mcp_raw_echo", "mcp_raw_huge"]
+            assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.tools} == {("member", "always")}
 
     asyncio.run(story())
 
@@ -243,10 +243,10 @@ def test_huge_answers() -> None:
     async def story() -> None:
         async with town({"raw": raw()}) as at:
             large = await at.call("raw_huge", bytes=3_000_000)
-            assert not large.error
+            assert not large.is_error
             assert len(large.text) < 1_000_100
             flood = await at.call("raw_huge", bytes=40_000_000)
-            assert flood.error
+            assert flood.is_error
             await at.until("up")
             assert (await at.call("raw_echo")).text == "{}"
 
@@ -315,7 +315,7 @@ def test_arguments_that_cannot_be_sent() -> None:
         async with town({"raw": raw()}) as at:
             for wrong in ("[]", "{", '{"a": NaN}', '{"a": "\\ud800"}', '"x"', "[" * 100_000):
                 told = await at.call_json("raw_echo", wrong)
-                assert told.error
+                assert told.is_error
                 assert "JSON" in told.text
             assert (await at.call_json("raw_echo", "")).text == "{}"
             assert (await at.call_json("raw_echo", '{"a": "é"}')).text == '{"a": "\\u00e9"}'
@@ -327,7 +327,7 @@ def test_what_comes_is_somebody_elses_words() -> None:
     async def story() -> None:
         async with town({"raw": raw()}) as at:
             told = await at.call("raw_fails")
-            assert (told.untrusted, told.error, told.kind, told.origin) == (True, False, "mcp", "mcp raw fails")
+            assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (True, False, "mcp", "mcp raw fails")
             assert told.text == "It did not work. The server says:\nno such file"
             assert (await at.call("raw_structured")).text == '{"n": 1}'
             broken = (await at.call("raw_broken")).text.splitlines()
@@ -346,7 +346,7 @@ def test_images_are_kept_and_shown() -> None:
     tool = {"name": "draw", "inputSchema": {"type": "object"}}
 
     async def keep(data: bytes, about: str) -> tuple[Shown, Image] | None:
-        image = Image(media_type="image/png", data=data, about=about)
+        image = Image(media_type="image/png", data=data, description=about)
         digest = hashlib.sha256(data).hexdigest()
         return Shown(sha256=digest, media_type="image/png", about=about, size_bytes=len(data)), image
 
@@ -394,7 +394,7 @@ def test_nothing_waits_for_a_server(tmp_path: Path) -> None:
         with Stopwatch() as watch:
             async with town({"own": own(tmp_path), "raw": raw(initialize="ignore")}, wait_s=0.0) as at:
                 assert [one.state for one in at.servers.describe()] == ["starting", "starting"]
-                assert at.servers.hands == ()
+                assert at.servers.tools == ()
                 assert watch.seconds < 1
         assert watch.seconds < 5
 
@@ -430,7 +430,7 @@ def test_who_has_no_servers_does_not_pay_for_them() -> None:
 
 def test_hands_of_none() -> None:
     servers = McpServers({}, ManualClock(), asyncio.ensure_future, lambda *_: None)
-    assert (servers.hands, dict(servers.all_hands()), list(servers.describe())) == ((), {}, [])
+    assert (servers.tools, dict(servers.all_tools()), list(servers.describe())) == ((), {}, [])
     with pytest.raises(ValueError, match="either a command or a url"):
         McpServer.model_validate({})
 

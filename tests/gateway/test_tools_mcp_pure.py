@@ -186,8 +186,8 @@ def test_descriptions_are_made_harmless() -> None:
 
 def test_results_as_text() -> None:
     image, other = (
-        Bytes(what="image", media_type="image/png", data=PNG),
-        Bytes(what="file", media_type="x\ny", data=b""),
+        Bytes(kind="image", media_type="image/png", data=PNG),
+        Bytes(kind="file", media_type="x\ny", data=b""),
     )
     answer = Answer(blocks=[Words(text="one"), image, other], structured={"b": 1, "a": "é"})
     assert pictures(answer) == [image]
@@ -205,7 +205,7 @@ def test_results_as_text() -> None:
 
 def test_secrets_are_taken_out_of_texts() -> None:
     veil = Veil(["Bearer tok-12345", "1", "tok-12345-long"])
-    assert veil.over("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
+    assert veil.redact("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
 
 
 @given(words=st.text(max_size=200), most=st.integers(min_value=1, max_value=50))

@@ -8,7 +8,7 @@ from tests.gateway.mcp_kit import Listening, Town, everything, listening_everyth
 async def use(every: Town) -> None:
     """What it can do, as far as it is the same every time."""
     echoed = await every.call("every_echo", message="hi")
-    assert (echoed.text, echoed.error, echoed.untrusted, echoed.kind) == ("Echo: hi", False, True, "mcp")
+    assert (echoed.text, echoed.is_error, echoed.is_untrusted, echoed.kind) == ("Echo: hi", False, True, "mcp")
     assert echoed.origin == "mcp every echo"
     assert (await every.call("every_get-sum", a=1, b=2)).text == "The sum of 1 and 2 is 3."
     assert "expected number" in (await every.call("every_get-sum", a=1, b="x")).text
@@ -24,7 +24,7 @@ async def use(every: Town) -> None:
 def test_its_tools_over_its_standard_input_and_output() -> None:
     async def story() -> None:
         async with town({"every": {"command": [*everything(), "stdio"], "env": {"KEY": "hush-hush"}}}) as every:
-            names = [hand.spec.name for hand in every.servers.hands]
+            names = [hand.spec.name for hand in every.servers.tools]
             assert names == sorted(names)
             assert "mcp_every_echo" in names
             await use(every)
@@ -43,7 +43,7 @@ def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
             await asyncio.sleep(0.5)
             every.kill()
             cut = await working
-            assert cut.error
+            assert cut.is_error
             assert "ended while it worked on this" in cut.text
             for _ in range(3):
                 assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
@@ -68,10 +68,10 @@ def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again(
             await asyncio.sleep(0.5)
             server.down()
             cut = await working
-            assert cut.error
+            assert cut.is_error
             assert "ended while it worked on this" in cut.text
             missing = await every.call("every_echo", message="hi")
-            assert missing.error
+            assert missing.is_error
             assert "does not" in missing.text
             await asyncio.to_thread(server.up)
             await every.until("up")

@@ -42,11 +42,11 @@ def test_every_metric_has_its_name_its_type_and_its_help() -> None:
 
 def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out() -> None:
     stats = ToolStats()
-    stats.called("bash", "ok", 0.5)
-    stats.called("bash", "timeout", 60.0)
-    stats.called("bash", "refused", 0.0)
-    stats.called("made_up", "unknown", 0.0)
-    stats.called("made_up_too", "unknown", 0.0)
+    stats.count_call("bash", "ok", 0.5)
+    stats.count_call("bash", "timeout", 60.0)
+    stats.count_call("bash", "refused", 0.0)
+    stats.count_call("made_up", "unknown", 0.0)
+    stats.count_call("made_up_too", "unknown", 0.0)
     _, samples = scraped(stats)
     calls = {name: value for name, value in samples.items() if "calls" in name}
     assert calls == {
@@ -62,7 +62,7 @@ def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out(
 def test_names_are_bounded() -> None:
     stats = ToolStats()
     for number in range(MOST_TOOLS + 10):
-        stats.called(f"mcp_{number}", "ok", 0.0)
+        stats.count_call(f"mcp_{number}", "ok", 0.0)
     _, samples = scraped(stats)
     assert sum("calls" in name for name in samples) == MOST_TOOLS + 1
     assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
@@ -74,7 +74,7 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            store.hear(stats.wrote)
+            store.add_listener(stats.on_appended)
             for _ in range(2):  # the second time the verdict is known
                 await store.append([Entry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
             await store.append([Entry(fact=refused, at=NOW), Entry(fact=refused, at=NOW)])

@@ -30,11 +30,11 @@ situations = st.builds(
 
 
 def now(*asking: str, private: bool = False, foreign: str = "", unasked: ToolRole = "member") -> Situation:
-    return Situation(roles=asking, unasked=unasked, private=private, foreign=foreign)
+    return Situation(roles=asking, unasked_role=unasked, is_private=private, foreign=foreign)
 
 
 def worth(permit: Permit, situation: Situation) -> int:
-    return WORTH[decide("bash", permit, situation).what]
+    return WORTH[decide("bash", permit, situation).outcome]
 
 
 def rank(role: str) -> int:
@@ -61,16 +61,16 @@ def rank(role: str) -> int:
     ],
 )
 def test_it_has_the_rights_of_the_weakest_who_asks(permit: Permit, asking: tuple[str, ...], what: str) -> None:
-    assert decide("bash", permit, now(*asking)).what == what
+    assert decide("bash", permit, now(*asking)).outcome == what
 
 
 @pytest.mark.parametrize("unasked", get_args(ToolRole))
 @pytest.mark.parametrize("role", get_args(ToolRole))
 def test_by_itself_it_has_the_operators_role(unasked: ToolRole, role: ToolRole) -> None:
     verdict = decide("bash", Permit(role=role), now(unasked=unasked))
-    assert verdict.what == ("allowed" if rank(unasked) >= rank(role) else "refused")
+    assert verdict.outcome == ("allowed" if rank(unasked) >= rank(role) else "refused")
     assert verdict.role == unasked
-    assert ("nobody asked" in verdict.rule) == (verdict.what == "refused")
+    assert ("nobody asked" in verdict.rule) == (verdict.outcome == "refused")
 
 
 @pytest.mark.parametrize("foreign", ["", "web_fetch"])
@@ -91,7 +91,7 @@ def test_the_whole_table(
         expected = "approval"
     else:
         expected = "allowed"
-    assert verdict.what == expected
+    assert verdict.outcome == expected
     assert verdict.role == role
 
 
@@ -101,10 +101,10 @@ def test_whoever_asks_as_well_never_gives_more_than_the_weakest_has(
 ) -> None:
     joined = replace(there, roles=[*there.roles, role])
     verdict = decide("bash", permit, joined)
-    if verdict.what == "allowed":
+    if verdict.outcome == "allowed":
         assert all(rank(one) >= rank(permit.role) for one in joined.roles)
         assert worth(permit, there) == WORTH["allowed"] or not there.roles
-    if verdict.what == "approval":
+    if verdict.outcome == "approval":
         assert any(rank(one) >= rank(permit.role) for one in joined.roles), "somebody has the right to it"
 
 
@@ -132,7 +132,7 @@ def test_each_verdict_says_which_rule_decided_and_whose_rights_counted(permit: P
     assert verdict.rule
     assert "\n" not in verdict.rule
     assert verdict.role in RANKS
-    if verdict.what != "allowed":
+    if verdict.outcome != "allowed":
         assert "bash" in verdict.rule
 
 

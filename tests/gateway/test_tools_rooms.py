@@ -270,7 +270,7 @@ def test_who_may_have_it_done(tmp_path: Path, name: str, arguments: str, asker: 
             await kit.say(1, "hello")
             await kit.post("answer")
             result = await kit.hands.call(ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker))
-            assert result.error is not allowed, result.text
+            assert result.is_error is not allowed, result.text
             assert ("is for the role" in result.text) is not allowed
 
     run()

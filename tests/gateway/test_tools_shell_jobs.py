@@ -38,7 +38,7 @@ def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(tmp_path:
             assert (agent, at, ok) == ("reverie", ROOM.at, False)
             assert line.startswith("Background job j1: exit status 3")
             result = await it.call("job_output", job="j1")
-            assert (result.untrusted, result.kind) == (True, "command")
+            assert (result.is_untrusted, result.kind) == (True, "command")
             assert result.text.endswith("]\none\ntwo\n")
             assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
             assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")

@@ -8,7 +8,7 @@ from gateway.settings_tools import BashConfig
 from gateway.tools.limits import FILES, MOST_NEW_FILES, Limits, Load, Space
 from gateway.tools.output import Ended, Kept, readable
 
-LIMITS = Limits.of(BashConfig(), 60)
+LIMITS = Limits.from_config(BashConfig(), 60)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_no_output_takes_long_to_read(output: bytes) -> None:
 def test_the_beginning_and_the_end_are_kept_exactly(pieces: list[bytes], most: int) -> None:
     kept, whole = Kept(most), b"".join(pieces)
     for piece in pieces:
-        kept.add(piece)
-    assert kept.written == len(whole)
-    assert kept.lost == max(0, len(whole) - most)
-    if not kept.lost:
-        assert kept.text() == readable(whole)
+        kept.append(piece)
+    assert kept.total_bytes == len(whole)
+    assert kept.dropped_bytes == max(0, len(whole) - most)
+    if not kept.dropped_bytes:
+        assert kept.render() == readable(whole)
         return
     head, tail = whole[: most - most // 2], whole[len(whole) - most // 2 :]
-    assert kept.text() == f"{readable(head)}\n[... {kept.lost} bytes are not kept ...]\n{readable(tail)}"
+    assert kept.render() == f"{readable(head)}\n[... {kept.dropped_bytes} bytes are not kept ...]\n{readable(tail)}"
 
 
 def test_much_takes_no_more_room_than_a_little() -> None:
     kept = Kept(10_000)
     for _ in range(10_000):
-        kept.add(bytes(1_000))
+        kept.append(bytes(1_000))
     assert len(kept._head) + len(kept._tail) <= 15_000
 
 
@@ -78,7 +78,7 @@ def test_much_takes_no_more_room_than_a_little() -> None:
     ],
 )
 def test_the_end_is_one_line(status: int, why: str, took_s: float, line: str) -> None:
-    assert Ended(status=status, why=why, took_s=took_s).line() == line
+    assert Ended(status=status, end_reason=why, duration_s=took_s).render() == line
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_end_is_one_line(status: int, why: str, took_s: float, line: str) ->
     ],
 )
 def test_what_is_too_much(load: Load, why: str) -> None:
-    assert LIMITS.heavy(load) == why
+    assert LIMITS.check_usage(load) == why
 
 
 GB = 1_000_000_000
@@ -115,9 +115,9 @@ MOST = FILES * LIMITS.disk_bytes
 )
 def test_when_the_disk_has_lost_too_much(before: tuple[int, int], now: tuple[int, int], why: str) -> None:
     spaces = [Space(free_bytes=free, free_files=files) for free, files in (before, now)]
-    assert LIMITS.full(*spaces) == why
+    assert LIMITS.check_disk(*spaces) == why
 
 
 def test_when_it_is_a_flood() -> None:
-    assert LIMITS.flood(20_000_000) == ""
-    assert LIMITS.flood(20_000_001) == "it printed more than 20 MB; put such output into a file"
+    assert LIMITS.check_output(20_000_000) == ""
+    assert LIMITS.check_output(20_000_001) == "it printed more than 20 MB; put such output into a file"

@@ -19,7 +19,7 @@ from tests.gateway.files_kit import where
 
 def load(skills: SkillHands, role: str = "guest", **arguments: object) -> ToolResult:
     call = ToolCall(id="1", name="load_skill", arguments=canonical(arguments))
-    return asyncio.run(Hands(skills.hands).call(call, where(role)))
+    return asyncio.run(Hands(skills.tools).call(call, where(role)))
 
 
 def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillHands:
@@ -29,10 +29,10 @@ def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "
 def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     result = load(skilled(tmp_path), name="tea")
-    assert (result.text, result.error) == ("Boil water.", False)
-    assert (result.kind, result.origin, result.untrusted) == ("skill", "skills/tea/SKILL.md", False)
-    assert LOAD_SKILL.parallel
-    assert not LOAD_SKILL.task
+    assert (result.text, result.is_error) == ("Boil water.", False)
+    assert (result.kind, result.origin, result.is_untrusted) == ("skill", "skills/tea/SKILL.md", False)
+    assert LOAD_SKILL.is_parallel
+    assert not LOAD_SKILL.is_task
 
 
 def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_refused_with_a_reason(tmp_path: Path, arguments:
     (add(tmp_path, "tea") / "secret").symlink_to("/etc/passwd")
     add(tmp_path, "wine")
     result = load(skilled(tmp_path, ("tea",)), "owner", **arguments)
-    assert result.error
+    assert result.is_error
     assert result.text.startswith(why)
 
 
@@ -77,9 +77,9 @@ def test_the_catalogue_names_all_skills_wherever_they_are_for(tmp_path: Path) ->
     add(tmp_path, "tea")
     add(tmp_path, "wine", front("wine", "Not now."))
     for allowed in (None, (), ("tea",)):
-        text = asyncio.run(skilled(tmp_path, allowed).catalogue())
+        text = asyncio.run(skilled(tmp_path, allowed).render_catalogue())
         assert text == f"{HEADING}\n\n- tea: Makes tea.\n- wine: Not now."
-    assert asyncio.run(skilled(tmp_path / "none").catalogue()) == ""
+    assert asyncio.run(skilled(tmp_path / "none").render_catalogue()) == ""
 
 
 def test_a_new_skill_is_there_at_once_also_for_the_shell(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_new_skill_is_there_at_once_also_for_the_shell(tmp_path: Path) -> None
     folder = add(tmp_path, "tea")
     assert load(skills, name="tea").text == "Boil water."
     assert asyncio.run(skills.paths()) == (folder,)
-    assert asyncio.run(skills.catalogue()).endswith("- tea: Makes tea.")
+    assert asyncio.run(skills.render_catalogue()).endswith("- tea: Makes tea.")
 
 
 def test_a_broken_skill_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,6 +96,6 @@ def test_a_broken_skill_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     skills = skilled(tmp_path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert asyncio.run(skills.catalogue()) == ""
+            assert asyncio.run(skills.render_catalogue()) == ""
     [record] = caplog.records
     assert "tea/SKILL.md: it does not begin with name and description" in record.getMessage()

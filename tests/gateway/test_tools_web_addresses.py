@@ -14,7 +14,7 @@ from gateway.tools.networks import public
 from tests.channels.kit import story
 from tests.gateway.web_kit import Names, desk
 
-NOTHING = Allowed.of(())
+NOTHING = Allowed.parse(())
 HOSTILE = (
     # other schemes
     *(
@@ -130,9 +130,9 @@ async def test_nothing_inside_is_reached_however_it_is_written() -> None:
     async with desk(WebConfig(), names=inside) as tools:
         for url in HOSTILE:
             result = await tools.call("web_fetch", url=url.format(port=tools.site.port))
-            assert result.error, url
+            assert result.is_error, url
             assert "No connection" not in result.text, url  # none was tried
-            assert not result.untrusted
+            assert not result.is_untrusted
         assert tools.site.connections == 0
         assert not [name for name in inside.asked if "local" in name or "." not in name]
 
@@ -215,7 +215,7 @@ def test_a_login_in_a_url_is_named_as_what_is_wrong() -> None:
 
 
 def test_what_the_operator_allows() -> None:
-    allowed = Allowed.of(
+    allowed = Allowed.parse(
         ("wiki.lan", "Git.lan:3000", "10.1.0.0/16", "127.0.0.1:8080", "[fd00::1]:25", "fd01::/32", "::1")
     )
     for url, found in (
@@ -243,7 +243,7 @@ def test_what_the_operator_allows() -> None:
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "http://a.lan", "a.lan/24", "", "a b", "a@b", "1.2.3", "[::1", "a:b"])
 def test_an_allowance_that_cannot_be_read_is_an_error(entry: str) -> None:
     with pytest.raises(ValueError, match="network"):
-        Allowed.of((entry,))
+        Allowed.parse((entry,))
     with pytest.raises(ValidationError, match="network"):
         WebConfig(allow_private=(entry,))
 

@@ -35,8 +35,8 @@ async def test_a_page_comes_as_text_behind_a_line_on_what_it_is() -> None:
         page = await tools.fetch(url + "#part")
         there = tools.site.url("/d")
         assert page.text == f"200 OK, text/html: Über uns\n{url}\n\nWir sind [da]({there})"
-        assert (page.untrusted, page.origin, page.kind) == (True, url, "page")
-        assert tools.where.trace.foreign == "web_fetch"
+        assert (page.is_untrusted, page.origin, page.kind) == (True, url, "page")
+        assert tools.where.trust.foreign == "web_fetch"
         heard = tools.site.seen[0]
         assert (heard.method, heard.path, heard.headers["host"]) == ("GET", "/a?b=c", f"127.0.0.1:{tools.site.port}")
         assert not {"cookie", "authorization", "referer"} & set(heard.headers)
@@ -138,7 +138,7 @@ def test_no_more_than_the_limit_is_ever_held(members: int) -> None:
     try:
         unpacker = Unpacker("gzip", 3_000_000)
         unpacker.feed(packed)
-        assert unpacker.full
+        assert unpacker.is_full
         assert len(unpacker.body) == 3_000_000
         assert tracemalloc.get_traced_memory()[1] < 12_000_000
     finally:
@@ -303,7 +303,7 @@ async def test_what_cannot_be_sent_is_not_quoted() -> None:
         fetcher, target = Fetcher(WebConfig(), resolve=tools.names), read(tools.site.url("/"))
         question = Question(target=target, headers=(("authorization", "very\nsecret"),))
         with pytest.raises(Refused) as refused:
-            await fetcher.ask(question)
+            await fetcher.request(question)
         assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
@@ -312,7 +312,7 @@ async def test_the_real_resolver() -> None:
     fetcher = Fetcher(WebConfig())
     try:
         assert "127.0.0.1" in await fetcher._look_up("localhost", 80)
-        assert await fetcher._found(read("http://nothing.invalid/")) == []
+        assert await fetcher._resolve_target(read("http://nothing.invalid/")) == []
     finally:
         fetcher.close()
 
@@ -332,7 +332,7 @@ async def test_a_public_address_of_this_machine_is_not_fetched_unless_allowed() 
     ):
         fetcher = Fetcher(config, resolve=names, own=lambda address: address == "1.1.1.1")
         with pytest.raises(Refused, match="no address on the public web"):
-            await fetcher.get(target, bool)
+            await fetcher.fetch(target, bool)
     async with desk(names=Names({"a.org": [["127.0.0.1"]]})) as tools:  # it is this machine's, and allowed
         tools.site.pages["/"] = Page(b"here", TEXT)
         assert (await tools.fetch(tools.site.url("/", "a.org"))).text.endswith("here")

@@ -49,7 +49,7 @@ def choose(tools: Desk, search: SearchConfig) -> None:
 
 async def refused(tools: Desk) -> str:
     result = await tools.call("web_search", query="x")
-    assert result.error, result.text
+    assert result.is_error, result.text
     return result.text
 
 
@@ -61,9 +61,9 @@ def test_results_are_told_with_title_address_and_extract(provider: Provider) -> 
             choose(tools, chosen(tools.site, provider))
             tools.site.pages[PATHS[provider]] = Page(answer(provider, FOUND), JSON)
             result = await tools.call("web_search", query="rätsel & co", count=2)
-            assert (result.text, result.error) == (TOLD, False)
-            assert (result.untrusted, result.origin, result.kind) == (True, provider, "search")
-            assert tools.where.trace.foreign == "web_search"
+            assert (result.text, result.is_error) == (TOLD, False)
+            assert (result.is_untrusted, result.origin, result.kind) == (True, provider, "search")
+            assert tools.where.trust.foreign == "web_search"
             heard = tools.site.seen[0]
             if provider == "tavily":
                 assert heard.method == "POST"

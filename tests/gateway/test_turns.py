@@ -21,7 +21,7 @@ def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
         (first, second) = await desk.ended()
         assert (report.used_tools, first.cause, len(first.steps), second.steps) == (True, "addressed", 1, ())
         assert [post.post.text for post in desk.posts] == ["Done.", "Done."]
-        desk.turns.forget(ROOM.conversation)  # as after a restart
+        desk.turns.forget_view(ROOM.conversation)  # as after a restart
         await desk.say("ann", "once more")
         await desk.take()
         asked = [request.conversation for request in desk.model.requests]
@@ -51,7 +51,7 @@ def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -
         assert desk.told().endswith(ended.steps[0].heard)
         (post,) = desk.posts
         assert post.post.reply_to == "m2"
-        assert [[asker.name for asker in where.askers] for where in desk.where] == [["ann"], ["ann", "bob"]]
+        assert [[asker.name for asker in where.requesters] for where in desk.where] == [["ann"], ["ann", "bob"]]
 
     at_desk(tmp_path, story, LOOK)
 
@@ -116,7 +116,7 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
         await desk.say("bob", "no, wait")
         desk.lane.interrupt()
         report = await turn
-        assert (report.interrupted, report.failed, desk.posts) == (True, False, [])
+        assert (report.was_interrupted, report.has_failed, desk.posts) == (True, False, [])
         await desk.take()
         first, second = await desk.ended()
         assert (first.outcome, first.text, len(first.covers), first.requests) == ("interrupted", "", 1, 0)
@@ -138,7 +138,7 @@ def test_one_that_is_interrupted_in_its_tools_keeps_them(tmp_path: Path) -> None
         desk.drawer.meanwhile = meanwhile
         await desk.say("ann", "hello")
         report = await desk.take()
-        assert (report.interrupted, report.used_tools) == (True, True)
+        assert (report.was_interrupted, report.used_tools) == (True, True)
         await desk.say("ann", "stop")
         await desk.take()
         first, _ = await desk.ended()
@@ -159,7 +159,7 @@ def test_one_that_is_interrupted_before_it_asks_leaves_no_trace(tmp_path: Path) 
 
         desk.before = before
         report = await desk.take()
-        assert report.interrupted
+        assert report.was_interrupted
         assert await desk.ended() == []
         assert len(await desk.unread()) == 1
 
@@ -196,7 +196,7 @@ def test_one_that_has_its_answer_is_let_alone(tmp_path: Path) -> None:
         await desk.say("ann", "hello")
         report = await desk.take()
         (ended,) = await desk.ended()
-        assert (report.interrupted, ended.outcome, len(desk.posts)) == (False, "replied", 1)
+        assert (report.was_interrupted, ended.outcome, len(desk.posts)) == (False, "replied", 1)
         assert report.cost_usd == 0.25
 
     at_desk(tmp_path, story)

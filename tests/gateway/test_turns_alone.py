@@ -16,7 +16,7 @@ from tests.gateway.turns_kit import INNER, ROOM, WHEN, Desk, at_desk
 
 LOOK = Say(calls=(("c", "look_up"),))
 DIGEST = Digest(
-    heard="## irc/#a\n[x] ann (guest): hello",
+    text="## irc/#a\n[x] ann (guest): hello",
     covers=(Seq(1),),
     senders=(SenderId("ann"),),
     omitted=3,
@@ -60,10 +60,10 @@ def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: 
         desk.digest = DIGEST
         report = await desk.take(INNER, autonomous=True)
         (ended,) = await desk.ended(INNER)
-        assert (ended.heard, ended.covers, ended.senders) == (DIGEST.heard, DIGEST.covers, DIGEST.senders)
+        assert (ended.heard, ended.covers, ended.senders) == (DIGEST.text, DIGEST.covers, DIGEST.senders)
         assert (ended.omitted, ended.looked, ended.cause, ended.upto) == (3, DIGEST.looked, "digest", 0)
         assert (ended.outcome, ended.text, desk.posts, report.used_tools) == ("replied", "I see.", [], True)
-        assert [(where.at.conversation, where.askers) for where in desk.where] == [(INNER, ())]
+        assert [(where.at.conversation, where.requesters) for where in desk.where] == [(INNER, ())]
         desk.digest = None
         await desk.take(INNER, autonomous=True, continuing=True)
         assert "I see." in str(desk.model.requests[-1].conversation)
@@ -78,9 +78,9 @@ def test_an_interrupted_look_leaves_everything_pending(tmp_path: Path) -> None:
         turn = asyncio.ensure_future(desk.take(INNER, autonomous=True))
         await desk.model.asked.wait()
         desk.lane.interrupt()
-        assert (await turn).interrupted
+        assert (await turn).was_interrupted
         (ended,) = await desk.ended(INNER)
-        assert (ended.heard, ended.covers, ended.looked, ended.omitted) == (DIGEST.heard, (), (), 0)
+        assert (ended.heard, ended.covers, ended.looked, ended.omitted) == (DIGEST.text, (), (), 0)
 
     at_desk(tmp_path, story, Say(waits=True))
 
@@ -98,7 +98,7 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
         report = await desk.turns.give_up(INNER, "it broke", autonomous=True)
         (ended,) = await desk.ended(INNER)
         assert (ended.outcome, ended.looked, ended.text, desk.posts) == ("failed", DIGEST.looked, "", [])
-        assert report.failed
+        assert report.has_failed
 
     at_desk(tmp_path, story)
 
@@ -109,7 +109,12 @@ def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(tmp_path: Pat
         desk.afford = requests
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         report = await desk.take(autonomous=True)
-        assert (report.broke, report.failed, len(desk.model.requests), desk.posts) == (True, False, requests, [])
+        assert (report.is_over_budget, report.has_failed, len(desk.model.requests), desk.posts) == (
+            True,
+            False,
+            requests,
+            [],
+        )
         ended = [(one.outcome, one.reason, len(one.steps)) for one in await desk.ended()]
         assert ended == [("silent", BROKE, 1)] * requests
         assert len(await desk.unread()) == 1 - requests
@@ -134,7 +139,7 @@ def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
             await desk.tell(ring, ROOM.conversation, NORMAL)
         report = await desk.take(autonomous=autonomous)
         (ended,) = await desk.ended()
-        assert (report.failed, ended.cause, ended.autonomous) == (True, cause, autonomous)
+        assert (report.has_failed, ended.cause, ended.autonomous) == (True, cause, autonomous)
         assert len(desk.posts) == (cause != "noticed")
         assert bool(ended.text) == (cause != "noticed")
 

@@ -49,7 +49,7 @@ def opens(desk: Desk) -> Evidences:
     return Evidences(desk.store, desk.clock, Places(desk.store, Bindings((ANYWHERE,))))
 
 
-HERE = Whereabouts(turn=TurnId("later"), agent="ana", at=ROOM, sight=Sight(scope=PUBLIC), autonomous=False)
+HERE = Whereabouts(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False)
 
 
 def called(ended: TurnEnded) -> list[Called]:
@@ -66,11 +66,11 @@ def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path
         assert one.source is not None
         assert desk.compacted == ["tool_result_truncated"]
         assert (await opens(desk).find(one.source.handle, HERE)).text == PAGE
-        (evidence,) = await desk.store.newest(9, kinds=["evidence"])
-        (turn,) = await desk.store.newest(9, kinds=["turn_ended"])
+        (evidence,) = await desk.store.newest_entries(9, kinds=["evidence"])
+        (turn,) = await desk.store.newest_entries(9, kinds=["turn_ended"])
         assert evidence.seq < turn.seq
         assert (await opens(desk).find(f"t{turn.seq}.1", HERE)).text == PAGE
-        desk.turns.forget(ROOM.conversation)  # as after a restart
+        desk.turns.forget_view(ROOM.conversation)  # as after a restart
         await desk.say("ann", "and?")
         await desk.take()
         first, second, third = [request.conversation for request in desk.model.requests]
@@ -91,19 +91,19 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         model.refused = {len(model.requests) + 2}
         desk.drawer = Brings(texts=[f"{number}" * 4_000 for number in range(3)])
         await desk.say("ann", "now look")
-        assert not (await desk.take()).failed
+        assert not (await desk.take()).has_failed
         ended = (await desk.ended())[-1]
         assert ended.outcome == "replied"
         refused, again, last = [request.conversation for request in model.requests[-3:]]
         assert len(again) < len(refused)
-        (fold,) = await desk.store.newest(9, kinds=["folded"])
-        assert fold.seq < (await desk.store.newest(1, kinds=["turn_ended"]))[0].seq
+        (fold,) = await desk.store.newest_entries(9, kinds=["folded"])
+        assert fold.seq < (await desk.store.newest_entries(1, kinds=["turn_ended"]))[0].seq
         first, second, third = called(ended)
         assert first.source is not None
         assert (await opens(desk).find(first.source.handle, HERE)).text == "0" * 4_000
         assert [second.result, third.result] == ["1" * 4_000, "2" * 4_000]
         for _ in range(2):  # the second time as after a restart
-            desk.turns.forget(ROOM.conversation)
+            desk.turns.forget_view(ROOM.conversation)
             await desk.say("ann", "and?")
             await desk.take()
             assert model.requests[-1].conversation[: len(last)] == last
@@ -119,11 +119,11 @@ def test_a_turn_that_stays_too_long_fails_and_the_next_one_is_answered(tmp_path:
         await desk.say("ann", "a story " * 200)
         model.refused = {1, 2, 3}
         desk.drawer = Brings(texts=["x" * 4_000])
-        assert (await desk.take()).failed
+        assert (await desk.take()).has_failed
         (ended,) = await desk.ended()
         assert (ended.outcome, ended.reason, len(model.requests)) == ("failed", "prompt is too long", 4)
         await desk.say("ann", "and now?")
-        assert not (await desk.take()).failed
+        assert not (await desk.take()).has_failed
 
     at_desk(tmp_path, story)
 
@@ -140,10 +140,10 @@ def test_what_was_kept_for_a_turn_that_was_cut_off_harms_nobody(tmp_path: Path) 
                 return await super().call(call)
 
         desk.drawer = Stops(texts=[PAGE])
-        assert (await desk.take()).interrupted
+        assert (await desk.take()).was_interrupted
         desk.model.answers = [LOOK]
         desk.drawer = Brings(texts=[PAGE])
-        assert not (await desk.take()).failed
+        assert not (await desk.take()).has_failed
         last = (await desk.ended())[-1]
         (one,) = called(last)
         assert one.source is not None
@@ -177,7 +177,7 @@ def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(
             texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, Text)]
             assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
         last = model.requests[-1].conversation
-        desk.turns.forget(ROOM.conversation)
+        desk.turns.forget_view(ROOM.conversation)
         await desk.say("ann", "and?")
         await desk.take()
         assert model.requests[-1].conversation[: len(last)] == last

@@ -46,7 +46,7 @@ def test_a_reminder_beside_a_question_lends_nobody_a_voice(tmp_path: Path) -> No
         await desk.take()
         (ended,) = await desk.ended()
         assert (len(ended.covers), ended.senders) == (3, ("", "ann", ""))
-        assert [[asker.id for asker in where.askers] for where in desk.where] == [["ann"]]
+        assert [[asker.id for asker in where.requesters] for where in desk.where] == [["ann"]]
         assert desk.posts[0].post.reply_to == "m1"
 
     at_desk(tmp_path, story)

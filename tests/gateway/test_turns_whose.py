@@ -21,7 +21,7 @@ ALARM = Alarm(
 def who(desk: Desk) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
     """Of the newest turn: who asks, who was overheard, and the roles of who had reminders set."""
     where = desk.where[-1]
-    return [asker.id for asker in where.askers], where.overheard, where.reminded
+    return [asker.id for asker in where.requesters], where.overheard_roles, where.reminder_roles
 
 
 async def reminder(desk: Desk, role: str, *, by: str = "gus", alarm: Alarm = ALARM) -> None:
@@ -73,7 +73,7 @@ def test_what_goes_on_is_whose_it_was_with_all_who_were_heard_since(tmp_path: Pa
 def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         async def fetch() -> None:
-            desk.where[-1].trace.foreign = "web_fetch"
+            desk.where[-1].trust.foreign = "web_fetch"
 
         desk.drawer.meanwhile = fetch
         await desk.say("olga", "hello")
@@ -81,10 +81,10 @@ def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) ->
         (ended,) = await desk.ended()
         assert ended.foreign == "web_fetch"
         await desk.take(autonomous=True, continuing=True)
-        assert desk.where[-1].trace.foreign == "web_fetch"
+        assert desk.where[-1].trust.foreign == "web_fetch"
         await desk.say("olga", "thanks")
         await desk.take()
-        assert desk.where[-1].trace.foreign == "web_fetch"
+        assert desk.where[-1].trust.foreign == "web_fetch"
         assert (await desk.ended())[-1].foreign == "web_fetch"
 
     at_desk(tmp_path, story, LOOK, Say(text="Hi."), Say(text="So."), Say(text="Yes."))
@@ -96,7 +96,7 @@ def test_who_was_interrupted_is_answered_with_their_own_rights(tmp_path: Path) -
         turn = asyncio.ensure_future(desk.take())
         await desk.model.asked.wait()
         desk.lane.interrupt()
-        assert (await turn).interrupted
+        assert (await turn).was_interrupted
         await desk.say("olga", "hello")
         await desk.take()
         assert who(desk) == (["gus", "olga"], (), ())
@@ -114,7 +114,7 @@ def test_words_that_nobody_vouches_for_are_apart_from_those_of_the_same_id(tmp_p
             said = Message(id=MessageId(f"v{number}"), at=ROOM, sender=sender, text="hello", sent=WHEN, kind="mention")
             await desk.tell(said, ROOM.conversation, URGENT)
         await desk.take()
-        assert [(asker.id, asker.verified) for asker in desk.where[-1].askers] == [("olga", True), ("olga", False)]
+        assert [(asker.id, asker.verified) for asker in desk.where[-1].requesters] == [("olga", True), ("olga", False)]
 
     at_desk(tmp_path, story)
 
@@ -145,7 +145,7 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
         (seq,) = await desk.unread()
-        desk.digest = Digest(heard=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest"))
+        desk.digest = Digest(text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest"))
         await desk.take(INNER, autonomous=True)
         assert who(desk) == ([], ("guest",), ())
         desk.digest = None

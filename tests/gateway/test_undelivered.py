@@ -23,7 +23,7 @@ from tests.store.kit import NOW, turn
 AT = Address(channel=NAME, room=RoomId("#a"))
 ANN = Sender(id=SenderId("ann"), name="ann")
 POST = Post(key=PostKey("p"), to=AT, text="hello")
-EVERYWHERE = Bindings([Pattern(channel="*", room="*", thread=None, bound=Bound(listen="mention", agent="reverie"))])
+EVERYWHERE = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="mention", agent="reverie"))])
 
 
 def telling(work: Office, postman: Postman, arrived: list[Arrival]) -> Outbox:
@@ -31,7 +31,7 @@ def telling(work: Office, postman: Postman, arrived: list[Arrival]) -> Outbox:
     policy = attention.Policy(thresholds={})
     inward = Inward(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
     outbox = Outbox(work.store, {NAME: postman}, work.clock, work.spawn, judge=inward.judge, arrived=arrived.append)
-    outbox.link(NAME, up=True)
+    outbox.set_link_up(NAME, up=True)
     return outbox
 
 
@@ -68,7 +68,7 @@ def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 -
             await outbox.close()
             (stored,) = await work.store.entries(kinds=["delivery"])
             judged = [one.fact for one in await work.store.caused_by(stored.seq)]
-            unread = await work.store.unread(place, most=9)
+            unread = await work.store.unread_entries(place, most=9)
             if told:
                 kind = f"{post.to.channel}.delivery.#a"
                 rule = "a delivery report is low"
@@ -98,10 +98,10 @@ def test_the_next_turn_there_is_told_which_of_its_answers_nobody_got(tmp_path: P
         screen = Deaf()
         console = ConsoleChannel(CONSOLE, screen.show)
         async with running(tmp_path, channels={CONSOLE: console}) as gateway:
-            await console.say("hello", sender="ann")
+            await console.receive_message("hello", sender="ann")
             while not await gateway.log("delivery"):
                 await asyncio.sleep(0.005)
-            await console.say("are you there?", sender="ann")
+            await console.receive_message("are you there?", sender="ann")
             await screen.until(2)
         first, second = await gateway.turns()
         failed, question = second.heard.splitlines()

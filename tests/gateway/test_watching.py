@@ -50,7 +50,7 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.live = Live(load(directory, {}), directory, {})
-        self.live.tell(self._told)
+        self.live.add_reload_listener(self._told)
         self.clock = ManualClock()
         self.came: list[Reloaded] = []
         self._news = asyncio.Event()
@@ -77,7 +77,9 @@ async def watched(directory: Path) -> AsyncIterator[Watched]:
     watching = Watching(it.live, it.clock)
     task = asyncio.create_task(watching.run())
     try:
-        while not watching.heard:  # what is written before it listens is seen when it does, and that is another way
+        while (
+            not watching.has_reported
+        ):  # what is written before it listens is seen when it does, and that is another way
             await asyncio.sleep(0.005)
         yield it
     finally:
@@ -188,7 +190,7 @@ async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path) -
     write(tmp_path)
     async with watched(tmp_path) as it:
         assert it.live.files is not None
-        async with it.live._reading:  # as an order has it read
+        async with it.live._reload_lock:  # as an order has it read
             write(tmp_path, dm="ajar")
             await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
             with pytest.raises(BadConfig):
@@ -214,7 +216,7 @@ async def test_other_files_are_nothing(tmp_path: Path) -> None:
 async def test_who_asks_is_answered_though_nothing_was_written(tmp_path: Path) -> None:
     write(tmp_path)
     async with watched(tmp_path) as it:
-        it.live.ask()
+        it.live.request_reload()
         await it.told(1)
         assert it.came == [Reloaded()]
 

@@ -18,7 +18,7 @@ from tests.gateway.kit import Held, running
 def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         assert len(gateway.screen.said("ann")) == 1
         assert gateway.screen.said("ann")[0].startswith("You said: [")
@@ -36,9 +36,9 @@ def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
 def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
-            await gateway.console.say("nice weather", sender="ann", room="lobby")
-            await gateway.console.say("is it?", sender="bob", room="lobby")
-            await gateway.console.say("reverie, is it?", sender="ann", room="lobby")
+            await gateway.console.receive_message("nice weather", sender="ann", room="lobby")
+            await gateway.console.receive_message("is it?", sender="bob", room="lobby")
+            await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert len(turn.covers) == 3
@@ -52,9 +52,9 @@ def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) -> None:
 def test_a_closed_room_costs_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, access={"dm": "disabled"}) as gateway:
-            await gateway.console.say("reverie!", sender="ann", room="cellar")
-            await gateway.console.say("psst", sender="ann")
-            await gateway.console.say("reverie!", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie!", sender="ann", room="cellar")
+            await gateway.console.receive_message("psst", sender="ann")
+            await gateway.console.receive_message("reverie!", sender="ann", room="lobby")
             await gateway.screen.until(1)
         assert len(await gateway.turns()) == 1
         fates = [fact.fate for fact in await gateway.log("judged") if isinstance(fact, Judged)]
@@ -66,7 +66,9 @@ def test_a_closed_room_costs_nothing(tmp_path: Path) -> None:
 def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
-            await asyncio.gather(*(gateway.console.say(text, sender="ann") for text in ("one", "two", "three")))
+            await asyncio.gather(
+                *(gateway.console.receive_message(text, sender="ann") for text in ("one", "two", "three"))
+            )
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert len(turn.covers) == 3
@@ -78,8 +80,8 @@ def test_the_reply_is_to_what_was_said_to_the_agent(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
             asked, _ = await asyncio.gather(
-                gateway.console.say("reverie, is it?", sender="bob", room="lobby"),
-                gateway.console.say("nice weather", sender="ann", room="lobby"),
+                gateway.console.receive_message("reverie, is it?", sender="bob", room="lobby"),
+                gateway.console.receive_message("nice weather", sender="ann", room="lobby"),
             )
             await gateway.screen.until(1)
         assert gateway.screen.parts[0].reply_to == asked.id
@@ -91,10 +93,10 @@ def test_what_arrives_during_a_turn_is_answered_after_it(tmp_path: Path) -> None
     async def story() -> None:
         model = Held()
         async with running(tmp_path, model) as gateway:
-            await gateway.console.say("one", sender="ann")
+            await gateway.console.receive_message("one", sender="ann")
             await gateway.asked(1)
-            await gateway.console.say("two", sender="ann")
-            await gateway.console.say("three", sender="ann")
+            await gateway.console.receive_message("two", sender="ann")
+            await gateway.console.receive_message("three", sender="ann")
             model.go.set()
             await gateway.screen.until(2)
         turns = await gateway.turns()
@@ -110,7 +112,7 @@ def test_conversations_do_not_wait_for_each_other_and_do_not_mix(tmp_path: Path)
         async with running(tmp_path, model) as gateway:
             people = [f"p{number}" for number in range(8)]
             for person in people:
-                await gateway.console.say(f"I am {person}", sender=person)
+                await gateway.console.receive_message(f"I am {person}", sender=person)
             await gateway.asked(8)  # all at once
             model.go.set()
             await gateway.screen.until(8)
@@ -125,13 +127,13 @@ def test_history_grows_by_appending(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
             for number in range(1, 4):
-                await gateway.console.say(f"line {number}", sender="ann")
+                await gateway.console.receive_message(f"line {number}", sender="ann")
                 await gateway.screen.until(number)
             first, second, third = gateway.scripted.requests
         assert second.conversation[: len(first.conversation)] == first.conversation
         assert third.conversation[: len(second.conversation)] == second.conversation
         async with running(tmp_path) as again:
-            await again.console.say("line 4", sender="ann")
+            await again.console.receive_message("line 4", sender="ann")
             await again.screen.until(1)
             (fourth,) = again.scripted.requests
         assert fourth.conversation[: len(third.conversation)] == third.conversation  # also over a restart
@@ -147,7 +149,7 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
         )
         async with running(tmp_path, small) as gateway:
             for number in range(1, 21):
-                await gateway.console.say(f"line {number} " + "x" * 200, sender="ann")
+                await gateway.console.receive_message(f"line {number} " + "x" * 200, sender="ann")
                 await gateway.screen.until(number)
         folds = await gateway.log("folded")
         assert 1 <= len(folds) < 10  # of 20 turns
@@ -162,9 +164,9 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
 def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script(errors=(Unusable("no credit"),))) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            await gateway.console.say("and now?", sender="ann")
+            await gateway.console.receive_message("and now?", sender="ann")
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
         assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "no credit", "replied")
@@ -191,8 +193,8 @@ def test_ways_to_end_a_turn(tmp_path: Path, call: str, text: str, outcome: str, 
     async def story() -> None:
         script = Script(rules=(Rule(match="quiet", reply=text, calls=((call, "{}"),)),))
         async with running(tmp_path, script) as gateway:
-            await gateway.console.say("quiet please", sender="ann")
-            await gateway.console.say("bye", sender="bob")
+            await gateway.console.receive_message("quiet please", sender="ann")
+            await gateway.console.receive_message("bye", sender="bob")
             await gateway.screen.until(1 + shown)
             await gateway.took(2)
         assert len(gateway.screen.said("ann")) == shown
@@ -205,7 +207,7 @@ def test_a_tool_that_is_not_there_is_an_error_the_model_can_answer(tmp_path: Pat
     async def story() -> None:
         script = Script(rules=(Rule(match="time", calls=(("clock", "{}"),)), Rule(match="", reply="I cannot tell.")))
         async with running(tmp_path, script) as gateway:
-            await gateway.console.say("what time is it?", sender="ann")
+            await gateway.console.receive_message("what time is it?", sender="ann")
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert (turn.text, turn.requests) == ("I cannot tell.", 2)
@@ -217,7 +219,7 @@ def test_an_empty_answer_gets_one_nudge(tmp_path: Path) -> None:
     async def story() -> None:
         script = Script(rules=(Rule(match="answered with nothing", reply="Sorry, here."), Rule(match="", reply="  ")))
         async with running(tmp_path, script) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert (turn.text, turn.requests) == ("Sorry, here.", 2)
@@ -230,7 +232,7 @@ def test_half_a_character_from_a_model_does_no_harm(tmp_path: Path) -> None:
     async def story() -> None:
         script = Script(rules=(Rule(match="", reply="x" * 15 + "\ud83d\ude00 and \ud83d."),))  # cut after 16 characters
         async with running(tmp_path, script) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
         assert turn.text == "x" * 15 + "\N{GRINNING FACE} and \N{REPLACEMENT CHARACTER}."
@@ -243,7 +245,7 @@ def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(tmp_path: Path, mo
 
     async def story() -> None:
         async with running(tmp_path, Script(delay_s=60)) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.asked(1)
         assert not gateway.screen.parts
         assert not await gateway.turns()
@@ -257,7 +259,7 @@ def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(tmp_path: Path, mo
 def test_a_start_fires_nothing_by_itself(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         async with running(
             tmp_path, dmn={"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms"}
@@ -273,10 +275,10 @@ def test_a_normal_notice_is_taken_up_by_the_next_tick(tmp_path: Path) -> None:
     async def story() -> None:
         rules = [{"type": "console.room.lobby", "urgency": "normal"}]
         async with running(tmp_path, attention={"coalesce": 0, "rules": rules}, dmn={"resting": "50ms"}) as gateway:
-            await gateway.console.say("anybody?", sender="ann", room="lobby")
+            await gateway.console.receive_message("anybody?", sender="ann", room="lobby")
             await gateway.took(1)
             assert gateway.screen.parts == []  # in a room that is no reason to speak: the agent looks at it by itself
-            await gateway.console.say("reverie?", sender="ann", room="lobby")
+            await gateway.console.receive_message("reverie?", sender="ann", room="lobby")
             await gateway.screen.until(1)
         looked, answered = await gateway.turns()
         assert (looked.autonomous, looked.cause, len(looked.looked)) == (True, "digest", 1)
@@ -289,12 +291,12 @@ def test_every_table_is_what_the_log_says(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path) as gateway:
             for number in range(5):
-                await gateway.console.say(f"hello {number}", sender=f"p{number % 2}")
+                await gateway.console.receive_message(f"hello {number}", sender=f"p{number % 2}")
             while sum(len(turn.covers) for turn in await gateway.turns()) < 5:
                 await asyncio.sleep(0.005)
         assert await rebuild(tmp_path / "reverie.db") == []
         async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
-            assert await reader.outbox() == []
+            assert await reader.undelivered_posts() == []
 
     asyncio.run(story())
 
@@ -308,7 +310,7 @@ def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(tmp_
         model = ScriptedModel(context_tokens=tokens, clock=SystemClock())
         async with running(tmp_path, model, attention={"coalesce": 0.5}) as gateway:
             for text in questions:
-                await gateway.console.say(text)
+                await gateway.console.receive_message(text)
             turns: list[TurnEnded] = []
             async with asyncio.timeout(120):
                 while sum(len(turn.covers) for turn in turns) < len(questions):

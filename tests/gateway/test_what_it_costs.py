@@ -90,7 +90,7 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
                 ],
                 start=1,
             ):
-                await console.say(words, sender=sender, room=room)
+                await console.receive_message(words, sender=sender, room=room)
                 await screen.until(count)
             assert not api.violations
             bill = billed(api)
@@ -137,10 +137,10 @@ def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> 
             ModelApi(cache=MessagesCache(tokens)) as api,
             asking(tmp_path, api.url, remembers=False) as (console, screen),
         ):
-            await console.say("reverie: hello", sender="ann", room="lobby")
+            await console.receive_message("reverie: hello", sender="ann", room="lobby")
             await screen.until(1)
             (tmp_path / "workspace" / "SOUL.md").write_text(SOUL.replace("your time", "your own time", 1))
-            await console.say("reverie: hello again", sender="ann", room="lobby")
+            await console.receive_message("reverie: hello again", sender="ann", room="lobby")
             await screen.until(2)
             first, second = ("".join(block["text"] for block in seen.body["system"]) for seen in api.seen)
             differs = next(place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
@@ -148,7 +148,7 @@ def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> 
             missed = re.search(r"missed: .*identity.*byte (\d+)", shown)
             assert missed
             assert int(missed[1]) == differs
-            await console.say("!cache", sender="root", room="lobby")
+            await console.receive_message("!cache", sender="root", room="lobby")
             await screen.until(3)
             assert "- Last miss (" in screen.parts[2].body
             assert f"byte {differs}" in screen.parts[2].body

@@ -54,7 +54,7 @@ def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
     async def story() -> None:
         script = Script(rules=(Rule(match="quiet", calls=(("stay_silent", "{}"),)),), errors=(Unusable("no credit"),))
         async with running(tmp_path, script, agents=[{"id": "reverie", "bindings": bindings}]) as gateway:
-            say = gateway.console.say
+            say = gateway.console.receive_message
             await say("reverie: first", sender="ann", room="lobby")
             await gateway.screen.until(1)
             await say("by the way", sender="bob", room="lobby")
@@ -295,13 +295,13 @@ def test_a_gateway_that_is_by_itself_leaves_such_stories(
 
     async def story() -> None:
         async with running(tmp_path, script, **QUICK) as gateway:
-            await gateway.console.say("by the way", sender="ann", room="lobby")
-            await gateway.console.say("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("by the way", sender="ann", room="lobby")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             async with asyncio.timeout(120):
                 while not any(turn.cause == "digest" for turn in await gateway.turns()):
                     await asyncio.sleep(0.01)
             if fate is Fate.LOOKED_AT:
-                await gateway.console.say("reverie: hello", sender="ann", room="lobby")
+                await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
                 await gateway.screen.until(1)
         async with await Store.open_readonly(gateway.path) as reader:
             (_, line, *_) = await reader.entries(kinds=["room"])

@@ -40,7 +40,7 @@ class Strict(Played):
             yield ToolCall(id=f"c{page}", name="look_up", arguments=f'{{"page": {page}}}')
         else:
             yield Text(text="As you say. " * 30)
-        yield End(stop="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
+        yield End(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.2, 1.5])
@@ -79,7 +79,7 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
             desk.drawer.meanwhile = crowd
             await desk.say("ann", "look it up")
             report = await desk.take()
-            assert not report.failed
+            assert not report.has_failed
             assert model.refused == 0
             desk.drawer.meanwhile = None
             for _ in range(20):

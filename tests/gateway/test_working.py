@@ -27,7 +27,7 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
             Rule(match="middle of something", calls=(POST, ("yield_to_user", "{}"))),
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.say("do it", sender="olga")
+            await gateway.console.receive_message("do it", sender="olga")
             asked, went_on = await ended(gateway, 2, place="console/olga")
             await gateway.screen.until(3)
         assert (asked.cause, asked.autonomous, asked.text) == ("addressed", False, "one step is done")
@@ -46,9 +46,9 @@ def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
         rules = (Rule(match="I like tea", calls=(note,)), Rule(match="journal", reply="noted"))
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "forage": True}}
         async with running(tmp_path, Script(rules=rules), **settings) as gateway:
-            await gateway.console.say("I like tea", sender="olga")
+            await gateway.console.receive_message("I like tea", sender="olga")
             await gateway.screen.until(1)
-            await gateway.console.say("hello", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(2)
             assert len(await ended(gateway, 1, place="console/olga")) == 1
 
@@ -61,10 +61,10 @@ def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it
         rules = (Rule(match="do it|middle of something", calls=(POST,)), Rule(match="posted", reply="more to come"))
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
         async with running(tmp_path, Script(rules=rules), **settings) as gateway:
-            await gateway.console.say("do it", sender="olga")
+            await gateway.console.receive_message("do it", sender="olga")
             first = await ended(gateway, 4, place="console/olga")
             assert [turn.autonomous for turn in first] == [False, True, True, True]
-            await gateway.console.say("do it", sender="olga")
+            await gateway.console.receive_message("do it", sender="olga")
             again = await ended(gateway, 8, place="console/olga")
             assert [turn.autonomous for turn in again[4:]] == [False, True, True, True]
 
@@ -103,7 +103,7 @@ async def until(clock: ManualClock, done: Callable[[], bool]) -> None:
 
 
 async def first_job(gateway: Running, clock: ManualClock, room: str | None) -> None:
-    await gateway.console.say("reverie: the job", sender="olga", room=room)
+    await gateway.console.receive_message("reverie: the job", sender="olga", room=room)
     await until(clock, lambda: len(gateway.screen.parts) == 1)
 
 
@@ -118,7 +118,7 @@ def test_what_is_asked_right_after_a_task_is_answered(
         async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
             await first_job(gateway, clock, room)
             await passing(clock, delay_s)
-            await gateway.console.say("reverie: what is two plus two?", sender=sender, room=room)
+            await gateway.console.receive_message("reverie: what is two plus two?", sender=sender, room=room)
             await until(clock, lambda: len(gateway.screen.parts) == 2)
             await passing(clock, 8)
             assert gateway.screen.said(room or sender)[1:] == ["four"]
@@ -136,7 +136,7 @@ def test_what_is_asked_right_after_a_task_is_answered_after_a_restart(tmp_path: 
         async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
             await first_job(gateway, clock, None)
             await passing(clock, 2.0)
-            await gateway.console.say("what is two plus two?", sender="olga")
+            await gateway.console.receive_message("what is two plus two?", sender="olga")
         async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
             await until(clock, lambda: len(gateway.screen.parts) == 1)
             assert gateway.screen.said("olga") == ["four"]
@@ -162,7 +162,7 @@ def test_what_came_to_nothing_is_not_gone_on_with(
         clock = ManualClock()
         goes_on = Rule(match="middle of something", reply="and another thing")
         async with running(tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more) as gateway:
-            await gateway.console.say("reverie: the job", sender=sender, room="lobby")
+            await gateway.console.receive_message("reverie: the job", sender=sender, room="lobby")
             await until(clock, lambda: bool(gateway.screen.parts))
             await passing(clock, 8)
             assert gateway.screen.said("lobby") == ["one"]

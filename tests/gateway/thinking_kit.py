@@ -100,8 +100,8 @@ class Gate:
 
     @property
     def commands(self) -> ThinkingCommands:
-        minds = self.gateway.minds
-        return ThinkingCommands(minds.stopping, minds.choosing)
+        minds = self.gateway.agents
+        return ThinkingCommands(minds.turn_stopper, minds.model_selector)
 
     async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> Answer:
         """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
@@ -124,19 +124,19 @@ class Gate:
             origin="native",
             direct=True,
         )
-        ask = Ask(command=asked, role="owner", rule="roles", everywhere="owner", given=given)
+        ask = Ask(command=asked, role="owner", rule="roles", global_role="owner", arguments=given)
         answer = await self.commands.handlers[name](ask, cast("World", None))  # they look at nothing of it
         assert isinstance(answer, str | Answer)
         answer = Answer(text=answer) if isinstance(answer, str) else answer
 
         async def go_on(durable: bool, settles: bool = True) -> None:
-            if answer.change is None:
+            if answer.effect is None:
                 return
             noticed = Entry(fact=asked, at=asked.sent, conversation=ANN.conversation, key=key_of(asked))
-            entries = [noticed, *answer.change.entries(noticed)]
+            entries = [noticed, *answer.effect.entries(noticed)]
             written = (await self.store.append(entries))[0] if durable else None
             if settles:
-                answer.change.settle(written)
+                answer.effect.settle(written)
 
         return answer, go_on
 
@@ -163,7 +163,7 @@ class Gate:
 
     async def calm(self) -> None:
         """Return once nothing runs and nothing waits."""
-        state = self.gateway.minds.all[0].loop
+        state = self.gateway.agents.agents[0].loop
         await self.until(lambda: not state.state.running and not state.state.waiting)
 
 
@@ -183,7 +183,7 @@ async def serving(made: Settings, live: Live | None = None) -> AsyncIterator[Gat
             clock=clock,
             channels={CONSOLE: console},
             make=None,
-            equipment=equipment,
+            model_services=equipment,
             states=await restored(store, [agent.id for agent in made.agents], clock.now()),
             chosen=await chosen(store, made),
             redact=Redactor(),

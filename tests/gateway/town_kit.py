@@ -68,7 +68,7 @@ class Running:
     async def ask(self, channel: str, text: str, *, sender: str, room: str | None) -> None:
         """Somebody says something to the agent; returns once that is answered."""
         count = self.shown
-        await self.towns[channel].say(text, sender=sender, room=room)
+        await self.towns[channel].receive_message(text, sender=sender, room=room)
         assert self._task is not None
         async with asyncio.timeout(120):
             while self.shown == count:

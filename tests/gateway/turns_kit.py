@@ -53,8 +53,8 @@ from tests.agent.turn_kit import Drawer, Played, Say
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
 INNER = inner("ana")
 WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WHO = access.Policy(dm="open", roles={}, rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
-ANYWHERE = Pattern(channel="*", room="*", thread=None, bound=Bound(listen="all", agent="ana", private=False))
+WHO = access.Policy(dm_policy="open", roles={}, open_rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
+ANYWHERE = Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", agent="ana", private=False))
 
 
 async def nothing(_: str) -> str:
@@ -90,7 +90,7 @@ def folds_of(desk: "Desk", views: Views) -> Folds:
     )
 
 
-WARM = Outlook(cold=False, read=0.1, write=1.25, ahead=20.0)
+WARM = Outlook(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
 
 
 @dataclass
@@ -136,20 +136,20 @@ class Desk:
             clock=self.clock,
             model=self.model,
             agent_id="ana",
-            briefing=briefing,
-            hearing=Hearing(self.store, WHO, media),
+            prompt_context=briefing,
+            reader=Hearing(self.store, WHO, media),
             media=media,
-            views=views,
-            folds=folds_of(self, views),
+            history=views,
+            compactor=folds_of(self, views),
             evidence=Evidences(self.store, self.clock, places),
-            recalling=Recalling(self.store, places, nothing, nothing_by_hand, self.clock),
-            context=lambda: self.context,
-            recall=self.recall,
-            hands=self._hands,
-            guidance=self._guide,
-            afford=self._afford,
-            truncated=lambda: self.compacted.append("tool_result_truncated"),
-            who=WHO,
+            ambient_recall=Recalling(self.store, places, nothing, nothing_by_hand, self.clock),
+            optimization=lambda: self.context,
+            recall_config=self.recall,
+            tools_for=self._hands,
+            directives=self._guide,
+            can_afford=self._afford,
+            on_truncated=lambda: self.compacted.append("tool_result_truncated"),
+            access_policy=WHO,
         )
         self.turns = Turns(
             self.means,
@@ -162,7 +162,7 @@ class Desk:
     async def _me(self, _: Scope) -> Bundle:
         return Bundle(identity="You are Ana.", private="")
 
-    async def gather(self) -> Digest | None:
+    async def build(self) -> Digest | None:
         return self.digest
 
     def _hands(self, where: Whereabouts) -> Tools:
@@ -213,14 +213,14 @@ class Desk:
         self.lane = Lane()
         self.model.asked.clear()
         async with asyncio.timeout(120):
-            return await self.turns.take(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
+            return await self.turns.run(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
 
     async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnEnded]:
         found = await self.store.entries(kinds=["turn_ended"], conversation=place)
         return [stored.fact for stored in found if isinstance(stored.fact, TurnEnded)]
 
     async def unread(self, place: ConversationId = ROOM.conversation) -> list[Seq]:
-        return [stored.seq for stored in (await self.store.unread(place, most=100)).messages]
+        return [stored.seq for stored in (await self.store.unread_entries(place, most=100)).messages]
 
     def told(self, number: int = -1) -> str:
         """The last side of a request."""

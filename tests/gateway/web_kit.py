@@ -23,9 +23,9 @@ ROOM = Whereabouts(
     turn=TurnId("t"),
     agent="reverie",
     at=Address(channel=ChannelName("irc.main"), room=RoomId("#a")),
-    sight=Sight(scope=PUBLIC),
+    visibility=Sight(scope=PUBLIC),
     autonomous=False,
-    askers=(ANN,),
+    requesters=(ANN,),
 )
 
 
@@ -50,8 +50,8 @@ class Desk:
 
     def __init__(self, web: WebHands, site: WebServer, names: Names) -> None:
         self.web, self.site, self.names = web, site, names
-        self.where = replace(ROOM, trace=Trace())
-        self._hands = Hands(web.hands)
+        self.where = replace(ROOM, trust=Trace())
+        self._hands = Hands(web.tools)
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)
@@ -59,13 +59,13 @@ class Desk:
     async def fetch(self, url: str) -> ToolResult:
         """A page that comes."""
         result = await self.call("web_fetch", url=url)
-        assert not result.error, result.text
+        assert not result.is_error, result.text
         return result
 
     async def refused(self, url: str) -> str:
         """Why it does not come."""
         result = await self.call("web_fetch", url=url)
-        assert result.error, result.text
+        assert result.is_error, result.text
         return result.text
 
 

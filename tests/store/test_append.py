@@ -31,7 +31,7 @@ def test_the_log_refuses_to_change(tmp_path: Path, sql: str) -> None:
 def test_answers_stand_in_the_order_of_the_entries(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            assert await store.append(heard(1)) == (Appended(Seq(1), fresh=True), Appended(Seq(2), fresh=True))
+            assert await store.append(heard(1)) == (Appended(Seq(1), is_new=True), Appended(Seq(2), is_new=True))
             (message, judgement) = await store.entries()
             assert (message.seq, message.fact, message.key) == (1, said(1).fact, "message:irc.test/#a:1")
             assert (judgement.cause, judgement.kind, judgement.conversation) == (1, "judged", "irc.test/#a")
@@ -49,7 +49,7 @@ def test_a_duplicate_is_written_once_and_takes_its_dependents_with_it(tmp_path: 
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(7))
             await store.append(chain)
-            original = Appended(Seq(3), fresh=False)
+            original = Appended(Seq(3), is_new=False)
             assert await store.append(chain) == (original, original, original)
             assert [entry.seq for entry in await store.entries()] == [1, 2, 3, 4, 5]
 
@@ -60,9 +60,9 @@ def test_duplicates_inside_one_append_and_one_batch(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             twice = await store.append([said(1), said(1)])
-            assert twice == (Appended(Seq(1), fresh=True), Appended(Seq(1), fresh=False))
+            assert twice == (Appended(Seq(1), is_new=True), Appended(Seq(1), is_new=False))
             answers = await asyncio.gather(*(store.append(heard(2)) for _ in range(50)))
-            assert sum(answer[0].fresh for answer in answers) == 1
+            assert sum(answer[0].is_new for answer in answers) == 1
             assert {answer[0].seq for answer in answers} == {2}
             assert len(await store.entries()) == 3
 
@@ -74,8 +74,8 @@ def test_duplicates_across_restarts(tmp_path: Path) -> None:
         async with await opened(tmp_path / "s.db") as store:
             return await store.append(heard(1))
 
-    assert [one.fresh for one in run(once())] == [True, True]
-    assert run(once()) == (Appended(Seq(1), fresh=False), Appended(Seq(1), fresh=False))
+    assert [one.is_new for one in run(once())] == [True, True]
+    assert run(once()) == (Appended(Seq(1), is_new=False), Appended(Seq(1), is_new=False))
 
 
 def test_callers_share_commits(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_poisoned_caller_hurts_nobody_else(tmp_path: Path) -> None:
             assert len(entries) == 40
             assert store.commits < 12, "the innocent still share commits"
             assert not [entry for entry in entries if entry.key == "message:irc.test/#a:99"], "wholly out"
-            assert (await store.append([said(99)]))[0].fresh
+            assert (await store.append([said(99)]))[0].is_new
 
     run(story())
 
@@ -133,7 +133,7 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
                 await store.append([said(2, "x" * 100_000), said(3)])
             assert len(await store.entries()) == 2
             await store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
-            assert (await store.append([said(2, "x" * 100_000)]))[0] == Appended(Seq(3), fresh=True)
+            assert (await store.append([said(2, "x" * 100_000)]))[0] == Appended(Seq(3), is_new=True)
 
     run(story())
 
@@ -185,7 +185,7 @@ def test_closing_writes_what_is_queued_and_then_refuses(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await store.close()
         await store.close()
-        assert all(answer[0].fresh for answer in await asyncio.gather(*waiting))
+        assert all(answer[0].is_new for answer in await asyncio.gather(*waiting))
         with pytest.raises(Closed):
             await store.append(heard(11))
         async with await opened(tmp_path / "s.db") as again:
@@ -201,7 +201,7 @@ def test_a_reader_sees_what_was_acknowledged_and_nothing_else(tmp_path: Path) ->
                 await store.append(heard(number))
                 assert len(await reader.entries()) == 2 * number + 2
             await store._writing.execute_fetchall("INSERT INTO cursor VALUES ('irc.test', 'x')")
-            assert await store.cursor(place().channel) is None
+            assert await store.saved_cursor(place().channel) is None
             await store._writing.rollback()
             with pytest.raises(StoreError):
                 await reader._rows("DELETE FROM cursor")
@@ -224,7 +224,7 @@ def test_a_loop_that_is_torn_down_leaves_whole_transactions(tmp_path: Path) -> N
 
     async def check() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            rows = await store.rows(limit=1_000_000)
+            rows = await store.entry_rows(limit=1_000_000)
             assert [row[5] for row in rows if row[2] == "judged"] == [row[0] for row in rows if row[2] == "room"]
 
     for step in range(8):

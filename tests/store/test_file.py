@@ -92,7 +92,7 @@ def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -
 
     async def after() -> None:
         async with await opened(path) as store:
-            assert (await store.append(heard(1)))[0].fresh
+            assert (await store.append(heard(1)))[0].is_new
 
     run(after())
 
@@ -128,7 +128,7 @@ def test_kill_9_loses_nothing_acknowledged_and_leaves_nothing_half(tmp_path: Pat
 
 async def _check(path: Path, acknowledged: dict[int, list[int]]) -> None:
     async with await opened(path) as store:
-        rows = await store.rows(limit=10_000_000)
+        rows = await store.entry_rows(limit=10_000_000)
     keys = {row[4]: row[0] for row in rows if row[4]}
     for number, (message, _, mirrored, _) in acknowledged.items():
         assert keys[f"message:irc.test/#a:{number}"] == message

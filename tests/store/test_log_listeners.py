@@ -28,8 +28,8 @@ async def test_told_in_order_also_if_the_caller_has_gone_and_if_another_listener
         raise RuntimeError("a bug")
 
     async with await Store.open(tmp_path / "log.db", ManualClock()) as store:
-        store.hear(broken)
-        store.hear(listener)
+        store.add_listener(broken)
+        store.add_listener(listener)
         await store.append([moved("1"), moved("2")])
         assert told == ["1", "2"]
         tasks = [asyncio.ensure_future(store.append([moved(str(number))])) for number in range(3, 30)]

@@ -203,8 +203,8 @@ def _steps(path: Path, turns_before: int) -> int:
                 elif number % 2 == 0 and number < turns_before:
                     back = Rewound(first=ended.seq, last=ended.seq, by="ops")
                     await store.append([Entry(fact=back, at=NOW, conversation=conversation)])
-            assert len(await store.turns(conversation)) == 2
-            assert (await store.view(conversation)) is not None
+            assert len(await store.turns_in_view(conversation)) == 2
+            assert (await store.newest_fold(conversation)) is not None
 
     run(story())
     connection = sqlite3.connect(path)
@@ -226,10 +226,10 @@ def _uses_steps(path: Path, texts: int) -> int:
         async with await opened(path) as store:
             await store.append([said(number, "harbour") for number in range(texts)])
             await store.append([said(-1, "lake")])
-            found = await store.uses(["harbour", "lake", "nowhere"], newest=3, notes_after=0)
-            assert [len(seqs) for seqs in found.uses] == [3, 1, 0]
-            assert found.uses[0] == [texts, texts - 1, texts - 2]
-            assert (found.last, found.notes) == (texts + 1, [])
+            found = await store.find_word_uses(["harbour", "lake", "nowhere"], newest=3, notes_after=0)
+            assert [len(seqs) for seqs in found.positions] == [3, 1, 0]
+            assert found.positions[0] == [texts, texts - 1, texts - 2]
+            assert (found.last, found.note_positions) == (texts + 1, [])
 
     run(story())
     connection = sqlite3.connect(path)

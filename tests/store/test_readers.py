@@ -38,11 +38,15 @@ def test_entries_and_newest(tmp_path: Path) -> None:
             assert seqs == [3, 4, 5]
             assert [entry.seq for entry in await store.entries(kinds=["room"])] == [1, 3, 5, 7, 9]
             assert [entry.seq for entry in await store.entries(kinds=["room", "judged"], limit=4)] == [1, 2, 3, 4]
-            assert [entry.seq for entry in await store.newest(3, kinds=["judged", "room", "judged"])] == [8, 9, 10]
-            assert [entry.seq for entry in await store.newest(2, kinds=["judged"], conversation=A)] == [4, 8]
-            assert [entry.seq for entry in await store.newest(1, before=9, conversation=B)] == [6]
+            assert [entry.seq for entry in await store.newest_entries(3, kinds=["judged", "room", "judged"])] == [
+                8,
+                9,
+                10,
+            ]
+            assert [entry.seq for entry in await store.newest_entries(2, kinds=["judged"], conversation=A)] == [4, 8]
+            assert [entry.seq for entry in await store.newest_entries(1, before=9, conversation=B)] == [6]
             assert await store.entries(kinds=[]) == []
-            assert await store.newest(0) == []
+            assert await store.newest_entries(0) == []
 
     run(story())
 
@@ -54,7 +58,7 @@ def test_match_finds_what_was_said_and_answered(tmp_path: Path) -> None:
             await store.append([said(2, "closed today", "#b"), turn(A, 1, text="I like that cafe")])
             found = await store.entries(match="cafe")
             assert [entry.kind for entry in found] == ["room", "turn_ended"]
-            assert [entry.seq for entry in await store.newest(1, match="cafe")] == [4]
+            assert [entry.seq for entry in await store.newest_entries(1, match="cafe")] == [4]
             assert [entry.seq for entry in await store.entries(match="cafe", kinds=["room"])] == [1]
             assert [entry.seq for entry in await store.entries(match="cafe OR closed", conversation=B)] == [3]
             assert [entry.seq for entry in await store.entries(match="cafe", after=1)] == [4]
@@ -70,18 +74,18 @@ def test_match_finds_what_was_said_and_answered(tmp_path: Path) -> None:
 def test_due_and_unread(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            assert await store.due(AMBIENT) == []
-            nothing = await store.unread(A, most=5)
+            assert await store.due_conversations(AMBIENT) == []
+            nothing = await store.unread_entries(A, most=5)
             assert (nothing.messages, nothing.omitted, nothing.upto) == ((), 0, 0)
             levels: tuple[Urgency, ...] = (LOW, AMBIENT, NORMAL, AMBIENT, AMBIENT)
             for number, urgency in enumerate(levels):
                 await store.append(heard(number, urgency=urgency))  # messages are 1, 3, 5, 7, 9
             await store.append(heard(50, room="#b", urgency=AMBIENT))  # 11
-            assert await store.due(AMBIENT) == [(A, NORMAL), (B, AMBIENT)]
-            assert await store.due(LOW) == [(A, NORMAL)]
-            assert await store.due(URGENT) == []
+            assert await store.due_conversations(AMBIENT) == [(A, NORMAL), (B, AMBIENT)]
+            assert await store.due_conversations(LOW) == [(A, NORMAL)]
+            assert await store.due_conversations(URGENT) == []
             for newest, shown in {0: [], 1: [5], 2: [1, 5], 3: [1, 5, 9], 4: [1, 5, 7, 9], 9: [1, 3, 5, 7, 9]}.items():
-                unread = await store.unread(A, most=newest)
+                unread = await store.unread_entries(A, most=newest)
                 assert [one.seq for one in unread.messages] == shown
                 assert (unread.omitted, unread.upto) == (5 - len(shown), 9)
 
@@ -103,7 +107,7 @@ def test_what_is_said_to_the_agent_is_never_passed_over(tmp_path: Path) -> None:
                 8: ([1, 3, 5, 7, 9, 11, 13, 15], 15, 0),
             }
             for most, (shown, upto, omitted) in told.items():
-                unread = await store.unread(A, most=most)
+                unread = await store.unread_entries(A, most=most)
                 assert [one.seq for one in unread.messages] == shown
                 assert (unread.upto, unread.omitted) == (upto, omitted)
 
@@ -117,7 +121,7 @@ def test_only_what_is_due_or_context_is_unread(tmp_path: Path) -> None:
             for number, fate in enumerate(fates):
                 message = said(number)
                 await store.append([message, judged(message, LOW, fate)])
-            assert [one.seq for one in (await store.unread(A, most=9)).messages] == [1, 3]
+            assert [one.seq for one in (await store.unread_entries(A, most=9)).messages] == [1, 3]
 
     run(story())
 
@@ -128,15 +132,15 @@ def test_a_turn_deals_with_everything_up_to_its_upto(tmp_path: Path) -> None:
             for number in range(4):
                 await store.append(heard(number, urgency=AMBIENT if number % 2 else URGENT))
             await store.append(heard(9, room="#b"))
-            assert await store.dealt_with(await _entry(store, 6)) is None
+            assert await store.handled_by(await _entry(store, 6)) is None
             await store.append([turn(A, 1, 5, upto=5)])
-            unread = await store.unread(A, most=9)
+            unread = await store.unread_entries(A, most=9)
             assert [one.seq for one in unread.messages] == [7]
-            assert (await store.unread(B, most=9)).upto == 9
-            over = await store.dealt_with(await _entry(store, 4))
+            assert (await store.unread_entries(B, most=9)).upto == 9
+            over = await store.handled_by(await _entry(store, 4))
             assert over is not None
             assert over.seq == 11
-            assert await store.dealt_with(await _entry(store, 8)) is None
+            assert await store.handled_by(await _entry(store, 8)) is None
 
     run(story())
 
@@ -154,13 +158,13 @@ def test_turns_begin_where_the_view_does(tmp_path: Path) -> None:
                 (message, _) = await store.append(heard(number))
                 await store.append([turn(A, message.seq, text=f"answer {number}")])
             await store.append([turn(B, 4, 1, text="other room")])
-            assert [one.seq for one in await store.turns(A)] == [3, 6, 9]
+            assert [one.seq for one in await store.turns_in_view(A)] == [3, 6, 9]
             await store.append([fact(Folded(start=Seq(6), reason="size"), A)])
-            assert [one.seq for one in await store.turns(A)] == [6, 9]
+            assert [one.seq for one in await store.turns_in_view(A)] == [6, 9]
             await store.append([fact(Folded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
-            assert [one.fact for one in await store.turns(A)][1:] == [turn(A, text="alone").fact]
-            assert [one.seq for one in await store.turns(B)] == [10]
-            assert await store.turns(place("#c").conversation) == []
+            assert [one.fact for one in await store.turns_in_view(A)][1:] == [turn(A, text="alone").fact]
+            assert [one.seq for one in await store.turns_in_view(B)] == [10]
+            assert await store.turns_in_view(place("#c").conversation) == []
 
     run(story())
 
@@ -172,12 +176,12 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
 
         async with await opened(tmp_path / "s.db") as store:
             await store.append([fact(Queued(post=post("p"))), fact(Queued(post=post("q", "other")))])
-            (first, second) = await store.outbox()
+            (first, second) = await store.undelivered_posts()
             assert (first.seq, first.at, first.post, first.parts) == (1, NOW, post("p"), ())
             key = first.post.key
             await store.append([fact(Sending(post=key, part=0, bodies=("a", "b", "c")))])
             await store.append([fact(Sending(post=key, part=1, bodies=None))])
-            (first, second) = await store.outbox()
+            (first, second) = await store.undelivered_posts()
             assert states(first.parts) == [("sending", "", 1), ("sending", "", 1), ("pending", "", 0)]
             assert [(part.index, part.body) for part in first.parts] == [(0, "a"), (1, "b"), (2, "c")]
             assert second.parts == ()
@@ -191,13 +195,13 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
                     fact(PartEnded(post=key, part=2, state="waiting", reason="slow down")),
                 ]
             )
-            (first, _) = await store.outbox()
+            (first, _) = await store.undelivered_posts()
             assert states(first.parts) == [("sent", "", 1), ("uncertain", "cut", 2), ("pending", "slow down", 1)]
             await store.append([delivered("p", "uncertain")])
-            (left,) = await store.outbox()
+            (left,) = await store.undelivered_posts()
             assert left.post.key == "q"
             await store.append([fact(PartEnded(post=key, part=2, state="failed", reason="late"))])
-            assert [one.post.key for one in await store.outbox()] == ["q"]
+            assert [one.post.key for one in await store.undelivered_posts()] == ["q"]
 
     run(story())
 
@@ -206,14 +210,22 @@ def test_small_states(tmp_path: Path) -> None:
     async def story() -> None:
         irc, discord = ChannelName("irc.test"), ChannelName("discord.main")
         async with await opened(tmp_path / "s.db") as store:
-            assert (await store.dmn_state(), await store.cursor(irc), await store.links()) == (None, None, [])
+            assert (await store.dmn_state(), await store.saved_cursor(irc), await store.connection_states()) == (
+                None,
+                None,
+                [],
+            )
             for value in ("1", "2"):
                 await store.append([fact(DmnSaved(state=value)), fact(CursorMoved(channel=irc, value=value))])
-            assert (await store.dmn_state(), await store.cursor(irc), await store.cursor(discord)) == ("2", "2", None)
+            assert (await store.dmn_state(), await store.saved_cursor(irc), await store.saved_cursor(discord)) == (
+                "2",
+                "2",
+                None,
+            )
             for number, (channel, up) in enumerate([(irc, True), (discord, True), (irc, False)]):
                 link = Link(id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW)
                 await store.append([fact(link)])
-            assert await store.links() == [(discord, True, "why 1", NOW), (irc, False, "why 2", NOW)]
+            assert await store.connection_states() == [(discord, True, "why 1", NOW), (irc, False, "why 2", NOW)]
 
     run(story())
 
@@ -222,13 +234,17 @@ def test_why(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1))
-            found = await store.by_key("message:irc.test/#a:1")
+            found = await store.entry_by_key("message:irc.test/#a:1")
             assert found == await store.entry(1)
             assert [one.kind for one in await store.caused_by(1)] == ["judged"]
-            verdict = await store.judgement(1)
+            verdict = await store.find_judgement(1)
             assert verdict is not None
             assert verdict.rule == "default"
-            assert (await store.entry(99), await store.by_key("x"), await store.judgement(2)) == (None, None, None)
+            assert (await store.entry(99), await store.entry_by_key("x"), await store.find_judgement(2)) == (
+                None,
+                None,
+                None,
+            )
             for beyond in (2**63, 10**30):
                 assert await store.entry(beyond) is None
                 assert await store.caused_by(beyond) == []

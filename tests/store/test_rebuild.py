@@ -85,10 +85,18 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list
             async with await opened(path) as store:
                 for batch in given_batches:
                     await store.append(batch)
-                before = [await store.outbox(), await store.due(0), await store.links()]
+                before = [
+                    await store.undelivered_posts(),
+                    await store.due_conversations(0),
+                    await store.connection_states(),
+                ]
             differences = await rebuild(path)
             async with await opened(path) as store:
-                assert [await store.outbox(), await store.due(0), await store.links()] == before
+                assert [
+                    await store.undelivered_posts(),
+                    await store.due_conversations(0),
+                    await store.connection_states(),
+                ] == before
             return differences
 
         assert run(story()) == []
@@ -208,7 +216,7 @@ def test_progress_is_told_and_a_fact_that_is_none_stops_it(tmp_path: Path) -> No
 
 async def _open_again(path: Path) -> None:
     async with await opened(path) as store:
-        assert len(await store.rows()) == 12
+        assert len(await store.entry_rows()) == 12
 
 
 def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> None:

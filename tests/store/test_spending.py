@@ -81,7 +81,7 @@ def test_nonsense_on_a_bill_is_stored_as_far_as_it_makes_sense(tmp_path: Path, c
         async with await opened(tmp_path / "s.db") as store:
             for _ in range(3):
                 await store.append([kit.spent(A, account(read=10**40, plain=-5, cost=cost))])
-            (whole,) = await store.spending("all")
+            (whole,) = await store.spending_sums("all")
             return whole
 
     whole = run(story())
@@ -114,7 +114,7 @@ def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpentBy, expected: dict[s
     async def story() -> list[Spending]:
         async with await opened(tmp_path / "s.db") as store:
             await _fill(store)
-            return await store.spending(by)
+            return await store.spending_sums(by)
 
     found = run(story())
     assert {one.key: one.cost_usd for one in found} == expected
@@ -128,11 +128,11 @@ def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpentBy, expected: dict[s
 def test_a_room_is_asked_for_with_or_without_its_threads_and_from_a_day_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            assert await store.spending("all") == []
+            assert await store.spending_sums("all") == []
             await _fill(store)
-            assert [one.cost_usd for one in await store.spending("all", conversation=A)] == [3.0]
-            assert [one.cost_usd for one in await store.spending("all", conversation=A, threads=True)] == [7.0]
-            assert [one.key for one in await store.spending("conversation", since="2026-03-05")] == [B]
+            assert [one.cost_usd for one in await store.spending_sums("all", conversation=A)] == [3.0]
+            assert [one.cost_usd for one in await store.spending_sums("all", conversation=A, threads=True)] == [7.0]
+            assert [one.key for one in await store.spending_sums("conversation", since="2026-03-05")] == [B]
 
     run(story())
 
@@ -161,7 +161,7 @@ def test_a_store_from_before_is_summed_as_a_rebuild_sums_it(tmp_path: Path) -> N
 
     async def story() -> None:
         async with await opened(path) as store:
-            assert len(await store.spending("conversation")) == 2
+            assert len(await store.spending_sums("conversation")) == 2
 
     run(story())
     before = _table(path)

@@ -56,14 +56,16 @@ def test_it_opens_and_loses_nothing(tmp_path: Path, schema: int) -> None:
     async def story() -> None:
         async with await opened(path) as store:
             assert len(await store.entries(limit=10_000)) == len(before), "each fact of then is a fact of now"
-            waiting = {str(item.post.key): [part.state for part in item.parts] for item in await store.outbox()}
+            waiting = {
+                str(item.post.key): [part.state for part in item.parts] for item in await store.undelivered_posts()
+            }
             assert waiting["half"] == ["sent", "pending"]
             assert waiting["begun"] == ["sending"]
             assert waiting["waiting"] == []
             assert "done" not in waiting
-            assert (await store.append(heard(1000)))[0].fresh
-            assert not (await store.append(heard(2)))[0].fresh, "what was known then is known now"
-            assert await store.rows(match="talk")
+            assert (await store.append(heard(1000)))[0].is_new
+            assert not (await store.append(heard(2)))[0].is_new, "what was known then is known now"
+            assert await store.entry_rows(match="talk")
 
     run(story())
     assert log_of(path)[: len(before)] == before, "no entry was touched"

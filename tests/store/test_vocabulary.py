@@ -62,5 +62,5 @@ def test_the_same_event_seen_twice_has_one_key(event: Notification) -> None:
 @given(strategies.facts, strategies.seqs, strategies.times)
 def test_a_row_read_back_is_what_was_stored(fact: Fact, seq: int, at: object) -> None:
     row = (seq, str(at), fact.kind, "a/b", "k", None, FACT.dump_json(fact).decode())
-    stored = Stored.read(row)
+    stored = Stored.from_row(row)
     assert (stored.seq, stored.at, stored.fact, stored.kind) == (seq, at, fact, fact.kind)

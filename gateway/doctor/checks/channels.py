@@ -33,14 +33,14 @@ async def _unknown(name: str, rooms: Sequence[str], store: Path) -> tuple[str, .
     places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
     try:
         async with await reading(store, alive=False) as reader:
-            known = {room for room, at in places.items() if await reader.rows(conversation=at, limit=1)}
+            known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
     except (StoreError, sqlite3.Error, OSError):  # the store's own check says why
         known = set()
     return tuple(room for room in rooms if room not in known)
 
 
 async def _channel(name: str, config: ChannelConfig, subject: Subject) -> Sequence[Finding]:
-    alive = subject.state.alive
+    alive = subject.gateway_state.is_alive
     match config.platform:
         case "irc":
             from gateway.probes.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used

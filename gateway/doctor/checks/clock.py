@@ -32,7 +32,7 @@ async def check_clock(subject: Subject) -> Sequence[Finding]:
     if not subject.offline:
         asked = [_asked(origin) for origin in origins(subject.settings)[:MOST]]
         ahead = dict(filter(None, await asyncio.gather(*asked)))
-    return of_clock(ahead, _kernel(), keeps=(subject.machine.root / _SYSTEMD).is_dir())
+    return of_clock(ahead, _kernel(), keeps=(subject.environment.root / _SYSTEMD).is_dir())
 
 
 def origins(settings: Settings) -> list[str]:

@@ -42,8 +42,8 @@ async def check_references(subject: Subject) -> Sequence[Finding]:
 
 def _all(subject: Subject) -> Iterator[Mode]:
     settings = subject.settings
-    yield from _configuration(subject.machine.directory)
-    for target in sorted(subject.read.targets):
+    yield from _configuration(subject.environment.directory)
+    for target in sorted(subject.config.referenced_files):
         yield from _mode(target, "target")
     store = settings.store.path
     yield from _mode(store.parent, "home")
@@ -84,7 +84,7 @@ def _mode(path: Path, what: What) -> Iterator[Mode]:
     except OSError:
         return
     sheltered = not stat.S_IMODE(above.st_mode) & _SECRET_DIRECTORY
-    yield Mode(path=str(path), what=what, mode=stat.S_IMODE(seen.st_mode), uid=seen.st_uid, sheltered=sheltered)
+    yield Mode(path=str(path), kind=what, mode=stat.S_IMODE(seen.st_mode), uid=seen.st_uid, is_sheltered=sheltered)
 
 
 def _workspaces(settings: Settings) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _workspaces(settings: Settings) -> Iterator[Finding]:
         except OSError as error:
             yield from of_workspace(agent.id, str(root), there=True, closed=error.strerror or "it cannot be read")
         else:
-            yield from of_workspace(agent.id, str(root), there=not reading.missing, notes=reading.notes)
+            yield from of_workspace(agent.id, str(root), there=not reading.is_missing, notes=reading.notes)
 
 
 def _named(settings: Settings) -> Iterator[Finding]:

@@ -22,8 +22,8 @@ async def check_machine(subject: Subject) -> Sequence[Finding]:
 
 
 def _looked(subject: Subject) -> Sequence[Finding]:
-    root, store = subject.machine.root, subject.settings.store.path
-    kind = container(root, subject.machine.env)
+    root, store = subject.environment.root, subject.settings.store.path
+    kind = container(root, subject.environment.env)
     seen = MachineSeen(
         limit_bytes=_limit(root),
         available_bytes=_available(root),

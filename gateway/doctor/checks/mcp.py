@@ -25,9 +25,9 @@ def mcp_checks(subject: Subject) -> list[tuple[str, Check]]:
 async def _server(name: str, config: McpServer, subject: Subject) -> Sequence[Finding]:
     if importlib.util.find_spec("mcp") is None:
         return [of_server(name, why="", tools=0, missing_library=True)]
-    if config.command and shutil.which(config.command[0], path=subject.machine.env.get("PATH")) is None:
+    if config.command and shutil.which(config.command[0], path=subject.environment.env.get("PATH")) is None:
         return [of_server(name, why="", tools=0, program=config.command[0])]
-    if subject.state.alive:
+    if subject.gateway_state.is_alive:
         return [of_server(name, why="", tools=0, untried="the gateway runs, and has it")]
     if subject.offline and config.url:
         return [of_server(name, why="", tools=0, untried="it is somewhere else")]

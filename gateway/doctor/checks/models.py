@@ -59,14 +59,14 @@ async def check_fallbacks(subject: Subject) -> Sequence[Finding]:
     for key in {agent.model for agent in settings.agents}:
         names = chain(key, settings.llm.models)
         providers = {settings.llm.models[one].provider for one in names}
-        behind[key] = Behind(fallbacks=tuple(names[1:]), elsewhere=len(providers) > 1)
+        behind[key] = Behind(fallbacks=tuple(names[1:]), has_other_provider=len(providers) > 1)
     return list(of_fallbacks({agent.id: agent.model for agent in settings.agents}, behind))
 
 
 async def check_prefix(subject: Subject) -> Sequence[Finding]:
     """Whether what each agent's prompts begin with can be cached."""
     try:
-        prices = price_table(subject.machine.directory)
+        prices = price_table(subject.environment.directory)
     except BadPrices:  # its own check says so
         return []
     found: list[Finding] = []
@@ -82,11 +82,11 @@ async def _model(key: str, subject: Subject) -> Sequence[Finding]:
         told = "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
         return [Finding(code="model.answer", level="ok", what=told, where=f"llm.models.{key}")]
     try:
-        prices = price_table(subject.machine.directory)
+        prices = price_table(subject.environment.directory)
     except BadPrices:  # its own check says so
         return []
     if subject.offline:
-        return of_price(key, config.name or provider.kind, prices.of(config.name or "", provider=provider.kind))
+        return of_price(key, config.name or provider.kind, prices.find(config.name or "", provider=provider.kind))
     from gateway.probes.model import probe_model  # noqa: PLC0415 - only here
 
     asked = await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider))
@@ -122,9 +122,9 @@ async def _thought(settings: Settings, agent: AgentConfig, prices: Prices) -> Th
         model=config.name or provider.kind,
         prefix_tokens=tokens,
         tools=len(request.tools),
-        price=prices.of(config.name or provider.kind, provider=provider.kind),
-        marks=takes_marks(config, provider),
-        caching=llm.context_optimization.prompt_cache.enabled if wanted is None else wanted,
+        price=prices.find(config.name or provider.kind, provider=provider.kind),
+        takes_cache_marks=takes_marks(config, provider),
+        wants_caching=llm.context_optimization.prompt_cache.enabled if wanted is None else wanted,
     )
 
 
@@ -132,8 +132,8 @@ def _beginning(agent: AgentConfig, provider: ProviderConfig, model: Model, tools
     root = agent.workspace or default_workspace()
     persona = read(root, "public", provider.kind).bundle.identity
     told = any(one.name == skills.LOAD_SKILL.name for one in tools)
-    catalogue = Skills(root).look().text if told else ""
-    brief = Brief(persona=persona, skills=catalogue, card="", history=(), heard="", surface=agent.surface)
+    catalogue = Skills(root).refresh().text if told else ""
+    brief = Brief(persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface)
     return beginning(brief, model, tools, key=agent.id)
 
 
@@ -142,7 +142,7 @@ def _measured(name: str, request: Request) -> int:
     counter = OfflineCounter(load_after_s=0.0)
     try:
         counter.count("")  # begins to load the tokenizer
-        counter.ready()
+        counter.wait_loaded()
         return Meter(counter).estimate(name, request).tokens
     finally:
         counter.close()

@@ -20,7 +20,7 @@ TAKEN: Final = "somebody listens there already"
 
 async def check_port(subject: Subject) -> Sequence[Finding]:
     """Who holds the port, whether anybody could, and which version it is."""
-    said, running = subject.settings.ops, subject.state.kind == "running"
+    said, running = subject.settings.ops, subject.gateway_state.kind == "running"
     token = None if said.token is None else said.token.get_secret_value()
     found = list(of_token(said.host, token, loopback=_loopback(said.host)))
     holder: Holder = "nobody"
@@ -29,11 +29,11 @@ async def check_port(subject: Subject) -> Sequence[Finding]:
         unbound = "" if running else await aside(lambda: _tried(said.host, said.port))
         if running or unbound == TAKEN:
             holder, release, started = await _asked(_reached(said.host), said.port)
-            if holder == "another gateway" and running and started == subject.state.started:
+            if holder == "another gateway" and running and started == subject.gateway_state.started:
                 holder = "ours"
             elif holder == "nobody" and unbound:  # it listens elsewhere, or at another address of this machine
                 holder = "another program"
-    port = PortSeen(host=said.host, port=said.port, holder=holder, unbound=unbound, running=running)
+    port = PortSeen(host=said.host, port=said.port, holder=holder, bind_problem=unbound, is_gateway_running=running)
     found += of_port(port)
     if holder == "ours" and release:
         found += of_version(release, version("reverie-gateway"))

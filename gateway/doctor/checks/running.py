@@ -45,8 +45,8 @@ def look_at(machine: Machine, store: Path, now: datetime) -> State:
 async def check_running(subject: Subject) -> Sequence[Finding]:
     """Whether it runs, and whether its channels are up."""
     store, now = subject.settings.store.path, datetime.now(UTC)
-    found = of_state(subject.state, str(store))
-    if subject.state.kind != "running":
+    found = of_state(subject.gateway_state, str(store))
+    if subject.gateway_state.kind != "running":
         return found
     sign = await aside(lambda: last_sign(store, now))
     if sign is not None:
@@ -57,8 +57,8 @@ async def check_running(subject: Subject) -> Sequence[Finding]:
 
 async def check_reading(subject: Subject) -> Sequence[Finding]:
     """Whether the running gateway goes by what is written."""
-    store, now, directory = subject.settings.store.path, datetime.now(UTC), subject.machine.directory
-    sign = await aside(lambda: last_sign(store, now)) if subject.state.kind == "running" else None
+    store, now, directory = subject.settings.store.path, datetime.now(UTC), subject.environment.directory
+    sign = await aside(lambda: last_sign(store, now)) if subject.gateway_state.kind == "running" else None
     if sign is None:
         return []
     said = sign.snapshot

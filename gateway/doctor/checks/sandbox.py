@@ -27,16 +27,16 @@ _KERNEL: Final = {
 
 async def check_sandbox(subject: Subject) -> Sequence[Finding]:
     """Whether bubblewrap is there, and the kernel lets it work."""
-    said, env, root = subject.settings.tools, subject.machine.env, subject.machine.root
+    said, env, root = subject.settings.tools, subject.environment.env, subject.environment.root
     search = env.get("PATH", os.defpath)
     seen = SandboxSeen(
-        wanted=not is_off(BASH.name, said.off),
-        boxed=said.bash.sandbox == "bubblewrap",
+        is_wanted=not is_off(BASH.name, said.off),
+        is_sandboxed=said.bash.sandbox == "bubblewrap",
         program=shutil.which("bwrap", path=search),
         container=bool(container(root, env)),
         **{name: _said(root / path) for name, path in _KERNEL.items()},
     )
-    if seen.wanted and seen.boxed and seen.program is not None:
+    if seen.is_wanted and seen.is_sandboxed and seen.program is not None:
         seen = replace(seen, trouble=await _trouble(seen.program))
     return of_sandbox(seen)
 
@@ -48,7 +48,7 @@ async def _trouble(program: str) -> str:
         ran = await run(("/bin/sh", "-c", script, program), env={"PATH": PATH}, time_s=TRY_S, max_bytes=2_000)
     except NotStarted as error:
         return str(error)
-    if ran.end == "late":
+    if ran.end_reason == "late":
         return "it does not come to an end"
     words = " ".join(ran.output.decode(errors="replace").split())[:200]
     return (words or f"it ended with {ran.status}") if ran.status else ""

@@ -28,7 +28,7 @@ _STEPS: Final = 10_000
 
 async def check_store(subject: Subject) -> Sequence[Finding]:
     """The file itself."""
-    path, alive = subject.settings.store.path, subject.state.alive
+    path, alive = subject.settings.store.path, subject.gateway_state.is_alive
     return list(of_store(await aside(lambda: see(path, alive=alive))))
 
 
@@ -36,9 +36,9 @@ async def check_outbox(subject: Subject) -> Sequence[Finding]:
     """What waits to be delivered."""
     path = subject.settings.store.path
     try:
-        async with await reading(path, alive=subject.state.alive) as reader:
-            posts = await reader.outbox()
-            ended = await reader.newest(200, kinds=["delivery"])
+        async with await reading(path, alive=subject.gateway_state.is_alive) as reader:
+            posts = await reader.undelivered_posts()
+            ended = await reader.newest_entries(200, kinds=["delivery"])
     except (StoreError, sqlite3.Error, OSError):  # the file's own check says why
         return []
     now = datetime.now(UTC)
@@ -47,7 +47,7 @@ async def check_outbox(subject: Subject) -> Sequence[Finding]:
     lately = [one.fact for one in ended if (now - one.at).total_seconds() < LATELY_S]
     uncertain += sum(1 for one in lately if isinstance(one, Delivery) and one.state == "uncertain")
     seen = OutboxSeen(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
-    return list(of_outbox(seen, running=subject.state.kind == "running", where=str(path)))
+    return list(of_outbox(seen, running=subject.gateway_state.kind == "running", where=str(path)))
 
 
 async def reading(path: Path, *, alive: bool) -> Reader:
@@ -68,9 +68,9 @@ def see(path: Path, *, alive: bool) -> StoreSeen:
     closed = there and not os.access(path, os.R_OK | os.W_OK)
     seen = StoreSeen(
         path=str(path),
-        there=there,
-        unusable=unusable,
-        newest=len(migrations()),
+        exists=there,
+        directory_problem=unusable,
+        newest_schema=len(migrations()),
         free_bytes=_free(path.parent),
         writable=not closed,
     )
@@ -80,12 +80,12 @@ def see(path: Path, *, alive: bool) -> StoreSeen:
     opened = _opened(_address(path, alive=alive))
     return StoreSeen(
         path=seen.path,
-        there=True,
-        unopened=opened[0],
+        exists=True,
+        open_problem=opened[0],
         schema=opened[1],
-        newest=seen.newest,
+        newest_schema=seen.newest_schema,
         damage=opened[2],
-        looked=opened[3],
+        checked=opened[3],
         size_bytes=path.stat().st_size,
         wal_bytes=wal_bytes,
         free_bytes=seen.free_bytes,

@@ -19,16 +19,16 @@ class Mode:
     """A file or a directory as it was found."""
 
     path: str
-    what: What
+    kind: What
     """home: the directory of the store."""
     mode: int
     """Permission bits, with the sticky one."""
     uid: int
-    sheltered: bool = False
+    is_sheltered: bool = False
     """A directory above keeps everybody else out."""
 
     @property
-    def told(self) -> str:
+    def octal(self) -> str:
         return f"{self.mode & 0o777:03o}"
 
 
@@ -60,24 +60,24 @@ def of_modes(modes: Iterable[Mode], *, uid: int) -> Iterator[Finding]:
 
 
 def _of(one: Mode, uid: int) -> Iterator[Finding]:
-    if one.mode & _OTHERS_WRITE and not one.mode & _STICKY and not one.sheltered:
+    if one.mode & _OTHERS_WRITE and not one.mode & _STICKY and not one.is_sheltered:
         yield Finding(
             code="files.writable",
             level="bad",
-            what=f"others can write it (mode {one.told}): {_WRITE[one.what]}",
+            what=f"others can write it (mode {one.octal}): {_WRITE[one.kind]}",
             fix=f"chmod go-w {shlex.quote(one.path)}",
             where=one.path,
         )
-    if one.what in _READ and one.mode & _OTHERS_READ and not one.sheltered:
-        code, why, fix = _READ[one.what]
+    if one.kind in _READ and one.mode & _OTHERS_READ and not one.is_sheltered:
+        code, why, fix = _READ[one.kind]
         yield Finding(
             code=code,
             level="warning",
-            what=f"others can read it (mode {one.told}): {why}",
+            what=f"others can read it (mode {one.octal}): {why}",
             fix=f"{fix} {shlex.quote(one.path)}",
             where=one.path,
         )
-    if one.what in ("store", "home", "backup") and uid and one.uid != uid:
+    if one.kind in ("store", "home", "backup") and uid and one.uid != uid:
         yield Finding(
             code="files.owner",
             level="warning",

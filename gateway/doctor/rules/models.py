@@ -23,15 +23,15 @@ class Thought:
     """Of tools and persona, which stand in front of every prompt."""
     tools: int
     price: Price
-    marks: bool
+    takes_cache_marks: bool
     """It caches what it is told to."""
-    caching: bool
+    wants_caching: bool
     """The operator wants that."""
 
 
 def of_prefix(one: Thought) -> list[Finding]:
     """Whether what all prompts begin with is long enough to be cached at all."""
-    if not one.marks or not one.caching:
+    if not one.takes_cache_marks or not one.wants_caching:
         return []
     least, where = one.price.minimum_tokens, f"agents.{one.agent}"
     what = f"its persona and {one.tools} tools have about {one.prefix_tokens} tokens"
@@ -61,7 +61,7 @@ def of_price(key: str, name: str, price: Price) -> list[Finding]:
                 where=f"llm.models.{key}",
             )
         ]
-    if not price.priced:
+    if not price.is_priced:
         return [
             Finding(
                 code="model.price",
@@ -90,7 +90,7 @@ class Behind:
     """A model and who stands in for it."""
 
     fallbacks: tuple[str, ...]
-    elsewhere: bool
+    has_other_provider: bool
     """Some of them are asked elsewhere."""
 
 
@@ -98,7 +98,7 @@ def of_fallbacks(agents: Mapping[str, str], models: Mapping[str, Behind]) -> Ite
     """Whether somebody answers when a model does not. `agents`: what each thinks with."""
     for agent, key in agents.items():
         one = models[key]
-        if one.fallbacks and not one.elsewhere:
+        if one.fallbacks and not one.has_other_provider:
             yield Finding(
                 code="model.fallbacks",
                 level="warning",

@@ -18,9 +18,9 @@ class PortSeen:
     port: int
     """0: any free one; then nothing was looked at."""
     holder: Holder
-    unbound: str = ""
+    bind_problem: str = ""
     """Why nobody could listen there; empty: somebody could, or does."""
-    running: bool
+    is_gateway_running: bool
     """A gateway runs with this store."""
 
 
@@ -37,15 +37,15 @@ def of_port(seen: PortSeen) -> Iterator[Finding]:
             fix="set ops.port to a free one, or 0 for any, or end that program",
             where="ops.port",
         )
-    elif seen.unbound:
+    elif seen.bind_problem:
         yield Finding(
             code="ops.unbound",
             level="warning",
-            what=f"nobody can listen at {place}: {seen.unbound}",
+            what=f"nobody can listen at {place}: {seen.bind_problem}",
             fix="set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023",
             where="ops.host",
         )
-    elif seen.running and seen.holder == "nobody":
+    elif seen.is_gateway_running and seen.holder == "nobody":
         yield Finding(
             code="ops.silent",
             level="warning",

@@ -24,7 +24,7 @@ class State:
     """When that process began, as it says; empty if it does not."""
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Some process may be at work with this store."""
         return self.kind in ("running", "starting", "hangs")
 

@@ -13,9 +13,9 @@ _APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give b
 class SandboxSeen:
     """As it was found."""
 
-    wanted: bool
+    is_wanted: bool
     """The shell is not among `tools.off`."""
-    boxed: bool
+    is_sandboxed: bool
     """`tools.bash.sandbox` is bubblewrap."""
     program: str | None
     """Where bwrap is. None: it is not installed."""
@@ -31,9 +31,9 @@ class SandboxSeen:
 def of_sandbox(seen: SandboxSeen) -> list[Finding]:
     """One finding."""
     where = "tools.bash.sandbox"
-    if not seen.wanted:
+    if not seen.is_wanted:
         return [Finding(code="sandbox.off", level="ok", what="no agent has a shell (tools.off)")]
-    if not seen.boxed:
+    if not seen.is_sandboxed:
         return [
             Finding(
                 code="sandbox.off",

@@ -23,16 +23,16 @@ class StoreSeen:
     """The file as it was found."""
 
     path: str
-    there: bool
-    unusable: str = ""
+    exists: bool
+    directory_problem: str = ""
     """Why its directory cannot be used; empty: it can."""
-    unopened: str = ""
+    open_problem: str = ""
     """Why it cannot be opened; empty: it can."""
     schema: int = 0
-    newest: int = 0
+    newest_schema: int = 0
     """The schema that this version knows."""
     damage: tuple[str, ...] = ()
-    looked: Literal["whole", "partly", "no"] = "no"
+    checked: Literal["whole", "partly", "no"] = "no"
     size_bytes: int = 0
     wal_bytes: int = 0
     free_bytes: int = 0
@@ -53,15 +53,15 @@ class OutboxSeen:
 def of_store(seen: StoreSeen) -> Iterator[Finding]:
     """Whether it can be used, and for how long."""
     yield from _room(seen)
-    if seen.unusable:
+    if seen.directory_problem:
         yield _bad(
             seen,
             "store.directory",
-            f"its directory cannot be used: {seen.unusable}",
+            f"its directory cannot be used: {seen.directory_problem}",
             "make that directory writable for the gateway's user, or set store.path to another",
         )
         return
-    if not seen.there:
+    if not seen.exists:
         yield Finding(
             code="store.file", level="ok", what="there is none yet; the first start makes it", where=seen.path
         )
@@ -74,11 +74,11 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
             "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only",
         )
         return
-    if seen.unopened:
+    if seen.open_problem:
         yield _bad(
             seen,
             "store.foreign",
-            seen.unopened,
+            seen.open_problem,
             "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)",
         )
         return
@@ -92,7 +92,7 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
         )
         return
     yield from _schema(seen)
-    extent = "whole" if seen.looked == "whole" else "looked through in part, for want of time, and good so far"
+    extent = "whole" if seen.checked == "whole" else "looked through in part, for want of time, and good so far"
     yield Finding(
         code="store.file", level="ok", what=f"{_size(seen.size_bytes)}, schema {seen.schema}, {extent}", where=seen.path
     )
@@ -122,18 +122,18 @@ def of_outbox(seen: OutboxSeen, *, running: bool, where: str) -> Iterator[Findin
 
 
 def _schema(seen: StoreSeen) -> Iterator[Finding]:
-    if seen.schema > seen.newest:
+    if seen.schema > seen.newest_schema:
         yield _bad(
             seen,
             "store.schema",
-            f"a newer reverie wrote it (schema {seen.schema}, this one knows up to {seen.newest})",
+            f"a newer reverie wrote it (schema {seen.schema}, this one knows up to {seen.newest_schema})",
             "upgrade the program to that version again, or restore a backup from before",
         )
-    elif seen.schema < seen.newest:
+    elif seen.schema < seen.newest_schema:
         yield Finding(
             code="store.older",
             level="ok",
-            what=f"it has the older schema {seen.schema}; the next start brings it to {seen.newest}",
+            what=f"it has the older schema {seen.schema}; the next start brings it to {seen.newest_schema}",
             where=seen.path,
         )
 

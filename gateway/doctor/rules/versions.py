@@ -21,7 +21,7 @@ class Need:
 
     name: str
     bounds: tuple[tuple[str, str], ...]
-    extra: bool
+    is_optional: bool
     """It is only for who asks for it, or for another system."""
 
 
@@ -54,7 +54,7 @@ def of_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -
     found = []
     for one in map(need, needs):
         version = None if one is None else installed(one.name)
-        if one is None or (one.extra and version is None):
+        if one is None or (one.is_optional and version is None):
             continue
         count += 1
         wanted = ",".join(f"{sign}{bound}" for sign, bound in one.bounds)

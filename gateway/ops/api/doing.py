@@ -8,9 +8,9 @@ from gateway.orders import Answer, Order
 
 async def order(desk: Desk, asked: Order) -> Answer:
     """Carry out an order."""
-    return await desk.house.order(asked)
+    return await desk.services.carry_out_order(asked)
 
 
 async def say(desk: Desk, said: Say) -> Heard:
     """Say something as the operator."""
-    return Heard(seq=await desk.house.say(said.text))
+    return Heard(seq=await desk.services.say_as_operator(said.text))

@@ -32,43 +32,43 @@ class Door:
     """One for each server. Close it."""
 
     def __init__(self, house: House) -> None:
-        self._house = house
-        self._desk = Desk(house)
+        self._services = house
+        self._backend = Desk(house)
 
-    async def answer(self, head: Head, body: bytes, stream: Stream) -> Page | Flow:
+    async def respond(self, head: Head, body: bytes, stream: Stream) -> Page | Flow:
         """The answer to a request of whoever bears the token, for a path and a method that are there."""
         try:
             if head.path == EVENTS_PATH:
                 after = _after(head)
-                return Flow(content_type="text/event-stream", chunks=lambda: stream.listen(after))
+                return Flow(content_type="text/event-stream", chunks=lambda: stream.subscribe(after))
             if head.path == SPEC_PATH:
-                return Page(body=json.dumps(spec(self._house.version)), content_type=JSON)
+                return Page(body=json.dumps(spec(self._services.version)), content_type=JSON)
             row = _ROWS["GET" if head.method == "HEAD" else head.method, head.path]
-            answer = await row.does(self._desk, _asked(row, head, body))
-            told, titles = answer.model_dump(mode="json"), self._house.titles
+            answer = await row.handler(self._backend, _asked(row, head, body))
+            told, titles = answer.model_dump(mode="json"), self._services.titles
             await titles.load([ConversationId(named) for _, named in untitled(told)])
             entitle(told, titles.title)
-            return Page(body=written(told, self._house.redact, chars=row.chars), content_type=JSON)
+            return Page(body=written(told, self._services.redact, chars=row.max_text_chars), content_type=JSON)
         except Refused as refused:
-            return refused.page
+            return refused.response
         except StoreError as error:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the store cannot be read: {error}")
 
-    def teller(self) -> Telling:
+    def create_encoder(self) -> Telling:
         """What makes events of what happens, from now on."""
-        return Telling(self._desk)
+        return Telling(self._backend)
 
     async def close(self) -> None:
         """Let go of the store."""
-        await self._desk.close()
+        await self._backend.close()
 
 
 def _asked(row: Row, head: Head, body: bytes) -> Any:  # noqa: ANN401 - each row takes something else
     """What is asked. Raises Refused."""
     try:
         if row.method == "GET":
-            return row.takes.validate_python(dict(head.query))
-        return row.takes.validate_json(body)
+            return row.input_type.validate_python(dict(head.query))
+        return row.input_type.validate_json(body)
     except ValidationError as error:
         raise Refused(problem(HTTPStatus.BAD_REQUEST, _wrong(error))) from None
 

@@ -31,7 +31,7 @@ def of_append(entries: Sequence[Entry], written: Sequence[Appended]) -> list[Tol
     seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
     told = list[Told]()
     for entry, done in zip(entries, written, strict=True):
-        if done.fresh and (events := list(_of(entry, done.seq, seqs))):
+        if done.is_new and (events := list(_of(entry, done.seq, seqs))):
             told.append((done.seq, events))
     return told
 

@@ -30,16 +30,16 @@ class House:
     clock: Clock
     stats: Stats
     version: str
-    onlookers: Onlookers
+    turn_tracker: Onlookers
     redact: Redact
-    minds: Callable[[], Sequence[MindSeen]]
-    platforms: Callable[[], Mapping[ChannelName, str]]
+    list_minds: Callable[[], Sequence[MindSeen]]
+    list_platforms: Callable[[], Mapping[ChannelName, str]]
     """What each channel is called."""
-    model: Callable[[], str]
-    agent_of: Callable[[Address], str]
+    describe_model: Callable[[], str]
+    find_agent: Callable[[Address], str]
     """Whose conversation it is. Empty: nobody's."""
-    prompt: Prompted
+    find_last_request: Prompted
     titles: Titles
-    order: Ordered
-    say: Callable[[str], Awaitable[Seq]]
+    carry_out_order: Ordered
+    say_as_operator: Callable[[str], Awaitable[Seq]]
     """Says something as the operator; where it then stands in the log. Waits until that is durable."""

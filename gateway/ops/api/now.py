@@ -35,17 +35,17 @@ def tokens(usage: Usage, cost_usd: float) -> dict[str, float]:
 
 async def status(desk: Desk, _query: Query) -> Status:
     """The gateway as a whole."""
-    house, now = desk.house, desk.house.clock.now().astimezone(UTC)
+    house, now = desk.services, desk.services.clock.now().astimezone(UTC)
     seen = house.stats.snapshot()
-    spent = await (await desk.reader()).spending("all", since=now.date().isoformat())
+    spent = await (await desk.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
     return Status(
         version=house.version,
         started=seen.started,
         now=now,
-        ready=seen.ready,
-        model=house.model(),
-        agents=tuple(house.minds()),
+        ready=seen.is_ready,
+        model=house.describe_model(),
+        agents=tuple(house.list_minds()),
         today=Sums(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
@@ -59,26 +59,26 @@ async def status(desk: Desk, _query: Query) -> Status:
                 since=one.since,
                 tool=next(reversed(one.tools.values()), ""),
             )
-            for one in house.onlookers.running
+            for one in house.turn_tracker.running
         ),
     )
 
 
 async def channels(desk: Desk, _query: Query) -> Channels:
     """Every account's connection."""
-    return Channels(channels=tuple(Channel(**asdict(one)) for one in desk.house.stats.snapshot().channels))
+    return Channels(channels=tuple(Channel(**asdict(one)) for one in desk.services.stats.snapshot().channels))
 
 
 async def minds(desk: Desk, _query: Query) -> Minds:
     """Each agent's Default Mode Network."""
-    return Minds(agents=tuple(desk.house.minds()))
+    return Minds(agents=tuple(desk.services.list_minds()))
 
 
 async def history(desk: Desk, query: Hours) -> History:
     """When which agent entered which mode."""
-    since = desk.house.clock.now() - timedelta(hours=query.hours)
+    since = desk.services.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[ModeAt]()
-    for at, agent, mode in await (await desk.reader()).modes(since):
+    for at, agent, mode in await (await desk.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
             states.append(ModeAt(at=at, agent=agent, mode=mode))
         modes[agent] = mode

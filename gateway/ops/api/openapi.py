@@ -24,13 +24,15 @@ _REFUSALS = {
 
 def spec(version: str) -> dict[str, Any]:
     """The document, ready to be written as JSON."""
-    gives = [(row.gives, "serialization") for row in TABLE]
+    gives = [(row.response_model, "serialization") for row in TABLE]
     told: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in TOLD.values()]
     refs, definitions = models_json_schema([*_unique(gives), *told], ref_template=_REF)
     schemas: dict[str, Any] = dict(definitions.get("$defs", {}))
     paths: dict[str, Any] = {}
     for row in TABLE:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, refs[row.gives, "serialization"], schemas)
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(
+            row, refs[row.response_model, "serialization"], schemas
+        )
     paths[EVENTS_PATH] = {"get": _events(schemas, [refs[kind, "serialization"] for kind in TOLD.values()])}
     paths[SPEC_PATH] = {
         "get": {
@@ -61,16 +63,16 @@ def _unique(
 
 
 def _operation(row: Row, gives: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": row.told}
+    operation: dict[str, Any] = {"summary": row.summary}
     if row.method == "GET":
-        operation["parameters"] = _parameters(row.takes)
+        operation["parameters"] = _parameters(row.input_type)
     else:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _schema(row.takes, schemas)}},
+            "content": {"application/json": {"schema": _schema(row.input_type, schemas)}},
         }
     operation["responses"] = {
-        "200": {"description": row.told, "content": {"application/json": {"schema": gives}}},
+        "200": {"description": row.summary, "content": {"application/json": {"schema": gives}}},
         **_refusals(),
     }
     return operation

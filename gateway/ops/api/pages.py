@@ -38,7 +38,7 @@ MOST_DELIVERIES = 100
 async def notifications(desk: Desk, query: Either) -> Notifications:
     """What was noticed, and what became of it."""
     there = conversation_of(query.conversation) if query.conversation is not None else None
-    found = await (await desk.reader()).noticed(
+    found = await (await desk.open_reader()).notifications(
         query.limit,
         before=query.before,
         after=query.after or 0,
@@ -70,7 +70,7 @@ def noticed(event: Event) -> Noticed:
 async def turns(desk: Desk, query: BackThere) -> Turns:
     """The turns that were taken."""
     there = conversation_of(query.conversation) if query.conversation is not None else None
-    found = await (await desk.reader()).turns_taken(query.limit, before=query.before, conversation=there)
+    found = await (await desk.open_reader()).recent_turns(query.limit, before=query.before, conversation=there)
     return Turns(turns=tuple(_turn(one) for one in found), next=found[-1].seq if len(found) == query.limit else None)
 
 
@@ -94,8 +94,8 @@ def _turn(one: TurnSeen) -> Turn:
 
 async def cache(desk: Desk, query: Spent) -> Cache:
     """What was spent, hour by hour or day by day, and what came from the cache."""
-    since, daily = desk.house.clock.now() - timedelta(hours=query.hours), query.hours > HOURLY_MOST
-    found = await (await desk.reader()).spent_by(query.by, since, daily=daily)
+    since, daily = desk.services.clock.now() - timedelta(hours=query.hours), query.hours > HOURLY_MOST
+    found = await (await desk.open_reader()).spending_over_time(query.by, since, daily=daily)
     sums = dict[str, tuple[int, Usage, float]]()
     for one in found:
         requests, usage, cost = sums.get(one.key, (0, Usage(), 0.0))
@@ -116,9 +116,9 @@ async def cache(desk: Desk, query: Spent) -> Cache:
 
 async def outbox(desk: Desk, _query: Query) -> Outbox:
     """What is to be delivered, and how the newest deliveries ended."""
-    reader = await desk.reader()
-    waiting = await reader.outbox()
-    ended = await reader.newest(MOST_DELIVERIES, kinds=["delivery"])
+    reader = await desk.open_reader()
+    waiting = await reader.undelivered_posts()
+    ended = await reader.newest_entries(MOST_DELIVERIES, kinds=["delivery"])
     return Outbox(
         waiting=tuple(
             Waiting(
@@ -145,7 +145,7 @@ async def outbox(desk: Desk, _query: Query) -> Outbox:
 
 async def audit(desk: Desk, query: Back) -> Audit:
     """Acts of administration."""
-    found = await (await desk.reader()).newest(query.limit, before=query.before, kinds=["audited"])
+    found = await (await desk.open_reader()).newest_entries(query.limit, before=query.before, kinds=["audited"])
     return Audit(
         audit=tuple(
             Act(

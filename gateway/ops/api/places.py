@@ -19,18 +19,18 @@ LINE_CHARS = 300
 
 async def listed(desk: Desk, query: Many) -> Conversations:
     """The conversations in which something happened last."""
-    found = await (await desk.reader()).places(query.limit)
-    running = {one.conversation for one in desk.house.onlookers.running}
+    found = await (await desk.open_reader()).recent_conversations(query.limit)
+    running = {one.conversation for one in desk.services.turn_tracker.running}
     return Conversations(conversations=tuple(_listed(desk, one, running) for one in found))
 
 
 def _listed(desk: Desk, one: PlaceSeen, running: set[ConversationId]) -> Conversation:
     place, last = Address.parse(one.conversation), one.last
-    redact = desk.house.redact
+    redact = desk.services.redact
     return Conversation(
         conversation=one.conversation,
         agent=agent_of(desk, one.conversation),
-        platform=desk.house.platforms().get(ChannelName(place.channel), ""),
+        platform=desk.services.list_platforms().get(ChannelName(place.channel), ""),
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
         last_text=short(redact(text(last.fact)), LINE_CHARS) if last is not None else "",
@@ -43,7 +43,7 @@ def _listed(desk: Desk, one: PlaceSeen, running: set[ConversationId]) -> Convers
 def agent_of(desk: Desk, conversation: ConversationId) -> str:
     """Whose it is."""
     place = Address.parse(conversation)
-    return place.room if is_inner(conversation) else desk.house.agent_of(place)
+    return place.room if is_inner(conversation) else desk.services.find_agent(place)
 
 
 def conversation_of(said: str) -> ConversationId:
@@ -59,11 +59,11 @@ def conversation_of(said: str) -> ConversationId:
 async def one(desk: Desk, query: One) -> ConversationSeen:
     """One conversation, with the last request that was made for it."""
     conversation = conversation_of(query.id)
-    reader = await desk.reader()
-    said = await reader.spoken(conversation, query.limit)
-    events = {event.seq: event for event in await reader.noticed_at([one.seq for one in said])}
+    reader = await desk.open_reader()
+    said = await reader.spoken_entries(conversation, query.limit)
+    events = {event.seq: event for event in await reader.notifications_at([one.seq for one in said])}
     agent = agent_of(desk, conversation)
-    ask = desk.house.prompt(conversation)
+    ask = desk.services.find_last_request(conversation)
     return ConversationSeen(
         conversation=conversation,
         agent=agent,

@@ -19,11 +19,11 @@ def seen(ask: Ask) -> Prompt:
     """As the model was sent it. Of images their line stands there."""
     request, account = ask.request, ask.account
     return Prompt(
-        at=datetime.fromtimestamp(ask.at_s, UTC),
+        at=datetime.fromtimestamp(ask.sent_at_s, UTC),
         model=account.model if account is not None else "",
         blocks=tuple(_blocks(ask)),
         tools=tuple(spec.name for spec in request.tools),
-        marks=len(request.marks),
+        marks=len(request.breakpoints),
         bill=None
         if account is None
         else Bill(
@@ -38,11 +38,11 @@ def seen(ask: Ask) -> Prompt:
 
 
 def _blocks(ask: Ask) -> Iterator[PromptBlock]:
-    marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.request.marks}
+    marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.request.breakpoints}
     marked: list[Lifetime | None] = [
-        marks.get((unit.behind, unit.number)) if unit.markable else None for unit in ask.laid
+        marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None for unit in ask.segments
     ]
-    numbered = list(enumerate(ask.laid))
+    numbered = list(enumerate(ask.segments))
     for name, group in groupby(numbered, key=lambda one: one[1].name):
         units = list(group)
         while units:
@@ -51,7 +51,7 @@ def _blocks(ask: Ask) -> Iterator[PromptBlock]:
             yield _block(ask, name, part, marked[part[-1][0]])
     last = "\n\n".join(filter(str.strip, [ask.request.aside, ask.request.now]))
     if last:
-        tokens = ask.estimate.corrected(ask.estimate.size.now)
+        tokens = ask.estimate.correct(ask.estimate.size.now)
         yield PromptBlock(
             name=NOW, lifetime=None, marked=False, tokens=tokens, read_tokens=0, written_tokens=0, text=last
         )
@@ -61,9 +61,9 @@ def _block(ask: Ask, name: str, part: Sequence[tuple[int, Unit]], mark: Lifetime
     tokens, read, written = 0, 0, 0
     writes = max([index for index, _ in ask.plan.writes], default=-1)
     for index, unit in part:
-        size = ask.estimate.corrected(unit.tokens)
+        size = ask.estimate.correct(unit.tokens)
         tokens += size
-        if index < ask.plan.read:
+        if index < ask.plan.read_segments:
             read += size
         elif index <= writes:
             written += size
@@ -74,7 +74,7 @@ def _block(ask: Ask, name: str, part: Sequence[tuple[int, Unit]], mark: Lifetime
         tokens=tokens,
         read_tokens=read,
         written_tokens=written,
-        text=_text(ask.request, ask.laid, [index for index, _ in part]),
+        text=_text(ask.request, ask.segments, [index for index, _ in part]),
     )
 
 
@@ -108,8 +108,8 @@ def _piece(piece: Piece) -> str:
         case Text():
             return piece.text
         case Image():
-            return f"[image: {piece.about}]"
+            return f"[image: {piece.description}]"
         case ToolCall():
             return f"[call {piece.id}: {piece.name} {piece.arguments}]"
         case result:
-            return f"[result of {result.id}{', an error' if result.error else ''}]\n{result.text}"
+            return f"[result of {result.id}{', an error' if result.is_error else ''}]\n{result.text}"

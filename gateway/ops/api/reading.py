@@ -10,15 +10,15 @@ class Desk:
     """Opens its connection when it is first asked for. Close it."""
 
     def __init__(self, house: House) -> None:
-        self.house = house
+        self.services = house
         self._reader: Overview | None = None
         self._opening = asyncio.Lock()
 
-    async def reader(self) -> Overview:
+    async def open_reader(self) -> Overview:
         """What reads the store. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
-                self._reader = await Overview.open(self.house.store.path)
+                self._reader = await Overview.open(self.services.store.path)
             return self._reader
 
     async def close(self) -> None:

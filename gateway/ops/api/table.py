@@ -21,14 +21,14 @@ class Row:
     """One method of one path."""
 
     path: str
-    told: str
+    summary: str
     """What it is for, in one sentence."""
-    takes: TypeAdapter[Any]
+    input_type: TypeAdapter[Any]
     """The query; of a `POST`, the body."""
-    gives: type[BaseModel]
-    does: Callable[[Desk, Any], Awaitable[BaseModel]]
+    response_model: type[BaseModel]
+    handler: Callable[[Desk, Any], Awaitable[BaseModel]]
     method: Literal["GET", "POST"] = "GET"
-    chars: int = TEXT_CHARS
+    max_text_chars: int = TEXT_CHARS
     """Of each text of the answer."""
 
 
@@ -41,7 +41,9 @@ def _row(
     *,
     chars: int = TEXT_CHARS,
 ) -> Row:
-    return Row(path=path, told=told, takes=TypeAdapter(takes), gives=gives, does=does, chars=chars)
+    return Row(
+        path=path, summary=told, input_type=TypeAdapter(takes), response_model=gives, handler=does, max_text_chars=chars
+    )
 
 
 TABLE: Final[tuple[Row, ...]] = (
@@ -72,18 +74,18 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         method="POST",
         path="/api/orders",
-        told="Steers the gateway.",
-        takes=ORDER,
-        gives=Answer,
-        does=doing.order,
+        summary="Steers the gateway.",
+        input_type=ORDER,
+        response_model=Answer,
+        handler=doing.order,
     ),
     Row(
         method="POST",
         path="/api/say",
-        told="Says something as the operator, in the operator's own conversation.",
-        takes=TypeAdapter(asks.Say),
-        gives=shapes.Heard,
-        does=doing.say,
+        summary="Says something as the operator, in the operator's own conversation.",
+        input_type=TypeAdapter(asks.Say),
+        response_model=shapes.Heard,
+        handler=doing.say,
     ),
 )
 """Beside `EVENTS_PATH`, whose answer flows on, and `SPEC_PATH`."""

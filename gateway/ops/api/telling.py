@@ -46,9 +46,9 @@ class Telling:
     """Knows what was told last. Implements `gateway.ops.stream.Teller`."""
 
     def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._house = desk.house
-        self._shown: dict[TurnId, str] = {}
+        self._backend = desk
+        self._services = desk.services
+        self._sent_text: dict[TurnId, str] = {}
         """By turn: what was told of the answer that grows."""
         self._growing: dict[TurnId, tuple[Running, str]] = {}
         """By turn: all that is there of it."""
@@ -56,49 +56,49 @@ class Telling:
         """By turn: the last word that was thought, which may go on."""
         self._recorded: set[TurnId] = set()
         """Turns whose end was told from the log, and which are still under way."""
-        self._minds = {one.agent: _still(one) for one in self._house.minds()}
-        self._channels = {one.channel: one for one in self._house.stats.snapshot().channels}
+        self._minds = {one.agent: _still(one) for one in self._services.list_minds()}
+        self._channels = {one.channel: one for one in self._services.stats.snapshot().channels}
 
-    async def tell(self, happened: Sequence[Happened]) -> list[Frame]:
+    async def encode(self, happened: Sequence[Happened]) -> list[Frame]:
         frames, ended = list[Frame](), list[tuple[Seq, ConversationId, TurnEnded | Handled]]()
         for one in happened:
             if isinstance(one, Wrote):
-                if rest := list(self._ending(one)):
-                    frames.append(self._frame(rest))
+                if rest := list(self._build_closing_events(one)):
+                    frames.append(self._encode_frame(rest))
                 for seq, events in facts.of_append(one.entries, one.written):
-                    frames.append(self._frame(events, seq))
+                    frames.append(self._encode_frame(events, seq))
                 for entry, done in zip(one.entries, one.written, strict=True):
                     fact = entry.fact
-                    if done.fresh and isinstance(fact, TurnEnded | Handled) and entry.conversation is not None:
+                    if done.is_new and isinstance(fact, TurnEnded | Handled) and entry.conversation is not None:
                         ended.append((done.seq, entry.conversation, fact))
                         self._recorded.add(fact.turn)
-            elif events := list(self._of(one)):
-                frames.append(self._frame(events))
-        self._forget()
+            elif events := list(self._build_events(one)):
+                frames.append(self._encode_frame(events))
+        self._forget_ended_turns()
         if ended:
-            frames += await self._fates(ended)
-        changes = [*self._changed_minds(), *self._changed_channels()]
-        return [*frames, self._frame(changes)] if changes else frames
+            frames += await self._encode_fates(ended)
+        changes = [*self._build_mind_events(), *self._build_channel_events()]
+        return [*frames, self._encode_frame(changes)] if changes else frames
 
-    async def before(self, after: int) -> tuple[int, list[Frame]]:
-        reader, most = await self._desk.reader(), MOST_BEFORE
-        newest = await reader.newest(1)
+    async def encode_backlog(self, after: int) -> tuple[int, list[Frame]]:
+        reader, most = await self._backend.open_reader(), MOST_BEFORE
+        newest = await reader.newest_entries(1)
         last = newest[-1].seq if newest else 0
         end = last + 1  # what is written meanwhile is told as it happens
-        missed = await reader.missed(after, last)
-        told = [(one.seq, facts.of_event(one)) for one in await reader.noticed(most, after=after, before=end)]
-        told += [(one.seq, [facts.of_turn(one)]) for one in await reader.turns_taken(most, after=after, before=end)]
-        for kept in await reader.newest(most, after=after, before=end, kinds=["post", "delivery"]):
+        missed = await reader.count_missed(after, last)
+        told = [(one.seq, facts.of_event(one)) for one in await reader.notifications(most, after=after, before=end)]
+        told += [(one.seq, [facts.of_turn(one)]) for one in await reader.recent_turns(most, after=after, before=end)]
+        for kept in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
             told.append((kept.seq, [*facts.of_fact(kept.fact, kept.seq, kept.at, kept.conversation or "")]))
         newest_told = sorted(told, key=lambda one: one[0])[-most:]
         lost = missed - len(newest_told)
-        first = [Frame(seq=0, data=self.lost(lost), events=1)] if lost > 0 else []
-        return last, [*first, *(self._frame(events, seq) for seq, events in newest_told)]
+        first = [Frame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
+        return last, [*first, *(self._encode_frame(events, seq) for seq, events in newest_told)]
 
-    def lost(self, count: int) -> bytes:
-        return self._frame([LostEvent(at=self._house.clock.now(), count=count)]).data
+    def encode_lost(self, count: int) -> bytes:
+        return self._encode_frame([LostEvent(at=self._services.clock.now(), count=count)]).data
 
-    def _frame(self, events: Sequence[Event], seq: int = 0) -> Frame:
+    def _encode_frame(self, events: Sequence[Event], seq: int = 0) -> Frame:
         """As they go over the wire. Whoever goes on from a position has been told all of it."""
         lines = list[str]()
         for place, event in enumerate(events, start=1):
@@ -106,20 +106,20 @@ class Telling:
                 lines.append(f"id: {seq}\n")
             chars = WHOLE_CHARS if isinstance(event, ToolEvent | TextEvent | ThinkingEvent) else TEXT_CHARS
             dumped = event.model_dump(mode="json")
-            entitle(dumped, self._house.titles.title)
-            told = clean(dumped, self._house.redact, chars)
+            entitle(dumped, self._services.titles.title)
+            told = clean(dumped, self._services.redact, chars)
             data = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {EVENTS[type(event)]}\ndata: {data}\n\n")
-        return Frame(seq=seq, data="".join(lines).encode("utf-8", "replace"), events=len(events))
+        return Frame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
 
-    def _of(self, one: Turned | Grew | Used | Logged | Reread | Changed) -> Iterator[Event]:
+    def _build_events(self, one: Turned | Grew | Used | Logged | Reread | Changed) -> Iterator[Event]:
         match one:
             case Turned():
-                yield from self._turned(one)
+                yield from self._build_turn_events(one)
             case Grew():
-                yield from self._grew(one)
+                yield from self._build_growth_events(one)
             case Used(running=running, tool=tool):
-                yield from self._rest(running.turn, one.at)
+                yield from self._flush_turn(running.turn, one.at)
                 yield ToolEvent(**_in(running, one.at), **asdict(tool))
             case Logged():
                 yield LogEvent(at=one.at, level=one.level, logger=one.logger, message=one.message)
@@ -128,89 +128,89 @@ class Telling:
             case Changed():
                 pass
 
-    def _forget(self) -> None:
+    def _forget_ended_turns(self) -> None:
         """Nothing of turns that are over: their ends were told above, or there was too much to tell of."""
-        running = {one.turn for one in self._house.onlookers.running}
+        running = {one.turn for one in self._services.turn_tracker.running}
         self._recorded &= running
-        for told in (self._shown, self._growing, self._thinking):
+        for told in (self._sent_text, self._growing, self._thinking):
             for turn in told.keys() - running:
                 del told[turn]
 
-    def _turned(self, one: Turned) -> Iterator[Event]:
+    def _build_turn_events(self, one: Turned) -> Iterator[Event]:
         running = one.running
-        yield from self._rest(running.turn, one.at)
+        yield from self._flush_turn(running.turn, one.at)
         if one.state == "ended" and running.turn in self._recorded:  # the log has told it, with what it cost
             self._recorded.discard(running.turn)
             return
         yield facts.turned(running, one.at, one.state)
 
-    def _grew(self, one: Grew) -> Iterator[Event]:
+    def _build_growth_events(self, one: Grew) -> Iterator[Event]:
         running = one.running
-        if one.thought:
-            thought = self._thinking.get(running.turn, (running, ""))[1] + one.thought
+        if one.thinking:
+            thought = self._thinking.get(running.turn, (running, ""))[1] + one.thinking
             whole = _UNFINISHED.sub("", thought)
             self._thinking[running.turn] = running, thought[len(whole) :]
             yield from _thought(running, one.at, whole)
         if one.text:
             self._growing[running.turn] = running, one.text
             text = _UNFINISHED.sub("", presentable(one.text)).rstrip()
-            yield from self._shows(running, one.at, self._house.redact(text))
+            yield from self._build_text_events(running, one.at, self._services.redact(text))
 
-    def _ending(self, one: Wrote) -> Iterator[Event]:
+    def _build_closing_events(self, one: Wrote) -> Iterator[Event]:
         """What is to be told before the end of the turns that are written down."""
         for entry in one.entries:
             if isinstance(entry.fact, TurnEnded):
-                yield from self._rest(entry.fact.turn, entry.at)
+                yield from self._flush_turn(entry.fact.turn, entry.at)
 
-    def _rest(self, turn: TurnId, at: datetime) -> Iterator[Event]:
+    def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[Event]:
         """The last words of an answer that does not grow any more, and of what was thought."""
         running, word = self._thinking.pop(turn, (None, ""))
         if running is not None:
             yield from _thought(running, at, word)
         running, whole = self._growing.pop(turn, (None, ""))
         if running is not None:
-            yield from self._shows(running, at, self._house.redact(presentable(whole)).rstrip())
-        self._shown.pop(turn, None)
+            yield from self._build_text_events(running, at, self._services.redact(presentable(whole)).rstrip())
+        self._sent_text.pop(turn, None)
 
-    def _shows(self, running: Running, at: datetime, now: str) -> Iterator[Event]:
-        before = self._shown.get(running.turn, "")
+    def _build_text_events(self, running: Running, at: datetime, now: str) -> Iterator[Event]:
+        before = self._sent_text.get(running.turn, "")
         begins = not before or not now.startswith(before)
         if now != before:
             delta = now if begins else now[len(before) :]
             yield TextEvent(**_in(running, at), autonomous=running.autonomous, delta=delta, begins=begins)
-        self._shown[running.turn] = now
+        self._sent_text[running.turn] = now
 
-    async def _fates(self, ended: Sequence[tuple[Seq, ConversationId, TurnEnded | Handled]]) -> list[Frame]:
+    async def _encode_fates(self, ended: Sequence[tuple[Seq, ConversationId, TurnEnded | Handled]]) -> list[Frame]:
         """What became of what a turn or a decision dealt with, or looked at."""
         try:
-            reader = await self._desk.reader()
+            reader = await self._backend.open_reader()
             told = dict[int, Event]()
             for seq, place, fact in ended:
-                for event in await reader.noticed(FATES_BACK, before=fact.upto + 1, conversation=place):
+                for event in await reader.notifications(FATES_BACK, before=fact.upto + 1, conversation=place):
                     if seq in (event.dealt_seq, event.after_seq):
-                        told[event.seq] = facts.became(event, self._house.clock.now())
+                        told[event.seq] = facts.became(event, self._services.clock.now())
                 for where, upto in fact.looked if isinstance(fact, TurnEnded) else ():
-                    for event in await reader.noticed(FATES_BACK, before=upto + 1, conversation=where):
+                    for event in await reader.notifications(FATES_BACK, before=upto + 1, conversation=where):
                         if event.unread is not None and event.unread < event.judged.urgency:
-                            told[event.seq] = facts.became(event, self._house.clock.now())
+                            told[event.seq] = facts.became(event, self._services.clock.now())
         except StoreError:
             return []  # whoever asks for the notifications is told
-        return [self._frame([*told.values()])] if told else []
+        return [self._encode_frame([*told.values()])] if told else []
 
-    def _changed_minds(self) -> Iterator[Event]:
+    def _build_mind_events(self) -> Iterator[Event]:
         now: datetime | None = None
-        for one in self._house.minds():
+        for one in self._services.list_minds():
             still = _still(one)
             if self._minds.get(one.agent) != still:
-                now = now or self._house.clock.now()
+                now = now or self._services.clock.now()
                 yield DmnEvent(at=now, **one.model_dump())
             self._minds[one.agent] = still
 
-    def _changed_channels(self) -> Iterator[Event]:
-        for one in self._house.stats.snapshot().channels:
+    def _build_channel_events(self) -> Iterator[Event]:
+        for one in self._services.stats.snapshot().channels:
             before = self._channels.get(one.channel)
             if before is None or (before.state, before.since, before.reason) != (one.state, one.since, one.reason):
-                yield ChannelEvent(at=self._house.clock.now(), **asdict(one))
+                yield ChannelEvent(at=self._services.clock.now(), **asdict(one))
             self._channels[one.channel] = one
 
 

@@ -25,7 +25,7 @@ class Words:
 class Bytes:
     """Anything else."""
 
-    what: str
+    kind: str
     """`image`, `sound` or `file`."""
     media_type: str
     """As the server says: untrusted."""
@@ -68,8 +68,8 @@ def _block(block: Words | Bytes, shown: Sequence[Bytes]) -> str:
     kind = " ".join(block.media_type.split())[:64]
     size = f"{len(block.data):,} bytes"
     if any(block is one for one in shown):
-        return f"[{block.what}, {kind}, {size}: shown]"
-    return f"[{block.what}, {kind}, {size}: it cannot be shown here]"
+        return f"[{block.kind}, {kind}, {size}: shown]"
+    return f"[{block.kind}, {kind}, {size}: it cannot be shown here]"
 
 
 def _told(structured: object, blocks: Sequence[Words | Bytes]) -> bool:

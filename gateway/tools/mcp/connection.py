@@ -71,45 +71,45 @@ class Connection:
         """`told` is called with every list of tools that is fetched."""
         self._name = name
         self._config = config
-        self._veil = veil
+        self._secret_filter = veil
         self._clock = clock
         self._mode = mode
-        self._told = told
+        self._on_tools = told
         self._client: Client | None = None
-        self._look = asyncio.Event()
-        self._doubted = asyncio.Event()
-        self._why = ""
+        self._relist_wanted = asyncio.Event()
+        self._recheck_wanted = asyncio.Event()
+        self._reason = ""
         self.up = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """To its end. Raises what ends it; `reason` says what that is."""
         client = Client(
-            self._pipes() if self._config.command else self._posts(),
+            self._stdio_transport() if self._config.command else self._http_transport(),
             mode=self._mode,
             cache=None,
-            message_handler=self._heard,
-            logging_callback=self._logged,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
             client_info=types.Implementation(name="reverie", version="1"),
         )
         often = Backoff(AGAIN_S)
         limit_s = None  # until it is up it is somebody else's: see `Server`
         async with client:
             self._client = client
-            listening = asyncio.create_task(self._listen(client))
+            listening = asyncio.create_task(self._listen_for_changes(client))
             try:
                 while True:
-                    self._look.clear()
-                    self._doubted.clear()
+                    self._relist_wanted.clear()
+                    self._recheck_wanted.clear()
                     async with asyncio.timeout(limit_s):
-                        self._told(await self._listed(client))
-                    self._why, limit_s = "", self._config.timeout
+                        self._on_tools(await self._list_tools(client))
+                    self._reason, limit_s = "", self._config.timeout
                     self.up.set()
                     since = self._clock.monotonic()
-                    await self._look.wait()
+                    await self._relist_wanted.wait()
                     with contextlib.suppress(TimeoutError):
-                        pause_s = often.next_s(self._clock.monotonic() - since, 1.0)
-                        await within(self._clock, pause_s, self._doubted.wait())
+                        pause_s = often.next_delay_s(self._clock.monotonic() - since, 1.0)
+                        await within(self._clock, pause_s, self._recheck_wanted.wait())
             finally:
                 await end(listening)
 
@@ -128,51 +128,51 @@ class Connection:
                 # Not `call_tool`: it holds results against a schema of the server's, whose patterns may take forever.
                 return answer(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
         except MCPError as error:
-            if not fate.sent or (fate.forgotten and not await self._knows_us()):
-                self._end(self._why)
+            if not fate.sent or (fate.is_session_unknown and not await self._is_session_known()):
+                self._mark_lost(self._reason)
                 raise Unheard from None
             if error.code == types.REQUEST_TIMEOUT:
-                self._doubt("it does not answer")
+                self._suspect("it does not answer")
                 raise Slow from None
             if error.code == types.CONNECTION_CLOSED:
-                self._doubt("its connection broke")
+                self._suspect("its connection broke")
                 raise Lost from None
             return Answer(blocks=[Words(text=error.message)], error=True)
         except TimeoutError:
-            self._doubt("it does not listen")
+            self._suspect("it does not listen")
             raise Slow from None
         except ValidationError:
             return Answer(blocks=[Words(text="(something that the protocol does not allow)")], error=True)
         finally:
             FATE.reset(token)
 
-    def reason(self, error: BaseException | None) -> str:
+    def failure_reason(self, error: BaseException | None) -> str:
         """Why it ended, without what a server said and without secrets."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, NotStarted):
-            return self._veil.over(str(error))
+            return self._secret_filter.redact(str(error))
         if self.lost.done():
             return self.lost.result()
         if isinstance(error, TimeoutError):
             return f"it did not answer within {self._config.timeout:g} s"
-        if self._why:
-            return self._why
+        if self._reason:
+            return self._reason
         return f"it answered with error {error.code}" if isinstance(error, MCPError) else type(error).__name__
 
-    def _pipes(self) -> Transport:
+    def _stdio_transport(self) -> Transport:
         env = {name: value.get_secret_value() for name, value in self._config.env.items()}
-        return piped(self._config.command, env, lost=self._end, heard=self._log)
+        return piped(self._config.command, env, lost=self._mark_lost, heard=self._log_line)
 
     @contextlib.asynccontextmanager
-    async def _posts(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
+    async def _http_transport(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
         config = self._config
         poster = Poster(
             {name: value.get_secret_value() for name, value in config.headers.items()},
             timeout_s=config.timeout + 2 * LATE_S,
             env=not is_loopback(config.url),
-            doubt=self._doubt,
-            lost=self._end,
+            doubt=self._suspect,
+            lost=self._mark_lost,
         )
         async with (
             poster,
@@ -180,7 +180,7 @@ class Connection:
         ):
             yield streams
 
-    async def _listed(self, client: Client) -> list[Offered]:
+    async def _list_tools(self, client: Client) -> list[Offered]:
         found: list[Offered] = []
         cursor: str | None = None
         if client.server_capabilities.tools is None:
@@ -193,7 +193,7 @@ class Connection:
                 break
         return found[:MAX_OFFERED]
 
-    async def _listen(self, client: Client) -> None:
+    async def _listen_for_changes(self, client: Client) -> None:
         """Hear of changed lists, where that has to be asked for; before 2026-07-28 they are notifications."""
         backoff = Backoff(AGAIN_S)
         while True:
@@ -201,44 +201,44 @@ class Connection:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
-                        self._look.set()
+                        self._relist_wanted.set()
             except SubscriptionLost:
                 pass
             except (ListenNotSupportedError, MCPError, TimeoutError):
                 return
-            self._doubt("it tells of no changes any more")
-            await self._clock.sleep(backoff.next_s(self._clock.monotonic() - since, 1.0))
+            self._suspect("it tells of no changes any more")
+            await self._clock.sleep(backoff.next_delay_s(self._clock.monotonic() - since, 1.0))
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._look.set()
+            self._relist_wanted.set()
 
-    async def _logged(self, params: types.LoggingMessageNotificationParams) -> None:
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         if logger.isEnabledFor(logging.DEBUG):
-            self._log(params.data if isinstance(params.data, str) else repr(params.data))
+            self._log_line(params.data if isinstance(params.data, str) else repr(params.data))
 
-    def _log(self, line: str) -> None:
-        said = flat(self._veil.over(line[: 4 * MAX_SAID_CHARS]), MAX_SAID_CHARS)
+    def _log_line(self, line: str) -> None:
+        said = flat(self._secret_filter.redact(line[: 4 * MAX_SAID_CHARS]), MAX_SAID_CHARS)
         if said:
             logger.debug("%s says: %s", self._name, said)
 
-    def _doubt(self, why: str) -> None:
+    def _suspect(self, why: str) -> None:
         """Have a look whether it is still there."""
-        self._why = why
-        self._doubted.set()
-        self._look.set()
+        self._reason = why
+        self._recheck_wanted.set()
+        self._relist_wanted.set()
 
-    def _end(self, why: str) -> None:
+    def _mark_lost(self, why: str) -> None:
         if not self.lost.done():
             self.lost.set_result(why)
 
-    async def _knows_us(self) -> bool:
+    async def _is_session_known(self) -> bool:
         """Whether it would answer something else. If not, the connection is over."""
         assert self._client is not None
         try:
             async with asyncio.timeout(self._config.timeout):
-                await self._listed(self._client)
+                await self._list_tools(self._client)
         except (MCPError, TimeoutError):
-            self._why = "it has forgotten us"
+            self._reason = "it has forgotten us"
             return False
         return True

@@ -28,11 +28,11 @@ def hand(server: Server, tool: str, spec: ToolSpec, keep: Keep | None) -> Hand:
         shown, kept = [], []
         for one in pictures(answer) if keep is not None else ():
             assert keep is not None
-            if (image := await keep(one.data, f"{one.what} from {origin}")) is not None:
+            if (image := await keep(one.data, f"{one.kind} from {origin}")) is not None:
                 shown.append(one)
                 kept.append(image)
-        told = server.veil.over(text(answer, shown))
-        return Given(text=told, kind="mcp", origin=origin, untrusted=True, foreign=True, images=tuple(kept))
+        told = server.secret_filter.redact(text(answer, shown))
+        return Given(text=told, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
     permit = Permit(role=server.config.role, approval=server.config.approval)
     return Hand(spec, None, does, permit, server.config.timeout + MORE_S, "cheap")

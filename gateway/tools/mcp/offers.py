@@ -33,7 +33,7 @@ class Taken(NamedTuple):
 
     tools: dict[str, tuple[str, ToolSpec]]
     """By the name that the model is told, in its order: the server's own name, and what is told."""
-    left: int
+    omitted: int
     """How many tools that the operator wants were left, because they are too many or their names cannot be."""
 
 
@@ -53,4 +53,4 @@ def _spec(name: str, server: str, offered: Offered) -> ToolSpec:
     told = harmless(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
     told = told or f"A tool of the MCP server {server}."
     # It may bring something else each time, and whether it changes anything only the server knows.
-    return ToolSpec(name=name, description=f"{told} {note}".strip(), schema=schema, task=True, polls=True)
+    return ToolSpec(name=name, description=f"{told} {note}".strip(), schema=schema, is_task=True, is_polling=True)

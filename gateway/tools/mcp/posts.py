@@ -29,7 +29,7 @@ class Fate:
 
     sent: bool = False
     """Somebody may have taken it."""
-    forgotten: bool = False
+    is_session_unknown: bool = False
     """It was refused, perhaps because the session that it belongs to is none any more."""
 
 
@@ -57,9 +57,9 @@ class Poster(httpx2.AsyncClient):
             limits=limits,
             trust_env=env,
         )
-        self._doubt = doubt
-        self._lost = lost
-        self._breaks = 0
+        self._on_suspect = doubt
+        self._on_lost = lost
+        self._stream_breaks = 0
 
     async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as it is declared
         fate = FATE.get() or Fate()
@@ -73,35 +73,35 @@ class Poster(httpx2.AsyncClient):
             response = await super().send(request, **how)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             fate.sent = False
-            self._doubt("it cannot be reached")
+            self._on_suspect("it cannot be reached")
             raise
         except httpx2.TransportError:
-            self._doubt("its connection broke")
+            self._on_suspect("its connection broke")
             raise
         if response.headers.get("content-encoding", "identity") != "identity":  # nobody knows how much it unpacks to
             await response.aclose()
             raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
-        self._judge(request, response, fate)
+        self._check_status(request, response, fate)
         streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         most = None if streams else MAX_MESSAGE_BYTES
-        response.stream = _Watched(response.stream, most, self._broke if listens and streams else None)
+        response.stream = _Watched(response.stream, most, self._on_stream_broken if listens and streams else None)
         return response
 
-    def _judge(self, request: httpx2.Request, response: httpx2.Response, fate: Fate) -> None:
+    def _check_status(self, request: httpx2.Request, response: httpx2.Response, fate: Fate) -> None:
         status = response.status_code
         if not response.is_error or request.method == "DELETE" or (request.method == "GET" and status == _NOT_OFFERED):
             return
         # 404 as the specification has it (session management); 400 as many servers do.
-        fate.forgotten = status in (400, 404) and "mcp-session-id" in request.headers
-        self._doubt(f"HTTP {status}")
+        fate.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
+        self._on_suspect(f"HTTP {status}")
 
-    def _broke(self) -> None:
-        self._breaks += 1
-        if self._breaks >= MAX_BREAKS:
-            self._lost("its connection broke")
+    def _on_stream_broken(self) -> None:
+        self._stream_breaks += 1
+        if self._stream_breaks >= MAX_BREAKS:
+            self._on_lost("its connection broke")
         else:
-            self._doubt("its connection broke")
+            self._on_suspect("its connection broke")
 
 
 class _Watched(httpx2.AsyncByteStream):
@@ -109,21 +109,21 @@ class _Watched(httpx2.AsyncByteStream):
 
     def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:
         self._inner = inner
-        self._most = most
-        self._broke = broke
+        self._max_bytes = most
+        self._on_broken = broke
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
         try:
             async for piece in self._inner:
                 read += len(piece)
-                if self._most is not None and read > self._most:
+                if self._max_bytes is not None and read > self._max_bytes:
                     # As a StreamError, so that the library answers that one request with it.
-                    raise httpx2.StreamError(f"more than {self._most:,} bytes at once")
+                    raise httpx2.StreamError(f"more than {self._max_bytes:,} bytes at once")
                 yield piece
         except httpx2.TransportError:
-            if self._broke is not None:
-                self._broke()
+            if self._on_broken is not None:
+                self._on_broken()
             raise
 
     async def aclose(self) -> None:

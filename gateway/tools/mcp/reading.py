@@ -51,6 +51,6 @@ def _block(block: types.ContentBlock) -> Words | Bytes:
 
 def _bytes(what: str, media_type: str, data: str) -> Words | Bytes:
     try:
-        return Bytes(what=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
+        return Bytes(kind=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
     except (binascii.Error, ValueError):
         return Words(text=f"[{what} that cannot be read]")

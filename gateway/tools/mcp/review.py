@@ -39,7 +39,7 @@ class PendingDefinition:
     tool: str
     """As models are told it."""
     definition: str
-    approved: str
+    approved_definition: str
     """The definition that was approved before. Empty: the tool is new."""
 
     @property
@@ -49,7 +49,10 @@ class PendingDefinition:
 
     def describe(self) -> str:
         """The whole difference, in Markdown, for who decides."""
-        before, now = (self.approved.split("\n") if self.approved else []), self.definition.split("\n")
+        before, now = (
+            (self.approved_definition.split("\n") if self.approved_definition else []),
+            self.definition.split("\n"),
+        )
         lines = list(difflib.unified_diff(before, now, lineterm="", n=len(now) + len(before)))[3:]
         changed = (
             "describes its tool `{}` in another way than when it was approved" if before else "has a new tool `{}`"
@@ -79,25 +82,25 @@ class Definitions:
         self._store = store
         self._clock = clock
         self._spawn = spawn
-        self._tell = tell
-        self._approved: dict[str, dict[str, str]] = {}
+        self._notify_owners = tell
+        self._approved_definitions: dict[str, dict[str, str]] = {}
         """Definitions by server and tool."""
-        self._waiting: dict[tuple[str, str], PendingDefinition] = {}
-        self.approved: Callable[[str], None] = lambda _: None
+        self._pending: dict[tuple[str, str], PendingDefinition] = {}
+        self.on_approved: Callable[[str], None] = lambda _: None
         """Called with the name of a server when one more of its tools may be used."""
 
-    async def begin(self) -> None:
+    async def load(self) -> None:
         """Learn from the log what was approved."""
-        for one in await self._store.holds("mcp_tool_approved"):
+        for one in await self._store.current_facts("mcp_tool_approved"):
             if isinstance(one.fact, McpToolApproved):
-                self._approved.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
+                self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
 
     def admit(self, server: str, tools: Tools) -> dict[str, tuple[str, ToolSpec]]:
         """Those of a server's tools that may be used. All of the first list that it ever sends are."""
-        approved = self._approved.setdefault(server, {})
+        approved = self._approved_definitions.setdefault(server, {})
         first = not approved
-        for key in [key for key in self._waiting if key[0] == server]:
-            del self._waiting[key]
+        for key in [key for key in self._pending if key[0] == server]:
+            del self._pending[key]
         admitted, new = {}, list[McpToolApproved]()
         for name, (own, spec) in tools.items():
             definition = render_definition(spec)
@@ -107,44 +110,46 @@ class Definitions:
             if approved.get(name) == definition:
                 admitted[name] = own, spec
             else:
-                self._hold(
-                    PendingDefinition(server=server, tool=name, definition=definition, approved=approved.get(name, ""))
+                self._hold_for_review(
+                    PendingDefinition(
+                        server=server, tool=name, definition=definition, approved_definition=approved.get(name, "")
+                    )
                 )
         if new:
-            self._spawn(self._write(new))
+            self._spawn(self._record(new))
         return admitted
 
-    def waiting(self) -> list[PendingDefinition]:
+    def list_pending(self) -> list[PendingDefinition]:
         """Definitions that an admin has to see, by server and tool."""
-        return [one for _, one in sorted(self._waiting.items())]
+        return [one for _, one in sorted(self._pending.items())]
 
     def approve(self, approver: Approver, code: str) -> Change | None:
         """An admin has seen the definition of that code. Models are told of it once this is written down and settled.
 
         None: no definition that waits has this code.
         """
-        found = next((one for one in self._waiting.values() if one.code == code), None)
+        found = next((one for one in self._pending.values() if one.code == code), None)
         if found is None:
             return None
-        if approver.everywhere not in ADMINS:
-            return Change(words="A tool of an MCP server is used everywhere: an admin everywhere has to approve it.")
+        if approver.global_role not in ADMINS:
+            return Change(answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it.")
         fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
 
         def settle(asked: Appended | None) -> None:
-            if asked is not None and asked.fresh:
-                self._approved[found.server][found.tool] = found.definition
-                self.approved(found.server)
+            if asked is not None and asked.is_new:
+                self._approved_definitions[found.server][found.tool] = found.definition
+                self.on_approved(found.server)
 
         return Change(
-            words=f"Approved: `{found.tool}` may be used as it is described now.", facts=(Made(fact),), settle=settle
+            answer=f"Approved: `{found.tool}` may be used as it is described now.", facts=(Made(fact),), settle=settle
         )
 
-    def _hold(self, one: PendingDefinition) -> None:
-        self._waiting[one.server, one.tool] = one
+    def _hold_for_review(self, one: PendingDefinition) -> None:
+        self._pending[one.server, one.tool] = one
         logger.warning("MCP server %s: %s is off, its definition is not approved (%s)", one.server, one.tool, one.code)
-        self._tell(f"mcp:{one.code}", f"{one.describe()}\n\nThe command `approve {one.code}` turns it on.")
+        self._notify_owners(f"mcp:{one.code}", f"{one.describe()}\n\nThe command `approve {one.code}` turns it on.")
 
-    async def _write(self, facts: list[McpToolApproved]) -> None:
+    async def _record(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()
         await self._store.append([Entry(fact=fact, at=now) for fact in facts])
 

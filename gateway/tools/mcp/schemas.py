@@ -37,10 +37,10 @@ def arguments(schema: Mapping[str, object]) -> tuple[str, str]:
     if schema.get("type", "object") != "object":
         return UNKNOWN, "What it takes is not described."
     reading = _Reading(schema, told=True)
-    made, note = canonical(reading.root()), "Not all that it takes is described." if reading.lost else ""
+    made, note = canonical(reading.simplify()), "Not all that it takes is described." if reading.is_incomplete else ""
     if len(made.encode()) <= MAX_BYTES:
         return made, note
-    made = canonical(_Reading(schema, told=False).root())
+    made = canonical(_Reading(schema, told=False).simplify())
     if len(made.encode()) <= MAX_BYTES:
         return made, note
     return UNKNOWN, "What it takes is too much to be described here."
@@ -52,49 +52,53 @@ class _Reading:
     def __init__(self, schema: Mapping[str, object], *, told: bool) -> None:
         """`told`: with the descriptions of arguments."""
         self._schema = schema
-        self._told = told
-        self._left = MAX_NODES
+        self._with_descriptions = told
+        self._nodes_left = MAX_NODES
         given = [schema.get(key) for key in ("definitions", "$defs")]
         self._defs = {name: one for defs in given for name, one in _mapping(defs).items() if _NAME.fullmatch(name)}
-        self.lost = False
+        self.is_incomplete = False
         """Something that says which arguments there are is not in it."""
 
-    def root(self) -> dict[str, object]:
-        whole = self._node(self._schema, 0)
-        self.lost = self.lost or any(key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref"))
+    def simplify(self) -> dict[str, object]:
+        whole = self._simplify_node(self._schema, 0)
+        self.is_incomplete = self.is_incomplete or any(
+            key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref")
+        )
         made: dict[str, object] = {key: value for key, value in whole.items() if key in _ROOT}
         made |= {"type": "object", "properties": whole.get("properties", {})}
-        defs = {name: self._node(one, 1) for name, one in self._defs.items()}
+        defs = {name: self._simplify_node(one, 1) for name, one in self._defs.items()}
         return made | {"$defs": defs} if defs and '"$ref"' in canonical([made, defs]) else made
 
-    def _node(self, node: object, depth: int) -> dict[str, object]:
-        self._left -= 1
-        if not isinstance(node, dict) or depth > MAX_DEPTH or self._left < 0:
+    def _simplify_node(self, node: object, depth: int) -> dict[str, object]:
+        self._nodes_left -= 1
+        if not isinstance(node, dict) or depth > MAX_DEPTH or self._nodes_left < 0:
             return {}
         made = {key: value for key in _KEPT if key in node and (value := _KEPT[key](node[key])) is not None}
-        if self._told and isinstance(told := node.get("description"), str) and told.strip():
+        if self._with_descriptions and isinstance(told := node.get("description"), str) and told.strip():
             made["description"] = harmless(told, MAX_TOLD_CHARS)
         if isinstance(ref := node.get("$ref"), str):
             found = _REF.fullmatch(ref)
             if found and found[1] in self._defs:
                 made["$ref"] = f"#/$defs/{found[1]}"
             else:
-                self.lost = True
-        made |= self._of_object(node, depth)
+                self.is_incomplete = True
+        made |= self._simplify_object(node, depth)
         if isinstance(node.get("items"), dict):
-            made["items"] = self._node(node["items"], depth + 1)
+            made["items"] = self._simplify_node(node["items"], depth + 1)
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(choices := node.get(key), list) and choices and depth:
-                made[key] = [self._node(one, depth + 1) for one in choices[:MAX_CHOICES]]
+                made[key] = [self._simplify_node(one, depth + 1) for one in choices[:MAX_CHOICES]]
         return made
 
-    def _of_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
+    def _simplify_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
         made: dict[str, object] = {}
         if isinstance(node.get("properties"), dict):
             given = _mapping(node["properties"])
             fit = {name: one for name, one in given.items() if _NAME.fullmatch(name)}
-            self.lost = self.lost or len(fit) < len(given) or self._left < len(fit)
-            made["properties"] = {name: self._node(one, depth + 1) for name, one in list(fit.items())[:MAX_NODES]}
+            self.is_incomplete = self.is_incomplete or len(fit) < len(given) or self._nodes_left < len(fit)
+            made["properties"] = {
+                name: self._simplify_node(one, depth + 1) for name, one in list(fit.items())[:MAX_NODES]
+            }
             required = node.get("required")
             if isinstance(required, list) and (known := {one for one in required if isinstance(one, str)} & fit.keys()):
                 made["required"] = sorted(known)
@@ -102,7 +106,7 @@ class _Reading:
         if isinstance(more, bool):
             made["additionalProperties"] = more
         elif isinstance(more, dict):
-            made["additionalProperties"] = self._node(more, depth + 1)
+            made["additionalProperties"] = self._simplify_node(more, depth + 1)
         return made
 
 

@@ -73,54 +73,54 @@ class Server:
         """
         self.name = name
         self.config = config
-        self.veil = Veil(_secrets(config))
+        self.secret_filter = Veil(_secrets(config))
         self.tools: Tools = {}
         """As they were told last: they stay while it is down."""
         self.settled = asyncio.Event()
         """It was up once, or failed once."""
         self._servers = servers
         self._clock = clock
-        self._chance = chance
-        self._told = told
+        self._random = chance
+        self._on_changed = told
         self._definitions = definitions
-        self._listed: Tools = {}
+        self._offered_tools: Tools = {}
         """What it offers, approved or not."""
         self._state: Literal["starting", "up", "down", "off"] = "starting"
-        self._why = ""
-        self._left = 0
+        self._reason = ""
+        self._omitted = 0
         self._mode: Mode = "auto"
         self._connection: Connection | None = None
         self._up = asyncio.Event()
 
     def describe(self) -> ServerState:
-        return ServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._why)
+        return ServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
 
     async def run(self) -> None:
         """Keep it going until cancelled. Never raises."""
         try:
             library = await asyncio.to_thread(_library)  # half a second of imports
         except ImportError:
-            self._state, self._why = "off", MISSING
+            self._state, self._reason = "off", MISSING
             logger.error("MCP server %s: %s", self.name, MISSING)  # noqa: TRY400 - the trace says no more
             self.settled.set()
             return
         backoff = Backoff(MOST_S)
         while True:
-            up_s = await self._live(library)
+            up_s = await self._run_connection(library)
             self.settled.set()
-            delay_s = backoff.next_s(up_s, self._chance())
+            delay_s = backoff.next_delay_s(up_s, self._random())
             await self._clock.sleep(delay_s)
 
     async def call(self, tool: str, arguments: dict[str, object]) -> Answer:
         """Have a tool called, by the server's own name for it. Raises Refused."""
         for _ in range(2):
-            connection = await self._connected()
+            connection = await self._get_connection()
             if tool not in (own for own, _ in self.tools.values()):
                 raise Refused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
             try:
                 return await connection.call(tool, arguments)
             except Unheard:
-                self._fall(connection)
+                self._drop_connection(connection)
             except Lost:
                 raise Refused(
                     f"The MCP server {self.name} ended while it worked on this. It may have had an effect all the "
@@ -133,19 +133,19 @@ class Server:
                 ) from None
         raise Refused(f"The MCP server {self.name} does not take the call. Nothing was done.")
 
-    async def _connected(self) -> "Connection":
+    async def _get_connection(self) -> "Connection":
         if self._connection is None and self._state != "off":
             with contextlib.suppress(TimeoutError):
                 await within(self._clock, WAIT_S, self._up.wait())
         if self._connection is not None:
             return self._connection
-        why = f" ({self._why})" if self._why else ""
+        why = f" ({self._reason})" if self._reason else ""
         raise Refused(f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later.")
 
-    async def _live(self, library: ModuleType) -> float:
+    async def _run_connection(self, library: ModuleType) -> float:
         """One connection, to its end. How long it was up, in seconds; 0: never."""
         connection: Connection = library.Connection(
-            self.name, self.config, self._clock, veil=self.veil, mode=self._mode, told=self._offered
+            self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
         )
         life = asyncio.create_task(connection.run())
         rising = asyncio.create_task(within(self._clock, START_S, connection.up.wait()))
@@ -155,51 +155,55 @@ class Server:
             await asyncio.wait([*over, rising], return_when=asyncio.FIRST_COMPLETED)
             if connection.up.is_set():
                 since = self._clock.monotonic()
-                self._rise(connection)
+                self._mark_up(connection)
                 await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             why = f"it did not come up within {START_S:g} s"
             if any(one.done() for one in over):
-                why = connection.reason(life.exception() if life.done() else None)  # before its end says more
+                why = connection.failure_reason(life.exception() if life.done() else None)  # before its end says more
         finally:
-            self._fall(connection)
+            self._drop_connection(connection)
             await _ended(rising, life)
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
-        self._tell_down(why)
+        self._log_down(why)
         return 0.0 if since is None else self._clock.monotonic() - since
 
-    def _rise(self, connection: "Connection") -> None:
-        self._connection, self._state, self._why = connection, "up", ""
+    def _mark_up(self, connection: "Connection") -> None:
+        self._connection, self._state, self._reason = connection, "up", ""
         self._up.set()
         self.settled.set()
         logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
 
-    def _fall(self, connection: "Connection") -> None:
+    def _drop_connection(self, connection: "Connection") -> None:
         if self._connection is connection:
             self._connection = None
             self._up.clear()
 
-    def _tell_down(self, why: str) -> None:
+    def _log_down(self, why: str) -> None:
         again = self._state == "down"
-        self._state, self._why = "down", why
+        self._state, self._reason = "down", why
         # Once, however long it stays down.
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
-    def _offered(self, offered: Sequence[Offered]) -> None:
-        self._listed, left = taken(self.name, offered, self.config.tools, self._servers)
-        if left != self._left and left:
+    def _on_tools_listed(self, offered: Sequence[Offered]) -> None:
+        self._offered_tools, left = taken(self.name, offered, self.config.tools, self._servers)
+        if left != self._omitted and left:
             logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
-        self._left = left
-        self.admit()
+        self._omitted = left
+        self.update_admitted()
 
-    def admit(self) -> None:
+    def update_admitted(self) -> None:
         """Have those tools used that may be by now."""
-        tools = self._listed if self._definitions is None else self._definitions.admit(self.name, self._listed)
+        tools = (
+            self._offered_tools
+            if self._definitions is None
+            else self._definitions.admit(self.name, self._offered_tools)
+        )
         came = tuple(name for name, told in tools.items() if self.tools.get(name) != told)
         went = tuple(name for name, told in self.tools.items() if tools.get(name) != told)
         self.tools = tools
         if came or went:
-            self._told(self.name, came, went)
+            self._on_changed(self.name, came, went)
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:

@@ -37,37 +37,39 @@ class McpServers:
         """
         self._clock = clock
         self._spawn = spawn
-        self._changed = changed
-        self._keep = keep
+        self._notify_changed = changed
+        self._keep_image = keep
         self._servers = {
-            name: Server(name, one, config.keys(), clock, chance=chance, told=self._listed, definitions=definitions)
+            name: Server(
+                name, one, config.keys(), clock, chance=chance, told=self._on_tools_changed, definitions=definitions
+            )
             for name, one in sorted(config.items())
         }
         if definitions is not None:
-            definitions.approved = self._approved
-        self._known: dict[str, dict[str, Hand]] = {name: {} for name in self._servers}
+            definitions.on_approved = self._on_approved
+        self._known_tools: dict[str, dict[str, Hand]] = {name: {} for name in self._servers}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to start them, and return at once."""
         self._tasks = [self._spawn(server.run()) for server in self._servers.values()]
 
-    async def settled(self, most_s: float) -> None:
+    async def wait_settled(self, most_s: float) -> None:
         """Return once each has been up or has failed, but after so long at the latest."""
         try:
-            await within(self._clock, most_s, self._all_settled())
+            await within(self._clock, most_s, self._wait_all_settled())
         except TimeoutError:
             return
 
     @property
-    def hands(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Hand, ...]:
         """What can be done now, by name. What a server that is down could do is among it: it may be back soon."""
-        found = [self._known[server.name][name] for server in self._servers.values() for name in server.tools]
+        found = [self._known_tools[server.name][name] for server in self._servers.values() for name in server.tools]
         return tuple(sorted(found, key=lambda one: one.spec.name))
 
-    def all_hands(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Hand]:
         """By name, with those that are gone: called, they say so."""
-        return {name: one for known in self._known.values() for name, one in known.items()}
+        return {name: one for known in self._known_tools.values() for name, one in known.items()}
 
     def describe(self) -> Sequence[ServerState]:
         """How each of them is, by name."""
@@ -77,21 +79,21 @@ class McpServers:
         """End all of them. Nothing of theirs is left behind."""
         await end(*self._tasks)
 
-    def _approved(self, name: str) -> None:
+    def _on_approved(self, name: str) -> None:
         if name in self._servers:
-            self._servers[name].admit()
+            self._servers[name].update_admitted()
 
-    def _listed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
-        server, known = self._servers[name], self._known[name]
+    def _on_tools_changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
+        server, known = self._servers[name], self._known_tools[name]
         for told in came:
             tool, spec = server.tools[told]
             known.pop(told, None)
-            known[told] = hand(server, tool, spec, self._keep)
+            known[told] = hand(server, tool, spec, self._keep_image)
         gone = [told for told in known if told not in server.tools]
         for told in gone[: max(0, len(gone) - MAX_GONE)]:
             del known[told]
-        self._changed(name, came, went)
+        self._notify_changed(name, came, went)
 
-    async def _all_settled(self) -> None:
+    async def _wait_all_settled(self) -> None:
         for server in self._servers.values():
             await server.settled.wait()

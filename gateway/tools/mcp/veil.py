@@ -19,7 +19,7 @@ class Veil:
         words = {word for secret in secrets for word in (secret, *secret.split()) if len(word) >= _MIN_CHARS}
         self._words = sorted(words, key=lambda word: (-len(word), word))
 
-    def over(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         for word in self._words:
             text = text.replace(word, VEILED)
         return text

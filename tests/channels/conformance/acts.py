@@ -109,20 +109,20 @@ async def it_lists(bench: Bench) -> None:
     assert isinstance(channel, CanList)
     await bench.kit.appoint()
     message = await _alice(bench, "here I am")
-    told = await channel.people(at, most=50)
-    names = {one.name for one in told.people}
+    told = await channel.list_members(at, most=50)
+    names = {one.name for one in told.members}
     assert {"alice", "bob"} <= names
     assert "reverie" not in map(str.casefold, names), "we know that we are there"
-    assert replace(message.sender, ranks=()) in told.people, "people are called what they are called when they speak"
-    assert told.total is None or told.total >= len(told.people)
+    assert replace(message.sender, ranks=()) in told.members, "people are called what they are called when they speak"
+    assert told.total is None or told.total >= len(told.members)
     for most in (0, 1):
-        assert len((await channel.people(at, most=most)).people) == most
+        assert len((await channel.list_members(at, most=most)).members) == most
     with pytest.raises(Rejected):
-        await channel.people(Address(channel=at.channel, room=bench.kit.nowhere), most=5)
+        await channel.list_members(Address(channel=at.channel, room=bench.kit.nowhere), most=5)
 
 
 async def it_sends_files(bench: Bench) -> None:
-    channel, most = bench.channel, bench.channel.capabilities.file_bytes
+    channel, most = bench.channel, bench.channel.capabilities.max_file_bytes
     file = File(name="../notes.txt", content_type="text/plain", data=DATA)
     along = PostFile(name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(DATA))
     text = " ".join(f"word{number}" for number in range(700))
@@ -158,7 +158,7 @@ async def it_acts_only_while_it_is_connected(bench: Bench) -> None:
         *([channel.edit(at, message, "x")] if isinstance(channel, CanEdit) else []),
         *([channel.delete(at, message)] if isinstance(channel, CanDelete) else []),
         *([channel.set_topic(at, "x")] if isinstance(channel, CanSetTopic) else []),
-        *([channel.people(at, most=1)] if isinstance(channel, CanList) else []),
+        *([channel.list_members(at, most=1)] if isinstance(channel, CanList) else []),
     ]
     for ended in await asyncio.gather(*acts, return_exceptions=True):
         assert isinstance(ended, Unreachable), ended
@@ -194,7 +194,7 @@ async def it_bears_odd_words(bench: Bench) -> None:
         if isinstance(channel, CanSetTopic):
             acts.append(channel.set_topic(nowhere, "x"))
         if isinstance(channel, CanList):
-            acts.append(channel.people(nowhere, most=-1))
+            acts.append(channel.list_members(nowhere, most=-1))
         for act in acts:
             with contextlib.suppress(SendError):
                 await act

@@ -27,13 +27,13 @@ async def it_completes(bench: Bench) -> None:
 
     async def suggest(typed: CommandTyped) -> Sequence[str]:
         asked.append(typed)
-        if typed.begun == "broken":
-            raise LookupError(typed.begun)
-        if typed.begun == "slow":
+        if typed.prefix == "broken":
+            raise LookupError(typed.prefix)
+        if typed.prefix == "slow":
             await asyncio.Event().wait()
-        return [f"{typed.begun}{number}" for number in range(25 if typed.begun == "many" else 2)]
+        return [f"{typed.prefix}{number}" for number in range(25 if typed.prefix == "many" else 2)]
 
-    channel.completing(suggest)
+    channel.set_completer(suggest)
     places: tuple[Where, ...] = ("room", "direct")
     for where in places:
         await bench.kit.say(f"by the way, {where}", where=where)
@@ -41,7 +41,7 @@ async def it_completes(bench: Bench) -> None:
         assert await bench.kit.suggested(where, "an") == ["an0", "an1"]
         assert len(asked) == 1
         typed = asked.pop()
-        assert (typed.name, typed.sub, typed.arg, typed.begun) == ("greet", "", "whom", "an")
+        assert (typed.name, typed.sub, typed.arg, typed.prefix) == ("greet", "", "whom", "an")
         assert (typed.at, typed.direct) == (spoken.at, where == "direct")
         assert replace(typed.sender, ranks=()) == replace(spoken.sender, ranks=()), "who types is who speaks"
     assert await bench.kit.suggested("room", "many") == [f"many{number}" for number in range(25)]
@@ -61,16 +61,16 @@ async def it_offers(bench: Bench) -> None:
     gone, odd = (replace(bob, id=SenderId(number)) for number in ("77", "no such id"))
     assert await _menus(bench) == ["guest", "guest", "guest"]
     for _ in range(2):
-        await channel.offer([(gone, "owner"), (odd, "owner"), (alice, "owner"), (bob, "member")])
+        await channel.set_command_menus([(gone, "owner"), (odd, "owner"), (alice, "owner"), (bob, "member")])
         assert await _menus(bench) == ["owner", "member", "guest"]
-    await channel.offer([(bob, "admin")])
+    await channel.set_command_menus([(bob, "admin")])
     assert await _menus(bench) == ["guest", "admin", "guest"]
-    await channel.offer([])
+    await channel.set_command_menus([])
     assert await _menus(bench) == ["guest", "guest", "guest"]
     await bench.tell("still here")
     assert bench.ear.links == [True]
     await bench.end()
-    await channel.offer([(alice, "owner")])
+    await channel.set_command_menus([(alice, "owner")])
 
 
 async def _menus(bench: Bench) -> list[str]:
@@ -89,7 +89,7 @@ async def it_whispers(bench: Bench) -> None:
     channel, at = bench.channel, await _direct(bench, "and me?", "bob")
     assert isinstance(channel, CanWhisper)
     bob = (await bench.ear.message("and me?")).sender
-    assert channel.alone_with(bob) == at.room
+    assert channel.direct_room(bob) == at.room
     assert at not in chats
 
 
@@ -100,7 +100,7 @@ async def _whispered(bench: Bench, account: str | None) -> Address:
     await bench.kit.known(account)
     await bench.kit.say(f"it is {account}")
     heard = await bench.ear.message(f"it is {account}")
-    alone = replace(heard.at, room=channel.alone_with(heard.sender), thread=None)
+    alone = replace(heard.at, room=channel.direct_room(heard.sender), thread=None)
     assert alone.room != heard.at.room
     before = len(await bench.kit.seen("direct", 0))
     await bench.tell(f"a secret of {account}", alone)

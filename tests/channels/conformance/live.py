@@ -180,16 +180,16 @@ async def it_is_what_it_says(bench: Bench) -> None:
     assert able == bench.channel.capabilities
     assert able.platform.strip()
     assert able.formatting.strip().endswith(".")
-    assert able.window >= 1
-    assert able.resend_s >= 0
-    assert able.file_bytes >= 0
+    assert able.max_in_flight >= 1
+    assert able.resend_window_s >= 0
+    assert able.max_file_bytes >= 0
     assert bench.channel.name == bench.kit.name
 
 
 async def it_types(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanType)
-    assert 1.0 <= channel.typing_every_s <= 30.0
+    assert 1.0 <= channel.typing_interval_s <= 30.0
     await channel.typing(bench.kit.address("room"), active=True)
     await bench.kit.typing_seen()
     await channel.typing(bench.kit.address("room"), active=False)
@@ -199,14 +199,14 @@ async def it_types(bench: Bench) -> None:
 async def it_previews(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanPreview)
-    assert channel.preview_every_s >= 0.5
+    assert channel.preview_interval_s >= 0.5
     await bench.kit.say("tell me", where="direct")
     (asked,) = await bench.ear.messages(1)
     shown = await channel.preview(asked.at, "Once upon", None)
     shown = await channel.preview(asked.at, "Once upon a time, there", shown)
     if shown is not None:
-        await channel.unpreview(asked.at, shown)
-        await channel.unpreview(asked.at, shown)
+        await channel.delete_preview(asked.at, shown)
+        await channel.delete_preview(asked.at, shown)
     await bench.tell("Once upon a time, there was a bot.", asked.at)
     assert [bench.kit.plain(one) for one in await bench.kit.seen("direct")] == ["Once upon a time, there was a bot."]
 
@@ -226,8 +226,8 @@ async def it_downloads(bench: Bench) -> None:
 async def it_pages(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanPage)
-    assert channel.pages(bench.post("short")) == 1
-    assert channel.pages(bench.post("\n\n".join(f"Line {number}." for number in range(1000)))) > 1
+    assert channel.page_count(bench.post("short")) == 1
+    assert channel.page_count(bench.post("\n\n".join(f"Line {number}." for number in range(1000)))) > 1
 
 
 async def it_joins(bench: Bench) -> None:
@@ -242,7 +242,7 @@ async def it_joins(bench: Bench) -> None:
 async def it_adapts(bench: Bench) -> None:
     channel, at = bench.channel, await bench.kit.invited()
     assert isinstance(channel, CanAdapt)
-    assert channel.adapt(bench.kit.moved(at))
+    assert channel.apply_config(bench.kit.moved(at))
     await bench.kit.joined(at)
     await bench.kit.left(bench.kit.address("other"))
     await bench.kit.say("is it you still?")

@@ -79,7 +79,7 @@ class ConsoleKit(Kit):
 
     async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
         assert self._channel is not None
-        await self._channel.say(text, sender=by, room=None if where == "direct" else f"#{where}")
+        await self._channel.receive_message(text, sender=by, room=None if where == "direct" else f"#{where}")
 
     async def mention(self, text: str) -> None:
         await self.say(f"reverie: {text}")
@@ -104,7 +104,9 @@ class ConsoleKit(Kit):
 
     async def attach(self, data: bytes) -> None:
         assert self._channel is not None
-        await self._channel.say("look", attachments=(self._channel.attach(data, "file"),), room="#room")
+        await self._channel.receive_message(
+            "look", attachments=(self._channel.add_attachment(data, "file"),), room="#room"
+        )
 
     async def invited(self) -> Address:
         assert self._channel is not None
@@ -114,11 +116,11 @@ class ConsoleKit(Kit):
 
     async def joined(self, at: Address) -> None:
         assert self._channel is not None
-        assert self._channel.inside(at.room)
+        assert self._channel.is_joined(at.room)
 
     async def left(self, at: Address) -> None:
         assert self._channel is not None
-        assert self._channel.inside(at.room) is False
+        assert self._channel.is_joined(at.room) is False
 
     async def gone(self) -> None:
         await asyncio.sleep(0)
